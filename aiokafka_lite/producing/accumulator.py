@@ -3,8 +3,8 @@
 `append` is the path of every record, and awaits nothing. If the topic's metadata or buffer memory
 is missing, it returns None, and the caller fetches metadata or waits `in_turn`.
 
-A record counts with an upper bound of its size in a batch, from `append` to its outcome. Callers
-get free memory in the order of their calls. No batch lingers while a caller waits for memory.
+A record counts with an upper bound of its size, from `append` to its outcome. Callers get free
+memory in the order of their calls. No batch lingers while a caller waits for memory.
 """
 
 from __future__ import annotations
@@ -54,11 +54,9 @@ _now_ns = time.time_ns
 class KnownTopic:
     """A topic of the records: its partitions, and the choice for records without a key.
 
-    Attributes:
-        queues: One for each partition; empty while the topic does not exist.
-        every_queue: Also those of former partitions: their requests may be in flight, and the
-            broker may know the sequences if the log turns out to be the same.
-        topic_id: The topic's id; sixteen zeros if the cluster has no ids.
+    `queues` is empty while the topic does not exist. `every_queue` includes former partitions:
+    their requests may be in flight, and the broker may know the sequences if the log turns out to
+    be the same.
     """
 
     __slots__ = (
@@ -102,7 +100,6 @@ class KnownTopic:
         return is_recreated
 
     def _is_another(self, topic_id: bytes, count: int) -> bool:
-        """Whether a topic with this id and number of partitions differs from this one."""
         if ZERO_UUID not in (self.topic_id, topic_id):
             return self.topic_id != topic_id
         is_back = not self.queues and bool(self.every_queue)
@@ -134,14 +131,12 @@ class Accumulator:
         loop: Its clock dates the batches.
         rng: Chooses partitions.
         wake: Called with an unlisted queue that has a batch to send.
-        give_up: Called with a batch that has timed out, or whose partition does not exist any more,
-            and the error of its records.
-        why_unsent: Called with a queue whose batch is not sent; returns the reason if it is the
-            leader.
-        on_loss: Called with an error when a topic is deleted with records of the transaction;
-            returns whether the transaction is aborted.
-        tell: Called with the outcomes of records by their numbers, from 1, instead of futures,
-            which costs much less for many records.
+        give_up: Called with a batch that timed out or lost its partition, and the error.
+        why_unsent: Returns why the leader takes no batch of a queue, if the leader is the reason.
+        on_loss: Called if a topic is deleted with records of the transaction; returns whether the
+            transaction is aborted.
+        tell: Called with the outcomes of records by their numbers, from 1. It replaces futures,
+            which cost more.
     """
 
     def __init__(
@@ -188,22 +183,18 @@ class Accumulator:
 
     # --- Topics ----------------------------------------------------------------------------
     def is_known(self, topic: str) -> bool:
-        """Whether the partitions of a topic are known."""
         found = self._topics.get(topic)
         return found is not None and bool(found.queues)
 
     def has(self, topic: str, partition: int | None) -> bool:
-        """Whether a topic's partitions are known and include the given one."""
         return self.is_known(topic) and (
             partition is None or 0 <= partition < self.partition_count(topic)
         )
 
     def partition_count(self, topic: str) -> int:
-        """Return the known number of a topic's partitions."""
         return len(self._topics[topic].queues)
 
     def topic_id(self, topic: str) -> bytes:
-        """Return the id of a known topic; sixteen zeros if the cluster has no ids."""
         return self._topics[topic].topic_id
 
     def add_topic(self, topic: str) -> None:
@@ -232,8 +223,8 @@ class Accumulator:
     def _recreated(self, topic: KnownTopic) -> None:
         """Send the unacknowledged records to the new topic; fail those of missing partitions.
 
-        A batch that may have been written keeps its sequence. So if the new log has the batch
-        already, it is not written twice.
+        A batch that may have been written keeps its sequence, so that the broker recognises it if
+        the new log has it already.
         """
         count = len(topic.queues)
         log.warning(
@@ -261,7 +252,6 @@ class Accumulator:
                 yield from topic.every_queue
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
-        """Return the queue of a batch."""
         return self._topics[batch.tp.topic].every_queue[batch.tp.partition]
 
     # --- Records ---------------------------------------------------------------------------
@@ -280,10 +270,8 @@ class Accumulator:
 
         A caller whose turn it is (`is_in_turn`) precedes the others that wait for memory.
 
-        Raises:
+        Raises: as `AIOKafkaProducer.send`, and
             IllegalArgumentError: The partitioner chose a partition that does not exist.
-            MessageSizeTooLargeError: The record does not fit into a request.
-            TypeError, ValueError: The record cannot be written.
         """
         topic = self._topics.get(topic_name)
         if topic is None:
@@ -330,7 +318,6 @@ class Accumulator:
         return receipt  # type: ignore[return-value]  # a number, for those who gave `tell`
 
     def _choose(self, topic: KnownTopic, key: bytes | None, size: int) -> int:
-        """Return the partition for a record that is sent without one."""
         if self._partitioner is not None:
             return self._ask_partitioner(topic, key)
         if key is not None:
@@ -344,10 +331,7 @@ class Accumulator:
     def append_batch(
         self, topic_name: str, partition: int | None, own: OwnBatch, *, is_in_turn: bool = False
     ) -> asyncio.Future[RecordMetadata] | None:
-        """Put the records of an application's batch into one batch. See `append`, without a key.
-
-        The future's result is the first record's offset.
-        """
+        """Put an application's records into one batch. The future gets the first offset."""
         topic = self._topics.get(topic_name)
         size = own.size()
         if topic is None or not topic.queues:
@@ -385,7 +369,6 @@ class Accumulator:
         return chosen
 
     def _open(self, queue: PartitionQueue, size: int, tell: Tell | None = None) -> ProducerBatch:
-        """Open a batch at the end of a queue, for a record of that size."""
         if size > self._max_request_size:
             raise MessageSizeTooLargeError(
                 f"Message is {size} bytes when serialized which is larger than the maximum request "
@@ -420,11 +403,6 @@ class Accumulator:
 
     # --- Room ------------------------------------------------------------------------------
     def raise_if_never_fits(self, size: int) -> None:
-        """Raise if a record is larger than the buffer memory.
-
-        Raises:
-            IllegalArgumentError: It is.
-        """
         if size > self._buffer_memory:
             raise IllegalArgumentError(
                 f"a record of {size} bytes is larger than buffer_memory={self._buffer_memory}: "
@@ -436,11 +414,8 @@ class Accumulator:
     ) -> asyncio.Future[RecordMetadata]:
         """Wait for memory in the order of the calls, then append a record and return its future.
 
-        A cancelled call leaves the order, and the record is not sent.
-
-        Args:
-            append: Appends the record in its turn; returns None if it does not fit yet.
-            deadline: The loop time of the end of the wait.
+        `append` returns None if the record does not fit yet. A cancelled call leaves the order, and
+        the record is not sent.
 
         Raises:
             KafkaTimeoutError: It does not fit at the deadline.
@@ -468,13 +443,11 @@ class Accumulator:
             self._wake_first()
 
     def _close_open_batches(self) -> None:
-        """Send the lingering batches."""
         for queue in self.queues():
             if queue.open is not None:
                 self._close(queue, queue.open)
 
     def _wake_first(self) -> None:
-        """Let the first caller that waits for memory check whether its record fits."""
         if self._room and not self._room[0][0].done():
             self._room[0][0].set_result(None)
 
@@ -501,7 +474,6 @@ class Accumulator:
             self._check_flushes()
 
     def replaced(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Note the parts that replace a batch."""
         before = deque[ProducerBatch]()
         while (first := self._pending.popleft()) is not batch:
             before.append(first)
@@ -514,7 +486,6 @@ class Accumulator:
         self._pending.extendleft(reversed(before))
 
     def _expire(self) -> None:
-        """Fail the batches that have timed out, and schedule the next check."""
         self._expiry = None
         now = self._loop.time()
         for batch in tuple(self._pending):
@@ -554,7 +525,6 @@ class Accumulator:
                 self.finished(batch)
 
     def fail_all(self, error: KafkaError) -> None:
-        """Fail all batches, and wake the callers that wait for memory."""
         for batch in tuple(self._pending):
             if batch.state is not BatchState.DONE and not batch.is_expired:
                 self.queue_of(batch).expire(batch)
@@ -562,7 +532,6 @@ class Accumulator:
                 self.finished(batch)
 
     def close(self) -> None:
-        """Stop the timer. All batches have an outcome already."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -570,7 +539,6 @@ class Accumulator:
     # --- Flush -----------------------------------------------------------------------------
     @property
     def is_empty(self) -> bool:
-        """Whether every batch has an outcome."""
         return not self._pending
 
     def send_now(self) -> None:
@@ -597,7 +565,6 @@ class Accumulator:
 
 
 def _gone(batch: ProducerBatch, count: int) -> KafkaError:
-    """Return the error of a batch whose partition is missing in the recreated topic."""
     tp = batch.tp
     sent = ". The records may have been written to the deleted topic" if batch.attempts else ""
     return UnknownTopicOrPartitionError(

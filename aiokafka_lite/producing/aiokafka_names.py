@@ -1,7 +1,5 @@
 """Private attributes of aiokafka's producer that existing programs use.
 
-They exist for compatibility, and give no access to other parts of this package.
-
 =============================================  =====================================================
 attribute                                      used by
 =============================================  =====================================================
@@ -36,11 +34,7 @@ def choose_partition(
 
 
 class SenderNames:
-    """The attributes of ``producer._sender``.
-
-    Args:
-        is_over: Whether the producer sends no more records.
-    """
+    """The attributes of ``producer._sender``."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
@@ -55,38 +49,30 @@ class SenderNames:
 
 
 class TransactionNames:
-    """The attributes of ``producer._txn_manager``.
-
-    Args:
-        engine: The producer's. None before its start.
-        transactional_id: The producer's.
-    """
+    """The attributes of ``producer._txn_manager``."""
 
     def __init__(self, engine: ProducerEngine | None, transactional_id: str | None) -> None:
         self._engine = engine
         self.transactional_id = transactional_id
 
     def is_in_transaction(self) -> bool:
-        """Return whether a transaction is open and may be committed."""
         transactions = None if self._engine is None else self._engine.transactions
         return transactions is not None and transactions.takes_records
 
     def is_fatal_error(self) -> bool:
-        """Return whether the producer has a fatal error, after which it cannot abort either."""
         return self._engine is not None and self._engine.fatal is not None
 
     @property
     def producer_id(self) -> int:
-        """The producer id from the broker, -1 before that."""
+        """-1 until a broker has assigned one."""
         current = None if self._engine is None else self._engine.identity.current
         return (current or NOBODY).producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """The epoch of the producer id, -1 before that."""
+        """-1 until a broker has assigned one."""
         current = None if self._engine is None else self._engine.identity.current
         return (current or NOBODY).epoch
 
     def has_pid(self) -> bool:
-        """Return whether the producer has a producer id."""
         return self.producer_id != NOBODY.producer_id

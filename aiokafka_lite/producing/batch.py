@@ -1,10 +1,7 @@
 """A batch of records for one partition, and the receipts of its records.
 
-A batch has the same bytes in every attempt, because a broker recognises a duplicate by them. They
-change in one case: the producer has a new epoch, and the batch was certainly not written under the
-old one. Then `number` writes the new producer and sequence into them.
-
-This module does not know time, connections or other batches. The partition's queue does.
+A batch has the same bytes in every attempt, because a broker recognises a duplicate by them. Only
+`number` changes them, for a new epoch, if the batch was certainly not written under the old one.
 """
 
 from __future__ import annotations
@@ -48,8 +45,6 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class BatchState(enum.Enum):
-    """The state of a batch."""
-
     WAITING = "waiting for its first attempt"
     ON_WIRE = "in flight"
     TO_RETRY = "waiting for another attempt"
@@ -60,22 +55,13 @@ class ProducerBatch:
     """Records for one partition, in one batch. Its partition's queue writes the fields.
 
     Attributes:
-        tp: The partition.
         created_at: The loop time of its first record.
         write: Adds a record's timestamp, key, value and headers to its bytes.
-        receipts: One for each record: a future, or with `tell` a number; and
-        timestamps: the records'. A caller of `write` adds to both, as `append` does.
-        is_transactional: It is part of a transaction.
+        receipts: One for each record. A caller of `write` adds to receipts and timestamps.
         size_bytes: An upper bound of its size without compression. See `measure`.
-        is_closed: It was closed, and takes no more records.
-        state: Its state.
-        identity: Its producer, once it has a sequence.
-        base_sequence: The sequence of its first record.
-        attempts: How often it was sent.
         due_at: The loop time of its next attempt at the earliest.
-        last_error: The error of its latest attempt.
-        is_expired: It timed out in flight. Its records have failed. Its response only tells the
-            partition's queue whether there is a gap.
+        is_expired: It timed out in flight. Its records have failed. Its response only shows whether
+            there is a gap.
     """
 
     __slots__ = (
@@ -151,7 +137,6 @@ class ProducerBatch:
         size_bytes: int,
         receipt: Receipt,
     ) -> None:
-        """Add a record. `size_bytes` is an upper bound of its size."""
         self.write(timestamp_ms, key, value, headers)
         self.receipts.append(receipt)
         self.timestamps.append(timestamp_ms)
@@ -159,7 +144,6 @@ class ProducerBatch:
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return self._count or len(self.timestamps)
 
     @property
@@ -176,14 +160,12 @@ class ProducerBatch:
         return self.size_bytes
 
     def close(self) -> None:
-        """Take no more records."""
         if not self.is_closed:
             self.is_closed = True
             self.due_at = self.created_at
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after its last record."""
         return sequence_after(self.base_sequence, self.count)
 
     # --- Bytes -----------------------------------------------------------------------------
@@ -201,7 +183,6 @@ class ProducerBatch:
         self.base_sequence = base_sequence
 
     def encoded(self) -> bytes:
-        """Return the batch's bytes, which are built once."""
         if self._encoded is None:
             if self._builder is None or self.identity is None:
                 raise AssertionError(
@@ -218,10 +199,7 @@ class ProducerBatch:
         return self._encoded
 
     def split(self, max_size_bytes: int, codec: Codec) -> list[ProducerBatch]:
-        """Return batches of at most that size that replace it, with its records and sequences.
-
-        A single record always fits.
-        """
+        """Return smaller batches with its records and sequences. A single record always fits."""
         parts: list[ProducerBatch] = []
         records = decode_all(memoryview(self.encoded()))
         sequence = self.base_sequence
@@ -248,13 +226,7 @@ class ProducerBatch:
 
     # --- Outcomes --------------------------------------------------------------------------
     def succeed(self, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
-        """Complete the receipts with the records' offsets.
-
-        Args:
-            base_offset: The first record's offset; -1 if the broker does not remember it.
-            append_time_ms: The broker's timestamp for them; -1 if they keep their own.
-            log_start_offset: The partition's; -1 if unknown.
-        """
+        """Complete the receipts with offsets. -1 means that the broker gave no value."""
         tp = self.tp
         topic, partition = tp
         kind = 0 if append_time_ms < 0 else 1
@@ -283,7 +255,6 @@ class ProducerBatch:
         self._forget()
 
     def fail(self, error: KafkaError) -> None:
-        """Fail the receipts with an error."""
         self._count = self.count
         receipts, self.receipts, self.timestamps = self.receipts, [], []
         if self._tell is not None:
@@ -297,7 +268,6 @@ class ProducerBatch:
                     future.exception()  # who commits is told: asyncio need not say so of each
 
     def _forget(self) -> None:
-        """Free the fields of a finished batch."""
         self._builder, self._encoded = None, None
         self.receipts, self.timestamps = [], []
 
@@ -308,7 +278,6 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return an upper bound of a record's size in a batch, in bytes."""
     size = RECORD_OVERHEAD_BYTES
     if key is not None:
         size += len(key)

@@ -21,12 +21,7 @@ MOST_WAITING_BYTES: Final = 2 << 20
 
 
 class LostRecords(NamedTuple):
-    """Records that were not acknowledged, all because of one error.
-
-    Attributes:
-        numbers: Their numbers, from 1, in the order of `send`.
-        error: The error.
-    """
+    """Records that were not acknowledged because of one error, with their numbers from 1."""
 
     numbers: Sequence[int]
     error: KafkaError
@@ -41,12 +36,8 @@ class BulkProducer:
     """Writes records like `AIOKafkaProducer`, and numbers them in the order of `send`.
 
     Args:
-        config: The config of a producer without transactions. Its serializers are not called.
+        config: Has no transactional id. Its serializers are not called.
         on_loss: Called when records are not acknowledged.
-
-    Attributes:
-        acknowledged_count: The number of records written.
-        losses: The records that failed so far.
     """
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
@@ -58,7 +49,6 @@ class BulkProducer:
         self.losses: list[LostRecords] = []
 
     async def __aenter__(self) -> Self:
-        """Connect and get a producer id. See `AIOKafkaProducer.start`."""
         try:
             await self._engine.start()
         except BaseException:
@@ -75,12 +65,9 @@ class BulkProducer:
         await self.stop()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Send the buffered records, wait for their acknowledgements and disconnect. Idempotent.
+        """Send the buffered records, wait for acknowledgements and disconnect. Idempotent.
 
-        Records that are not acknowledged by then have failed.
-
-        Args:
-            timeout: Seconds to wait for acknowledgements. None waits up to `delivery_timeout_ms`.
+        After `timeout` seconds the other records fail. None waits up to `delivery_timeout_ms`.
         """
         deadline = None if timeout is None else self._loop.time() + timeout
         try:
@@ -100,11 +87,7 @@ class BulkProducer:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> bool:
-        """Put a record into a batch. Return False if the record has to wait (`send`).
-
-        Raises:
-            MessageSizeTooLargeError: The record is larger than `max_request_size`.
-        """
+        """Put a record into a batch. Return False if the record has to wait (`send`)."""
         accumulator = self._gate.accumulator
         return (
             accumulator is not None
@@ -121,10 +104,7 @@ class BulkProducer:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> None:
-        """Put a record into a batch once there is room.
-
-        Raises: as `AIOKafkaProducer.send`.
-        """
+        """Put a record into a batch once there is room. Raises as `AIOKafkaProducer.send`."""
         engine = self._engine
         accumulator = engine.accumulator
 

@@ -1,9 +1,7 @@
 """The arguments of a producer, checked.
 
 They have aiokafka's names and units. The package itself uses seconds, from the `_s` properties.
-Messages begin like aiokafka's, as programs match these texts.
-
-References: Kafka's producer configuration, KIP-91 (delivery.timeout.ms), KIP-98 (transactions).
+Messages begin like aiokafka's, because programs match these texts.
 """
 
 from __future__ import annotations
@@ -49,13 +47,11 @@ _numbers = itertools.count(1)
 class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
     """The arguments of a producer, each checked and under its name.
 
-    For type checkers it is generic in the arguments of the serializers.
-
     Raises:
         ValueError: The value of an argument is not allowed.
         TypeError: An argument is not of its annotated type.
         InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
-            is set that security_protocol does not use, with brokers on other machines.
+            is unused, with brokers on other machines.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
 
@@ -97,8 +93,8 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
     ) -> None:
         """Check the arguments. `start` connects.
 
-        `acks`, `enable_idempotence` and the two arguments for GSSAPI exist for compatibility with
-        aiokafka and have no effect: each record is written once, to all in-sync replicas.
+        Some arguments exist for compatibility with aiokafka and have no effect: each record is
+        written once, to all in-sync replicas.
 
         Args:
             loop: Deprecated: the event loop of the producer, if that loop is not running yet.
@@ -222,7 +218,6 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
 
     @property
     def codec(self) -> Codec:
-        """The compression of batches."""
         return Codec.of(self.compression_type or "none")
 
     @property
@@ -231,7 +226,6 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
 
     @property
     def _one_try_ms(self) -> int:
-        """The longest time for one attempt: linger and request."""
         return self.linger_ms + self.request_timeout_ms
 
     @property

@@ -1,8 +1,8 @@
 """Requests to the coordinators of transactions and groups, with retries until a deadline.
 
-These are retried: a coordinator that moved, is loading, cannot be reached or does not respond, and
-CONCURRENT_TRANSACTIONS, which means that the previous transaction has not ended in all partitions.
-Other errors are returned to the caller.
+These are retried: a coordinator that moved, is loading or does not respond, and
+CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partitions). Other errors are
+returned to the caller.
 """
 
 from __future__ import annotations
@@ -48,15 +48,7 @@ MOVED: Final = (
 
 
 class CoordinatorClient:
-    """The coordinator of one transactional id or group.
-
-    Args:
-        cluster: Finds the coordinator.
-        key: The id.
-        key_type: GROUP or TRANSACTION.
-        first_backoff_s: The wait before the first retry.
-        rng: For backoffs.
-    """
+    """The coordinator of one transactional id or group."""
 
     def __init__(
         self,
@@ -75,10 +67,6 @@ class CoordinatorClient:
         self._node_id: int | None = None
 
     async def features(self, deadline: float) -> dict[str, int]:
-        """Return the levels of the cluster's finalized features (KIP-584).
-
-        Raises: as `ask`.
-        """
         node_id = await self._find(deadline)
         connection = await self._cluster.pool.connect(node_id)
         return dict(connection.wire.api_versions.features)

@@ -36,10 +36,8 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch, Tell
 from aiokafka_lite.producing.config import AnyProducerConfig
-from aiokafka_lite.producing.identity import CurrentIdentity
-from aiokafka_lite.producing.outcomes import is_fatal
-from aiokafka_lite.producing.partition_queue import PartitionQueue
-from aiokafka_lite.producing.sender import BatchSender
+from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
+from aiokafka_lite.producing.sender import BatchSender, is_fatal
 from aiokafka_lite.producing.transactions import (
     ABOUT_PRODUCER,
     ProducerTransaction,
@@ -55,10 +53,9 @@ NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 
 
 class Intake:
-    """The entry of records. It outlives engines; the current one is its only writer.
+    """The entry of records. It outlives engines, and the current one is its only writer.
 
-    Attributes:
-        accumulator: Takes records. None while the producer takes none.
+    `accumulator` is None while the producer takes no records.
     """
 
     __slots__ = ("accumulator",)
@@ -71,10 +68,6 @@ class ProducerEngine:
     """The parts of a producer that need brokers. `start` creates it, `stop` ends it.
 
     Attributes:
-        config: The producer's.
-        cluster: Metadata and connections.
-        accumulator: The unacknowledged records.
-        sender: Sends the batches to brokers.
         transactions: None without a transactional id.
         fatal: The error after which every call fails. None before.
         on_end: Called when a lent producer gets a fatal error or is stopped.
@@ -147,15 +140,11 @@ class ProducerEngine:
 
     @property
     def transaction(self) -> ProducerTransaction | None:
-        """The open transaction, or None."""
         return None if self.transactions is None else self.transactions.current
 
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect and get a producer id.
-
-        Raises: as Cluster.start, and KafkaError if the brokers assign no producer id.
-        """
+        """Connect and get a producer id."""
         deadline = self._loop.time() + self.config.request_timeout_s
         await self.cluster.start()
         if self.transactions is None:
@@ -166,7 +155,6 @@ class ProducerEngine:
         self._set_gate()
 
     def _set_gate(self) -> None:
-        """Set whether the producer takes records."""
         is_open = self._is_running and self.fatal is None and self._borrower is None
         if self.transactions is not None:
             is_open &= self.transactions.takes_records
@@ -179,7 +167,6 @@ class ProducerEngine:
 
     @property
     def ended(self) -> KafkaError | None:
-        """The error that the borrower of the transactions raises, or None."""
         if self.fatal is None and not self._is_running:
             return ProducerClosed("the producer was stopped")
         return self.fatal
@@ -191,15 +178,13 @@ class ProducerEngine:
             self.on_end()
 
     def raise_if_lent(self) -> None:
-        """Raise if the transactions are lent.
-
-        Raises:
-            IllegalOperation: They are.
-        """
         if self._borrower is not None:
-            raise IllegalOperation(
-                f"the application cannot use this producer now, because {self._borrower}"
-            )
+            raise self._lent()
+
+    def _lent(self) -> IllegalOperation:
+        return IllegalOperation(
+            f"the application cannot use this producer now, because {self._borrower}"
+        )
 
     async def finish(self) -> None:
         """Wait until each record is acknowledged or fails, and abort an open transaction."""
@@ -212,19 +197,20 @@ class ProducerEngine:
 
     async def close(self) -> None:
         """End all tasks and connections. Unacknowledged records fail. Idempotent."""
-        self.abort(
-            ProducerClosed(
+        self.abort()
+        await self.cluster.close()
+        await self._scope.close()
+
+    def abort(self, error: KafkaError | None = None) -> None:
+        """Stop at once, without waiting. Unacknowledged records fail with the error."""
+        self._note_end()
+        self._fail_records(
+            error
+            or ProducerClosed(
                 "the producer was stopped before the record was acknowledged. The broker may have "
                 "written the record"
             )
         )
-        await self.cluster.close()
-        await self._scope.close()
-
-    def abort(self, error: KafkaError) -> None:
-        """Stop at once, without waiting."""
-        self._note_end()
-        self._fail_records(error)
         self.accumulator.close()
         self._scope.cancel_all()
         if self.transactions is not None:
@@ -232,7 +218,6 @@ class ProducerEngine:
         self.cluster.abort()
 
     def _task_failed(self, error: BaseException) -> None:
-        """End the waits for the results of a task that failed."""
         failure: KafkaError
         if isinstance(error, LoopEndedError):
             failure = ProducerClosed("the event loop ended before producer.stop() was called")
@@ -244,7 +229,6 @@ class ProducerEngine:
         self.fail(failure)
 
     def fail(self, error: KafkaError) -> None:
-        """Set the fatal error, which every later call raises."""
         if self.fatal is None:
             self.fatal = error
             self._set_gate()
@@ -265,12 +249,10 @@ class ProducerEngine:
         self._fail_records(error)
 
     def _fail_records(self, error: KafkaError) -> None:
-        """Send no more records, and fail those that are not acknowledged."""
         self.sender.close()
         self.accumulator.fail_all(error)
 
     def raise_if_fatal(self) -> None:
-        """Raise the fatal error, if there is one."""
         if self.fatal is not None:
             raise own_copy(self.fatal)
 
@@ -279,9 +261,7 @@ class ProducerEngine:
         if self.fatal is not None:
             return own_copy(self.fatal)
         if self._is_running and self._borrower is not None:
-            return IllegalOperation(
-                f"the application cannot use this producer now, because {self._borrower}"
-            )
+            return self._lent()
         if self._is_running and self.transactions is not None:
             return self.transactions.refusal()
         return IllegalStateError("the producer is not started: await producer.start() first")
@@ -298,7 +278,6 @@ class ProducerEngine:
             self.fail(error)
 
     async def _renew(self, deadline: float) -> None:
-        """Get a new producer id, for a producer without transactions."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
         )
@@ -380,6 +359,13 @@ class ProducerEngine:
 
         return await self.accumulator.in_turn(append_in_turn, deadline)
 
+    async def partition_count(self, topic: str) -> int:
+        """Return the number of a topic's partitions. Raises as `until_known`."""
+        if not self.accumulator.has(topic, None):
+            deadline = self._loop.time() + self.config.request_timeout_s
+            await self.until_known(topic, None, deadline)
+        return self.accumulator.partition_count(topic)
+
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
         """Wait until the metadata have a topic, and the partition if one is given.
 
@@ -428,7 +414,6 @@ class ProducerEngine:
             )
 
     async def _refreshed(self, topic: str) -> ClusterView | None:
-        """Return fresh metadata of a topic, or None if the refresh failed for now."""
         try:
             return await self.cluster.refresh([topic])
         except KafkaError as error:

@@ -1,4 +1,4 @@
-"""Offsets of a group that a transaction commits: their consumer, and the records returned so far.
+"""Offsets of a group that a transaction commits.
 
 The consumer appears here only as three protocols: `DeliverySource`, `DeliveryInTransaction` and
 `GroupOfConsumer`.
@@ -60,34 +60,29 @@ class DeliveryInTransaction(Protocol):
 
     @property
     def source(self) -> Hashable:
-        """Their source; deliveries of one source are joined."""
+        """Deliveries of one source are joined."""
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
         """Let a transaction decide the outcome of the records, even after the end of their blocks.
 
-        Args:
-            transaction: The transaction that commits their offsets.
-            is_stored: The offsets are sent to the group before the end of the transaction.
+        With `is_stored`, the group gets the offsets before the end of the transaction.
 
         Raises:
             AutoCommitError: The consumer's auto-commit may commit them.
         """
 
-    def join(self, other: Self) -> None:
-        """Add another delivery of the same source."""
+    def join(self, other: Self) -> None: ...
 
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Return a block that excludes all other commits of the consumer."""
 
-    def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
-        """Return the known ids of the partitions' topics."""
+    def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]: ...
 
     async def confirm_topics(self, deadline: float) -> None:
         """Check that topics were not recreated, for requests that have topic names.
 
         Raises:
             CommitFailedError: A topic was recreated.
-            KafkaError: The check failed.
         """
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
@@ -98,8 +93,7 @@ class DeliveryInTransaction(Protocol):
             KafkaError: The offsets cannot express which records are finished.
         """
 
-    def refused(self, error: KafkaError) -> None:
-        """Note that the group has rejected the offsets."""
+    def refused(self, error: KafkaError) -> None: ...
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note that the transaction has ended. `is_committed` is None if that is unknown."""
@@ -108,16 +102,14 @@ class DeliveryInTransaction(Protocol):
 class DeliverySource(Protocol):
     """A consumer, a batch, or another object that has returned records."""
 
-    def delivery(self) -> DeliveryInTransaction:
-        """Return these records as a value."""
+    def delivery(self) -> DeliveryInTransaction: ...
 
 
 @runtime_checkable
 class GroupOfConsumer(Protocol):
     """Group metadata of a consumer in this process."""
 
-    def name(self, offsets: DecidedOffsets) -> DeliveryInTransaction:
-        """Return offsets of the group, which the consumer checks."""
+    def name(self, offsets: DecidedOffsets) -> DeliveryInTransaction: ...
 
 
 class OffsetsOfGroup:
@@ -127,41 +119,28 @@ class OffsetsOfGroup:
         self.source = group
         self.offsets = offsets
 
-    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Has no effect."""
+    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None: ...
 
     def join(self, other: OffsetsOfGroup) -> None:
-        """Add later offsets."""
         self.offsets = {**self.offsets, **other.offsets}
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block without an effect."""
         return nullcontext()
 
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
-        """Return an empty tuple: the topics that were read are unknown."""
         return ()
 
-    async def confirm_topics(self, deadline: float) -> None:
-        """Has no effect: the topics that were read are unknown."""
+    async def confirm_topics(self, deadline: float) -> None: ...
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
-        """Return the group and its offsets."""
         return self.source, self.offsets
 
-    def refused(self, error: KafkaError) -> None:
-        """Has no effect."""
+    def refused(self, error: KafkaError) -> None: ...
 
-    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Has no effect."""
+    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None: ...
 
 
 def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryInTransaction:
-    """Return the delivery of a consumer, a batch or a record.
-
-    Raises:
-        TypeError: A consumer has not returned this object.
-    """
     found: DeliveryInTransaction
     if isinstance(source, ConsumerRecord):
         found = record_delivery(source)
@@ -177,13 +156,7 @@ def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryIn
 
 
 def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
-    """Return the delivery of offsets that the application gives.
-
-    Raises:
-        ValueError: They are not a mapping, are empty, or have an invalid offset; or the group is
-            missing.
-        TypeError: A key is not a topic and a partition, a str and an int.
-    """
+    """Return the delivery of offsets that the application gives."""
     checked = checked_offsets(offsets)
     if isinstance(group, GroupOfConsumer):
         return group.name(checked)
@@ -226,7 +199,6 @@ def commit_request(
     offsets: DecidedOffsets,
     topic_ids: Collection[tuple[TopicPartition, bytes]],
 ) -> TxnOffsetCommitRequest:
-    """Return the TxnOffsetCommit request."""
     ids = dict(topic_ids)
     topics: dict[tuple[str, bytes], list[TxnOffsetCommitRequestPartition]] = {}
     for tp, (offset, metadata, leader_epoch) in offsets.items():
@@ -254,24 +226,17 @@ def commit_request(
 
 
 def are_known(topic_ids: Collection[tuple[TopicPartition, bytes]]) -> bool:
-    """Whether the ids of all topics are known."""
     return bool(topic_ids) and not {b"", ZERO_UUID} & {topic_id for _, topic_id in topic_ids}
 
 
 def codes_of(answer: TxnOffsetCommitResponse) -> Iterable[int]:
-    """Return the error code of each partition."""
     return [partition.error_code for topic in answer.topics for partition in topic.partitions]
 
 
 def raise_refusal(
     delivery: DeliveryInTransaction, group_id: str, answer: TxnOffsetCommitResponse
 ) -> None:
-    """Raise the group's error, and pass it to the consumer.
-
-    Raises:
-        CommitFailedError: The group has assigned the partitions to another member.
-        KafkaError: Any other error.
-    """
+    """Raise the group's error, and pass it to the consumer."""
     names = {topic_id: tp.topic for tp, topic_id in delivery.topic_ids()}
     for topic in answer.topics:
         name = topic.name or names.get(topic.topic_id, "")

@@ -1,8 +1,7 @@
 """A producer whose transactions are reserved for one caller.
 
-`AIOKafkaProducer.lend` returns the lease. Until `release`, all other calls that send or use
-transactions raise IllegalOperation. `send` has no extra cost for that: the gate that it tests
-anyway is closed, and only the lease bypasses it.
+Until `release`, all other calls that send or use transactions raise IllegalOperation. Their gate is
+closed, and only the lease bypasses it.
 """
 
 from __future__ import annotations
@@ -54,8 +53,6 @@ REFUSALS_AT_ONCE: Final[tuple[type[Exception], ...]] = (
 
 
 class Output(NamedTuple):
-    """A record to be written, and an upper bound of its size in bytes."""
-
     topic: str
     key: bytes | None
     value: bytes | None
@@ -66,19 +63,12 @@ class Output(NamedTuple):
 
 
 class ProducerLease:
-    """The lease of a producer.
-
-    Args:
-        engine: The producer's.
-        transactions: The producer's.
-        encode: Applies its serializers.
-    """
+    """The lease of a producer. `encode` applies the producer's serializers."""
 
     def __init__(self, engine: ProducerEngine, transactions: Transactions, encode: Encode) -> None:
         self._engine = engine
         self._transactions = transactions
         self._encode = encode
-        self._loop = asyncio.get_running_loop()
 
     @property
     def fatal_error(self) -> KafkaError | None:
@@ -87,32 +77,21 @@ class ProducerLease:
 
     @property
     def most_bytes(self) -> int:
-        """The largest size of all unacknowledged records, in bytes."""
         return self._engine.config.buffer_memory
 
     def on_end(self, tell: Callable[[], None]) -> None:
-        """Call a function at a fatal error."""
+        """Set a function that is called at a fatal error."""
         self._engine.on_end = tell
 
     def release(self) -> None:
-        """End the lease, so that other callers can use the producer; idempotent."""
         self._engine.lend_to(None)
 
     def knows(self) -> Callable[[str], bool]:
-        """Return a function that returns whether a topic can be written to without new metadata."""
+        """Return a function: whether a topic can be written to without new metadata."""
         return self._engine.accumulator.is_known
 
     async def count_partitions(self, topic: str) -> int:
-        """Return the number of a topic's partitions.
-
-        Raises:
-            KafkaError: The topic does not exist, or cannot be written to.
-        """
-        engine = self._engine
-        if not engine.accumulator.has(topic, None):
-            deadline = self._loop.time() + engine.config.request_timeout_s
-            await engine.until_known(topic, None, deadline)
-        return engine.accumulator.partition_count(topic)
+        return await self._engine.partition_count(topic)
 
     # --- Records ---------------------------------------------------------------------------
     def encoded(
@@ -124,12 +103,7 @@ class ProducerLease:
         timestamp_ms: object,
         headers: Headers | None,
     ) -> Output:
-        """Return a serialized record. The arguments are those of `send`.
-
-        Raises:
-            TypeError, ValueError: The record cannot be written.
-            MessageSizeTooLargeError: It is larger than `max_request_size`.
-        """
+        """Return a serialized record. Raises as `AIOKafkaProducer.send`."""
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"the topic must be a non-empty string, not {topic!r}")
         number = None if partition is None else _checked_partition(partition)
@@ -165,14 +139,14 @@ class ProducerLease:
     async def write(
         self, outputs: Sequence[Output], delivery: DeliveryInTransaction
     ) -> dict[int, Exception]:
-        """Write records and finish deliveries in one transaction; after any failure it is aborted.
+        """Write records and finish deliveries in one transaction, which any failure aborts.
 
         If the call is cancelled before the commit begins, the transaction is aborted. Later the
         outcome is unknown.
 
         Returns:
-            The records that were rejected for a reason of their own, with the reasons; then the
-            other records and the offsets are not written. Empty: the transaction is committed.
+            The rejected records by their index, with the reasons. If there are any, the transaction
+            is aborted.
 
         Raises:
             KafkaError: The transaction is aborted; or `fatal_error` is set, and the outcome is
@@ -217,11 +191,6 @@ class ProducerLease:
             return error
 
     async def _send(self, output: Output) -> asyncio.Future[RecordMetadata]:
-        """Put a record into a batch, once the metadata have its topic and there is room.
-
-        Raises:
-            Exception: The record cannot be written, or the transaction must be aborted.
-        """
         accumulator = self._engine.accumulator
 
         def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
@@ -235,11 +204,6 @@ class ProducerLease:
         )
 
     def _check_is_open(self) -> None:
-        """Check that the transaction takes records.
-
-        Raises:
-            KafkaError: The reason why it does not.
-        """
         if not self._transactions.takes_records:
             refusal = self._transactions.refusal()
             if isinstance(refusal, KafkaError):
@@ -256,7 +220,6 @@ class ProducerLease:
             await self._end(self._transactions.begin_abort())
 
     async def _end(self, task: asyncio.Task[KafkaError | None]) -> KafkaError | None:
-        """Wait for the end of a transaction and return its error."""
         await asyncio.wait([task])
         if task.cancelled():
             return ProducerClosed(

@@ -1,8 +1,4 @@
-"""Batches that the application fills (`create_batch`, `send_batch`), under aiokafka's names.
-
-An `OwnBatch` collects records. `send_batch` puts them into batches of the partition's queue, in
-order and without other records between them.
-"""
+"""Batches that the application fills (`create_batch`, `send_batch`), under aiokafka's names."""
 
 from __future__ import annotations
 
@@ -34,8 +30,6 @@ class BatchedRecord(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record in an `OwnBatch`, serialized."""
-
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -46,9 +40,7 @@ class Row(NamedTuple):
 class OwnBatch:
     """Records that are sent together, to one partition.
 
-    Args:
-        max_size_bytes: A batch that would grow beyond this size is full; one record always fits.
-        encode: Serializes a key, a value and headers.
+    A batch that would grow beyond `max_size_bytes` is full; one record always fits.
     """
 
     def __init__(
@@ -81,8 +73,7 @@ class OwnBatch:
             headers: Pairs of a name and bytes or None.
 
         Raises:
-            TypeError: Key, value, timestamp or headers are of a wrong type.
-            ValueError: The timestamp is negative, or 2**63 or more.
+            TypeError, ValueError: As `AIOKafkaProducer.send`.
         """
         if timestamp is not None:
             check_timestamp(timestamp)
@@ -122,8 +113,7 @@ class OwnBatch:
 class OwnReceipt:
     """The future of an `OwnBatch`, whose records may be sent in several batches.
 
-    Attributes:
-        future: Has the first record's offset once all records are written, or the first error.
+    It gets the first record's offset once all records are written, or the first error.
     """
 
     def __init__(
@@ -135,7 +125,6 @@ class OwnReceipt:
         self._first: RecordMetadata | None = None
 
     def tell(self, numbers: Sequence[int], outcome: RecordMetadata | KafkaError) -> None:
-        """Record the outcome of some of the batch's records."""
         self._left -= len(numbers)
         if isinstance(outcome, RecordMetadata):
             self._first = self._first or outcome
@@ -148,12 +137,6 @@ class OwnReceipt:
 
 
 def check_timestamp(timestamp_ms: object) -> int:
-    """Return a timestamp that a record can have.
-
-    Raises:
-        TypeError: It is not an int.
-        ValueError: It is negative, or 2**63 or more.
-    """
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(f"timestamp_ms must be an int of milliseconds, not {timestamp_ms!r}")
     if not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:

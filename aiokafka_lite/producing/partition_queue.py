@@ -6,15 +6,15 @@ with retries, this gives order and exactly-once, if the queue keeps four rules:
 1. A batch gets its sequence when it is first sent, and keeps it in every attempt.
 2. Batches to retry precede new ones, and are sent in order: the first of them alone, the next after
    its acknowledgement. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, because a
-   broker remembers only so many.
+   broker remembers no more.
 3. A broker that does not know a producer accepts any first sequence. So the first batch under an
    identity is sent alone: if it were rejected, the next one would be accepted in its place.
 4. A failed batch that may have been written leaves its sequence behind. The broker decides whether
    that is a gap.
 
-Theory of operation. `numbered` holds the batches with a sequence, oldest first, and `waiting` the
-others. A failed batch with a sequence makes the queue *doubtful*: it numbers no new batches. The
-numbered batches are sent as they are, and settle the doubt:
+`numbered` holds the batches with a sequence, oldest first, and `waiting` the others. A failed batch
+with a sequence makes the queue *doubtful*: it numbers no new batches. The numbered batches are sent
+as they are, and settle the doubt:
 
     event                                                  meaning
     a later batch is acknowledged, and none is left        there is no gap: the queue continues
@@ -23,20 +23,19 @@ numbered batches are sent as they are, and settle the doubt:
     no batch is numbered any more, and the next sequence   unknown: it has to be treated as a gap
     is not the one after the last acknowledged
 
-A gap makes the queue *broken*. Another epoch fixes it: sequences start at 0 again (`adopt`). That
-waits until no batch is in flight. The batches that are still numbered then were rejected because of
-the gap, so they were not written and may get new sequences; no record is written twice. Without
-transactions a producer increments its epoch locally (KIP-360). In a transaction the whole
-transaction is aborted, and the queue is `reset` for the next one.
+A gap makes the queue *broken*. Another epoch fixes it: sequences start at 0 again (`adopt`), once
+no batch is in flight. The batches that are still numbered then were rejected because of the gap, so
+they may get new sequences. Without transactions a producer increments its epoch locally (KIP-360).
+A transaction is aborted, and the queue is `reset` for the next one.
 
-After `Sender`, `TransactionManager` and `TxnPartitionEntry` of
-org.apache.kafka.clients.producer.internals. Java renumbers the batches after a gap while some are
-in flight. This queue waits for those first. Java does not keep the third rule.
+After `TransactionManager` and `TxnPartitionEntry` of org.apache.kafka.clients.producer.internals.
+Java renumbers batches while some are in flight, and does not keep the third rule.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.producing.batch import (
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.structs import TopicPartition
 
 MAX_IN_FLIGHT: Final = 5
+MAX_EPOCH: Final = 2**15 - 1
 # Loops' timers may be early by as much as they round, uvloop's by half a millisecond.
 TIMER_SLACK_S: Final = 0.002
 
@@ -59,12 +59,8 @@ class PartitionQueue:
     """One partition's batches. One writer: its methods.
 
     Attributes:
-        tp: The partition.
-        numbered: Batches with a sequence and without an outcome, oldest first.
-        waiting: Batches that were never sent, oldest first. The last may take more records.
-        open: The last of them if it takes more records. None otherwise.
-        identity: The producer that numbers them. None before the first.
-        next_sequence: The sequence of the next new batch's first record.
+        open: The last batch of `waiting` if it takes more records.
+        identity: The producer of `numbered`. None before the first.
         is_doubtful: A batch that may have been written has failed.
         is_broken: The broker accepts no more batches under this identity.
         is_listed: It is in a list of queues with a batch to send. The list's owner writes this.
@@ -123,24 +119,20 @@ class PartitionQueue:
 
     @property
     def is_on_wire(self) -> bool:
-        """Whether a batch is in flight."""
         return self.retry_count < len(self.numbered)
 
     # --- What waits ------------------------------------------------------------------------
     def begin(self, batch: ProducerBatch) -> None:
-        """Add a batch at the end, which takes records."""
         self.waiting.append(batch)
         self.open = batch
 
     def close(self, batch: ProducerBatch) -> None:
-        """Close a batch, so that it takes no more records."""
         batch.close()
         if self.open is batch:
             self.open = None
 
     # --- What to send ----------------------------------------------------------------------
     def next_batch(self, now: float) -> ProducerBatch | None:
-        """Return the next batch to send: one that failed, or else the first that is waiting."""
         if self.is_broken:
             return None
         now += TIMER_SLACK_S
@@ -156,7 +148,7 @@ class PartitionQueue:
         """Note that the batch from `next_batch` is sent now.
 
         A batch without a sequence gets one: of the earlier producer if batches of it are
-        unfinished, or else of the given producer.
+        unfinished.
         """
         if batch.state is BatchState.TO_RETRY:
             self.retry_count -= 1
@@ -172,7 +164,6 @@ class PartitionQueue:
 
     # --- What came of it -------------------------------------------------------------------
     def acknowledge(self, batch: ProducerBatch) -> None:
-        """Note that a batch is in the log."""
         self._remove(batch)
         if batch.identity == self.identity:
             self._acknowledged_next = batch.next_sequence
@@ -181,10 +172,7 @@ class PartitionQueue:
         self._settle()
 
     def retry(self, batch: ProducerBatch, error: KafkaError, retry_at: float) -> None:
-        """Note that an attempt failed, as far as known, and that the next one may follow.
-
-        A batch that has timed out fails.
-        """
+        """Note that an attempt failed. A batch that has timed out is not retried."""
         batch.last_error = error
         if batch.is_expired:
             self.give_up(batch)
@@ -248,10 +236,9 @@ class PartitionQueue:
     def begin_log(self, *, is_broken: bool) -> None:
         """Note that the topic was recreated, so that its broker does not know this producer.
 
-        Sequences continue, because the broker accepts any first sequence. So the first batch is
-        sent alone (rule 3), after all earlier batches have an outcome. If a transaction is aborted
-        for it, the abort's marker may be written first. Then the broker accepts only 0, and the
-        queue is broken.
+        Sequences continue, because the broker accepts any first one (rule 3). If a transaction is
+        aborted for it, the abort's marker may be written first. Then the broker accepts only 0, and
+        the queue is broken.
         """
         self.is_broken |= is_broken
         self._is_log_new = bool(self.numbered)
@@ -259,7 +246,6 @@ class PartitionQueue:
 
     @property
     def can_be_mended(self) -> bool:
-        """Whether the queue is broken and no batch is in flight."""
         return self.is_broken and not self.is_on_wire
 
     def adopt(self, identity: ProducerIdAndEpoch) -> None:
@@ -282,3 +268,36 @@ class PartitionQueue:
             raise AssertionError(f"cannot reset {self!r}: the queue is not empty")
         self.identity = None
         self.is_broken = self.is_doubtful = self.is_in_transaction = False
+
+
+class CurrentIdentity:
+    """The producer id and epoch of new batches. If it needs another id, it calls `on_used_up`.
+
+    A producer without transactions increments its epoch locally: the brokers of a partition accept
+    any higher one (KIP-360). It gets another id only when the epochs of an id are used up, or when
+    a broker has a higher one. With transactions the coordinator assigns both.
+    """
+
+    def __init__(self, on_used_up: Callable[[], None]) -> None:
+        self._on_used_up = on_used_up
+        self.current: ProducerIdAndEpoch | None = None
+
+    def renew(self, identity: ProducerIdAndEpoch) -> None:
+        self.current = identity
+
+    def give_up(self) -> None:
+        """Drop the producer id until `renew`."""
+        if self.current is not None:
+            self.current = None
+            self._on_used_up()
+
+    def mend(self, queue: PartitionQueue) -> None:
+        """Restart the sequences of a broken queue, under an epoch that it has not had."""
+        if self.current is None:
+            return
+        if queue.identity == self.current:
+            if self.current.epoch >= MAX_EPOCH:
+                self.give_up()
+                return
+            self.current = self.current._replace(epoch=self.current.epoch + 1)
+        queue.adopt(self.current)

@@ -71,12 +71,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             future = await producer.send("orders", b"value", key=b"key")
             print((await future).offset)
 
-    Arguments, defaults and behaviour are aiokafka's. The documentation lists the exceptions. The
-    producer is always idempotent (KIP-98): a record that is retried is written once, and the
-    records of a partition are written in the order of the calls of `send`.
-
-    `send` puts a record into a batch and returns a future of its offset. Once a record is in a
-    batch, it is sent: cancelling the future ends the wait only.
+    Arguments, defaults and behaviour are aiokafka's, with the exceptions in the documentation. The
+    producer is always idempotent (KIP-98): a retried record is written once, and the records of a
+    partition are written in the order of the calls of `send`.
 
     Raises:
         RuntimeError: No event loop is running.
@@ -206,8 +203,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Raises:
             TypeError: The timeout is no number. The producer is not stopped.
-            WrongLoopError: The producer belongs to another event loop.
-            ForkedError: The producer belongs to another process.
+            WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
         is_elsewhere = self._engine is not None and _get_running_loop() is not self._loop
         if self._is_forked or is_elsewhere:
@@ -228,12 +224,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         except asyncio.TimeoutError:
             pass
         finally:
-            engine.abort(
-                ProducerClosed(
-                    "the producer was stopped before the record was acknowledged. The broker may "
-                    "have written the record"
-                )
-            )
+            engine.abort()
             self._stopping.set_result(None)
         await engine.close()
 
@@ -252,7 +243,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def note_fork(self) -> None:
         """Disable the producer in a forked child: it would reuse the parent's sequence numbers.
 
-        The parent sends the records that are buffered. In the child their futures fail.
+        Only the parent sends the buffered records. In the child their futures fail.
         """
         self._is_forked = True
         if self._engine is not None:
@@ -300,8 +291,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Put a record into a batch and return a future of its offset.
 
         Awaits the network only if the topic is not in the metadata yet or `buffer_memory` is used
-        up; otherwise the call does not suspend. If the call is cancelled, the record is not sent.
-        If the future is cancelled, the record is sent.
+        up. If the call is cancelled, the record is not sent. If the future is cancelled, it is
+        sent.
 
         Args:
             topic: The topic.
@@ -321,7 +312,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaTimeoutError: `buffer_memory` stays used up for `request_timeout_ms`.
             MessageSizeTooLargeError: The record is larger than `max_request_size`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
-            TypeError: Topic, partition, key, value, timestamp or headers are of a wrong type.
+            TypeError: An argument is of a wrong type.
             ValueError: The timestamp is negative, or 2**63 or more.
             ProducerClosed: The producer is stopped.
             IllegalStateError: The producer is not started.
@@ -378,7 +369,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         timestamp_ms: int | None,
         headers: Headers,
     ) -> asyncio.Future[RecordMetadata]:
-        """Wait for the topic's metadata and for buffer memory, then put the record into a batch."""
         engine = self._running()
         transaction = engine.transaction
 
@@ -426,7 +416,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Raises:
             ValueError: The batch has no records.
-            TypeError: `batch` is no batch, or topic or partition are of a wrong type.
+            TypeError: An argument is of a wrong type.
             KafkaError: As in `send`.
         """
         if not isinstance(batch, OwnBatch):
@@ -461,9 +451,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def flush(self) -> None:
         """Send all batches at once, and wait until each record is acknowledged or fails.
 
-        Only records sent before the call count. The futures of the records raise their errors,
-        `flush` does not. Cancelling it has no effect on the records. Before `start` and after
-        `stop` it returns at once.
+        Only records sent before the call count. Their futures raise their errors, `flush` does not.
+        Cancelling it has no effect on the records. Before `start` and after `stop` it returns at
+        once.
 
         Raises:
             KafkaError: `fatal_error` of the producer.
@@ -478,20 +468,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions.
 
-        Awaits the network only if the topic is not in the metadata yet.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic does not appear in the metadata within
-                `request_timeout_ms`.
-            TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
-            TypeError: The topic's name is no str.
+        Awaits the network only if the topic is not in the metadata yet. Raises as `send`.
         """
         engine = self._running()
         check_text("a topic's name", topic)
-        if not engine.accumulator.has(topic, None):
-            deadline = self._loop.time() + self._config.request_timeout_s
-            await engine.until_known(topic, None, deadline)
-        return set(range(engine.accumulator.partition_count(topic)))
+        return set(range(await engine.partition_count(topic)))
 
     # --- Transactions ----------------------------------------------------------------------
     def transaction(self) -> TransactionBlock[SentKT, SentVT]:
@@ -529,7 +510,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Wait for the acknowledgements of all records, commit the offsets and the transaction.
 
         If the call is cancelled before EndTxn is sent, the transaction is aborted. Later the call
-        waits up to `delivery_timeout_ms` for the outcome and raises the cancellation after that.
+        waits up to `delivery_timeout_ms` for the outcome and then raises the cancellation.
 
         Raises:
             IllegalOperation: No transaction is open, or the producer has no transactional_id.
@@ -631,13 +612,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def lend(self, borrower: str) -> ProducerLease:
         """Reserve the transactions for one caller, such as `consumer.run`, until `release`.
 
-        Args:
-            borrower: The text of the error that other callers get.
+        `borrower` is the text of the error that other callers get.
 
         Raises:
             IllegalOperation: The producer has no transactional_id, or is lent already.
             IllegalStateError: The producer is not started, or a transaction is open.
-            KafkaError: `fatal_error` of the producer.
         """
         transactions = self._transactions()
         if transactions.is_open:
@@ -649,7 +628,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return ProducerLease(engine, transactions, self._encode)
 
     def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
-        """Raise the error with which the commit or abort of a transaction ended."""
         if task.cancelled():
             raise ProducerClosed(
                 "the producer was stopped during the commit or abort of the transaction"
@@ -663,9 +641,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> None:
         """End a transaction at the end of its block, unless the block has ended it.
 
-        Raises:
-            KafkaError: The commit failed; or the producer has a `fatal_error`, which replaces its
-                consequence, the error of the block.
+        A `fatal_error` of the producer replaces its consequence, the error of the block.
         """
         transactions = None if self._engine is None else self._engine.transactions
         if transactions is not None and transactions.current is not transaction:
@@ -691,8 +667,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def _abort_quietly(self) -> None:
         """Abort the open transaction and wait up to `request_timeout_ms`; errors are only logged.
 
-        The error of the block explains more than the error of the abort. The abort continues after
-        the timeout and after a cancellation.
+        The abort continues after the timeout and after a cancellation.
         """
         engine = self._engine
         transactions = None if engine is None else engine.transactions
@@ -716,7 +691,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return self._engine
 
     def _refusal(self) -> BaseException:
-        """Return the error of a call that the producer cannot serve."""
         if self._is_forked:
             return ForkedError(
                 "the producer was created before the fork, and only the parent process can use it: "
@@ -735,10 +709,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
 
 class TransactionBlock(Generic[SentKT, SentVT]):
-    """The block of `AIOKafkaProducer.transaction()`.
-
-    Its methods belong to its own transaction. After the end of that transaction they raise.
-    """
+    """The block of `AIOKafkaProducer.transaction()`. After its transaction, its methods raise."""
 
     def __init__(self, producer: AIOKafkaProducer[SentKT, SentVT]) -> None:
         self._producer = producer
@@ -754,7 +725,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 
     @property
     def is_committed(self) -> bool | None:
-        """Whether the transaction was committed: False once it is aborted, None while unknown."""
+        """False once the transaction is aborted, None while the outcome is unknown."""
         return None if self._transaction is None else self._transaction.is_committed
 
     async def send(
@@ -846,12 +817,6 @@ def _bytes(what: str, given: object) -> bytes:
 
 
 def _checked_headers(headers: Headers) -> Headers:
-    """Return headers as they are written.
-
-    Raises:
-        TypeError: A header is not a pair of a str and bytes or None.
-        ValueError: A name cannot be encoded in UTF-8.
-    """
     if not isinstance(headers, Iterable):
         raise TypeError(f"headers must be a list of (name, bytes) pairs, not {headers!r}")
     checked: list[tuple[str, bytes | None]] = []

@@ -1,10 +1,9 @@
 """Sends batches to the leaders of their partitions, and handles the responses.
 
 Each leader has a list of the queues with a batch to send. An addition to the list schedules its
-processing for the loop's next turn (`_pump`). So one request takes the batches of one turn, at most
-one of each partition. `Connection.send` writes the request, and the callback that receives the
-response handles it, without a task. Only waits for a connection or for a throttled broker are
-tasks, at most one for each leader.
+processing for the loop's next turn (`_pump`), so one request takes the batches of one turn, at most
+one of each partition. The callback that receives a response handles it. Only waits for a connection
+are tasks, at most one for each leader.
 
     queue      why it is not on the list                     what puts it back
     ---------  --------------------------------------------  -------------------------------------
@@ -16,15 +15,15 @@ tasks, at most one for each leader.
     broken     the broker accepts no more batches            another epoch, see partition_queue.py
     outside    the transaction lacks the partition           the coordinator's response
 
-The list of a leader with MAX_IN_FLIGHT requests in flight stays. A response schedules its
-processing.
-
-References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the response).
+References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the response). For the
+meaning of errors, `Sender.completeBatch` and `TransactionManager.canRetry` of
+org.apache.kafka.clients.producer.internals.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import random
 from collections.abc import Callable, Iterable
@@ -35,16 +34,24 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
+    ClusterAuthorizationFailedError,
+    DuplicateSequenceNumber,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     KafkaError,
     KafkaProtocolError,
     LeaderNotAvailableError,
+    MessageSizeTooLargeError,
     NoError,
+    OutOfOrderSequenceNumber,
+    ProducerFencedError,
+    TransactionalIdAuthorizationFailed,
+    UnknownProducerId,
+    UnsupportedVersionError,
     for_code,
 )
 from aiokafka_lite.producing.batch import BatchState, ProducerBatch
-from aiokafka_lite.producing.outcomes import BatchFate, fate_of
-from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, PartitionQueue
+from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, CurrentIdentity, PartitionQueue
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -61,7 +68,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.connection import Connection, Exchange
     from aiokafka_lite.producing.accumulator import Accumulator
     from aiokafka_lite.producing.config import AnyProducerConfig
-    from aiokafka_lite.producing.identity import CurrentIdentity
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +80,36 @@ NEWEST: Final = 13
 NEWEST_WITHOUT_ADDING: Final = 11
 # How many records an error names.
 MOST_NAMED_RECORDS: Final = 3
+# After these a producer can do nothing more, with or without transactions.
+FATAL: Final = (
+    ClusterAuthorizationFailedError,
+    InvalidProducerIdMapping,
+    ProducerFencedError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersionError,
+)
+
+
+class BatchFate(enum.Enum):
+    WRITTEN = "the batch is in the log, but the broker does not know its offset"
+    RETRY = "the batch is sent again unchanged"
+    OUT_OF_ORDER = "the batch follows a failed batch, or a gap in the sequence"
+    SPLIT = "the batch is split and sent again"
+    FAIL = "the broker's error is set on the futures of the batch's records"
+
+
+def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:
+    if error is DuplicateSequenceNumber:
+        return BatchFate.WRITTEN
+    if error in (OutOfOrderSequenceNumber, UnknownProducerId):
+        return BatchFate.OUT_OF_ORDER
+    if error is MessageSizeTooLargeError:
+        return BatchFate.SPLIT if record_count > 1 else BatchFate.FAIL
+    return BatchFate.RETRY if error.retriable else BatchFate.FAIL
+
+
+def is_fatal(error: BaseException) -> bool:
+    return isinstance(error, FATAL)
 
 
 class Destination:
@@ -99,9 +135,8 @@ class BatchSender:
         identity: The producer id of batches.
         scope: The scope of its tasks.
         rng: For backoffs.
-        admit: Returns whether a queue may send in the transaction; otherwise it wakes the queue
-            later.
-        on_failed: Called with each failed batch and its error, before the futures fail.
+        admit: Whether a queue may send in the transaction; otherwise the queue is woken later.
+        on_failed: Returns the error of the records of a failed batch, before the futures fail.
     """
 
     def __init__(
@@ -137,11 +172,9 @@ class BatchSender:
         self.newest_version = NEWEST_WITHOUT_ADDING if self._is_transactional else NEWEST
 
     def serve(self, accumulator: Accumulator) -> None:
-        """Set the accumulator of the batches."""
         self._accumulator = accumulator
 
     def close(self) -> None:
-        """Send no more batches; idempotent."""
         self._is_closed = True
 
     # --- Who has something to send ---------------------------------------------------------
@@ -159,13 +192,11 @@ class BatchSender:
         self._pump_soon(leader)
 
     def wake_all(self, queues: Iterable[PartitionQueue]) -> None:
-        """Check all queues for batches to send."""
         for queue in queues:
             if not queue.is_empty:
                 self.wake(queue)
 
     def _find_leader(self, queue: PartitionQueue, view: ClusterView) -> bool:
-        """Look up the leader of a queue's partition; without one, request new metadata."""
         found = view.leader(queue.tp)
         if found is None:
             error = LeaderNotAvailableError("the partition has no leader").at(queue.tp)
@@ -204,7 +235,6 @@ class BatchSender:
             self._scope.fail(error, name=f"sending to leader {leader.node_id}")
 
     def _send_listed(self, leader: Destination) -> None:
-        """Send the batches that a leader can take now."""
         if self._is_closed or leader.connecting is not None:
             return
         while leader.listed and leader.in_flight_count < MAX_IN_FLIGHT:
@@ -282,7 +312,6 @@ class BatchSender:
             self._all_failed(leader, batches, error)
 
     def _connect(self, leader: Destination) -> None:
-        """Wait for the leader's connection in a task."""
         leader.connecting = self._scope.spawn(
             self._until_connected(leader), name=f"connect to leader {leader.node_id}"
         )
@@ -357,7 +386,6 @@ class BatchSender:
     def _all_failed(
         self, leader: Destination, batches: list[ProducerBatch], error: KafkaError
     ) -> None:
-        """Retry the batches of a failed request."""
         if error.retriable:
             self._cluster.invalidate()
         for batch in batches:
@@ -457,7 +485,6 @@ class BatchSender:
         self._finish(queue, batch)
 
     def expired(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
-        """Fail a batch that has timed out, and continue with its queue."""
         queue.expire(batch)
         batch.fail(self._on_failed(batch, error))
         self._accumulator.finished(batch)
@@ -473,7 +500,6 @@ class BatchSender:
             self.wake(queue)
 
     def _mend(self, queue: PartitionQueue) -> None:
-        """Restart the sequences of a queue with a gap, if possible."""
         if not self._is_transactional and queue.can_be_mended:
             before = queue.identity
             self._identity.mend(queue)

@@ -9,14 +9,9 @@
     BROKEN     abort; all else raises               `abort`: ABORTING
     COMMITTING wait                                 READY; something is lost: BROKEN
     ABORTING   wait                                 READY
-    FATAL      nothing, for good                    never: another producer is needed
+    FATAL      stop                                 never: another producer is needed
 
-`MOVES` has this as data. Every state may become FATAL. A separate task ends a transaction. A commit
-that is cancelled before EndTxn is sent aborts. After that its caller waits for the outcome
-(`outlast_commit`).
-
-A `ProducerTransaction` is one transaction from begin to end. A send that waits for metadata or
-memory then checks whether its transaction is still the current one.
+`MOVES` has this as data. Every state may become FATAL. A separate task ends a transaction.
 
 Requests to the coordinator. If the cluster's feature transaction.version is 2 or more (KIP-890),
 brokers add partitions and groups to a transaction at the first write, and EndTxn returns a new
@@ -59,7 +54,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing import group_offsets
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
 from aiokafka_lite.producing.coordinators import GROUP, TRANSACTION, CoordinatorClient
-from aiokafka_lite.producing.outcomes import is_fatal
+from aiokafka_lite.producing.sender import is_fatal
 from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     AddOffsetsToTxnRequest,
@@ -83,8 +78,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.producing.accumulator import Accumulator
     from aiokafka_lite.producing.config import AnyProducerConfig
     from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
-    from aiokafka_lite.producing.identity import CurrentIdentity
-    from aiokafka_lite.producing.partition_queue import PartitionQueue
+    from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
     from aiokafka_lite.producing.sender import BatchSender
 
 log = logging.getLogger(__name__)
@@ -102,8 +96,6 @@ ABOUT_PRODUCER: Final = (*FENCED, InvalidProducerIdMapping)
 
 
 class TransactionStage(enum.Enum):
-    """The state of a producer's transactions. The module's docstring explains each."""
-
     NEW = "not started"
     READY = "not in a transaction"
     OPEN = "in a transaction"
@@ -131,9 +123,8 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        is_committed: Whether it was committed: False once it cannot be any more. None while it may
-            be, or if the outcome is unknown.
-        is_over: Whether it has ended.
+        is_committed: False once it cannot be committed any more. None while it may be, or if the
+            outcome is unknown.
         is_being_committed: Whether EndTxn was sent to commit it.
     """
 
@@ -158,7 +149,6 @@ class ProducerTransaction:
         self.blocks: list[BlockInTransaction] = []
 
     def hold(self, block: BlockInTransaction) -> None:
-        """Add a block of a batch that gets the outcome of the transaction."""
         if self.is_settled:
             block.decide(self, is_committed=bool(self.is_committed))
         else:
@@ -182,6 +172,7 @@ class Transactions:
 
     Args:
         config: The producer's.
+        transactional_id: Its id.
         cluster: Finds coordinators.
         identity: Gets producer ids and epochs from the coordinator.
         accumulator: The records.
@@ -257,13 +248,9 @@ class Transactions:
 
     # --- Start -----------------------------------------------------------------------------
     async def start(self, deadline: float) -> None:
-        """Get a producer id and epoch from the coordinator, which fences earlier producers.
+        """Get a producer id and epoch from the coordinator.
 
-        A transaction that one of them left open is aborted first.
-
-        Raises:
-            KafkaTimeoutError: The coordinator did not respond in time.
-            KafkaError: It responded with an error.
+        It fences earlier producers, and aborts a transaction that one of them left open.
         """
         await self._init(NOBODY, deadline)
         features = await self._coordinator.features(deadline)
@@ -280,21 +267,11 @@ class Transactions:
                 producer_epoch=known_as.epoch,
             )
 
-        def codes(answer: InitProducerIdResponse) -> Iterable[int]:
-            return (answer.error_code,)
-
-        answer = await self._coordinator.ask(request, codes, deadline)
+        answer = await self._coordinator.ask(request, _code_of, deadline)
         self._raise_for(answer.error_code, "starting")
         self._identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
     def _raise_for(self, code: int, what: str) -> None:
-        """Raise the error of a coordinator's response, if it has one.
-
-        Raises:
-            ProducerFencedError: A newer producer exists, or the coordinator has aborted the
-                transaction.
-            KafkaError: Any other error.
-        """
         if code != NoError.errno:
             error_class = for_code(code)
             raise self.explained(error_class(error_class.description), what)
@@ -302,12 +279,8 @@ class Transactions:
     def explained(self, error: KafkaError, what: str) -> KafkaError:
         """Return a broker's error with its meaning for transactions, and the remedy.
 
-        For a fenced producer brokers have two codes, sent by partition leaders and by coordinators.
-        They become one error here.
-
-        Args:
-            error: The error of any broker.
-            what: The failed action, such as "committing".
+        Partition leaders and coordinators have two codes for a fenced producer. They become one
+        error.
         """
         failed = f"{what} a transaction of {self._id!r} failed"
         timeout_ms = self._config.transaction_timeout_ms
@@ -343,7 +316,6 @@ class Transactions:
     # --- What may be done ------------------------------------------------------------------
     @property
     def takes_records(self) -> bool:
-        """Whether the open transaction takes records."""
         return self.state is TransactionStage.OPEN
 
     def refusal(self) -> BaseException:
@@ -380,12 +352,7 @@ class Transactions:
             raise self.refusal()
 
     async def begin(self) -> ProducerTransaction:
-        """Begin a transaction, after the previous one has ended. Sends no request.
-
-        Raises:
-            IllegalStateError: One is open already.
-            KafkaError: The producer's fatal error.
-        """
+        """Begin a transaction, after the previous one has ended. Sends no request."""
         if (ending := self.ending) is not None:
             await asyncio.wait([ending])
         if self.state is not TransactionStage.READY:
@@ -409,7 +376,6 @@ class Transactions:
         return False
 
     async def _add_partitions(self) -> None:
-        """Send AddPartitionsToTxn for the partitions of the next batches."""
         try:
             while self._to_add:
                 queues = tuple(self._to_add)
@@ -434,11 +400,6 @@ class Transactions:
             self._adding = None
 
     def _add_request(self, queues: Iterable[PartitionQueue]) -> AddPartitionsToTxnRequest:
-        """Return the request for an attempt.
-
-        Raises:
-            TransactionAbortableError: The transaction is being aborted, so no attempt follows.
-        """
         if self._sender.abort_reason is not None:
             raise self._aborted()
         topics: dict[str, list[int]] = {}
@@ -478,12 +439,10 @@ class Transactions:
             self.settle()
 
     def settle(self) -> None:
-        """Pass the outcome of the current transaction to consumers, or that it is not committed."""
         if self.current is not None:
             self.current.settle()
 
     def _give_up_unsent(self) -> None:
-        """Fail the records of this transaction that are not sent yet."""
         reason = self._aborted()
         if self._error is None:
             reason = TransactionAbortableError(
@@ -493,7 +452,6 @@ class Transactions:
         self._accumulator.fail_unsent(reason)
 
     def fail(self, error: KafkaError) -> None:
-        """Set the fatal error, which every later call raises."""
         if self.state is not TransactionStage.FATAL:
             self._enter(TransactionStage.FATAL)
             self.settle()
@@ -503,12 +461,7 @@ class Transactions:
 
     # --- Offsets ---------------------------------------------------------------------------
     def _taking(self) -> ProducerTransaction:
-        """Return the transaction that takes records and offsets now.
-
-        Raises:
-            IllegalOperation: No transaction is open.
-            TransactionAbortableError: It has to be aborted.
-        """
+        """Return the transaction that takes records and offsets now. Raises as `require`."""
         if not self.takes_records or self.current is None:
             raise self.refusal()
         return self.current
@@ -516,10 +469,8 @@ class Transactions:
     def commit_at_the_end(self, delivery: DeliveryInTransaction) -> None:
         """Add the offsets of a delivery, which are committed at the end of the transaction.
 
-        Raises:
-            IllegalOperation: No transaction is open.
+        Raises: as `require`, and
             AutoCommitError: Auto-commit may commit the same records.
-            TransactionAbortableError: The transaction has to be aborted.
             CommitFailedError: Partitions were revoked since, so the transaction must be aborted.
         """
         transaction = self._taking()
@@ -542,14 +493,7 @@ class Transactions:
         """Send a group's offsets now. They are committed with the transaction.
 
         If the call is cancelled, the request continues, and the end of the transaction waits for
-        it.
-
-        Raises:
-            AutoCommitError: Auto-commit may commit the same records.
-            CommitFailedError: The group has assigned the partitions to another member.
-            KafkaTimeoutError: The group's coordinator did not respond in time.
-            KafkaError: It responded with an error. After all of these but the first the transaction
-                has to be aborted.
+        it. After every error but AutoCommitError the transaction has to be aborted.
         """
         transaction = self._taking()
         delivery.enlist(transaction, is_stored=True)
@@ -622,21 +566,13 @@ class Transactions:
                 group_id=group_id,
             )
 
-        def codes(answer: AddOffsetsToTxnResponse) -> Iterable[int]:
-            return (answer.error_code,)
-
-        answer = await self._coordinator.ask(request, codes, deadline)
+        answer = await self._coordinator.ask(request, _code_of, deadline)
         self._raise_for(answer.error_code, "adding a group to")
         self._has_begun = True
 
     # --- The end ---------------------------------------------------------------------------
     def begin_commit(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to commit. The task returns the error, or None.
-
-        Raises:
-            IllegalOperation: No transaction is open.
-            TransactionAbortableError: It has to be aborted.
-        """
+        """Begin to commit. The task returns the error, or None. Raises as `require`."""
         transaction = self._taking()
         self._enter(TransactionStage.COMMITTING)
         self._ending = self._scope.spawn(self._commit(transaction), name="commit")
@@ -655,11 +591,7 @@ class Transactions:
             await _outlast(self.begin_abort())
 
     def begin_abort(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to abort, or return the task that ends the transaction already. See `begin_commit`.
-
-        Raises:
-            IllegalOperation: No transaction is open.
-        """
+        """Begin to abort, or return the task that already ends the transaction."""
         if (ending := self.ending) is not None:
             return ending
         if self.state not in (TransactionStage.OPEN, TransactionStage.BROKEN):
@@ -671,12 +603,10 @@ class Transactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has to be ended."""
         return self.state in (TransactionStage.OPEN, TransactionStage.BROKEN)
 
     @property
     def ending(self) -> asyncio.Task[KafkaError | None] | None:
-        """The task that ends the transaction, or None."""
         return None if self._ending is None or self._ending.done() else self._ending
 
     async def _commit(self, transaction: ProducerTransaction) -> KafkaError | None:
@@ -699,11 +629,7 @@ class Transactions:
 
     @asynccontextmanager
     async def _alone(self, deliveries: Iterable[DeliveryInTransaction]) -> AsyncIterator[None]:
-        """Block all other commits of the deliveries' consumers during the commit.
-
-        Raises:
-            KafkaTimeoutError: Another commit takes too long.
-        """
+        """Block all other commits of the deliveries' consumers during the commit."""
         async with AsyncExitStack() as stack:
             try:
                 async with timeout_at(self._new_deadline()):
@@ -720,12 +646,6 @@ class Transactions:
             yield
 
     async def _end_with_commit(self, transaction: ProducerTransaction) -> None:
-        """Commit, and pass the outcome to the consumers.
-
-        Raises:
-            KafkaError: The coordinator responded with an error, or did not respond: the outcome is
-                unknown.
-        """
         if self._has_begun:
             transaction.is_being_committed = True
             try:
@@ -756,12 +676,6 @@ class Transactions:
         return None
 
     async def _end(self, *, is_commit: bool) -> None:
-        """Send EndTxn to commit or abort, and take over the next epoch.
-
-        Raises:
-            ProducerFencedError: The coordinator has fenced this producer.
-            KafkaError: It responded with another error.
-        """
         producer = self._identity.current or NOBODY
         request = EndTxnRequest(
             transactional_id=self._id,
@@ -770,14 +684,11 @@ class Transactions:
             committed=is_commit,
         )
 
-        def codes(answer: EndTxnResponse) -> Iterable[int]:
-            return (answer.error_code,)
-
         what = "committing" if is_commit else "aborting"
         try:
             answer = await self._coordinator.ask(
                 lambda: UpTo(request, END_VERSIONS[self._is_version_2]),
-                codes,
+                _code_of,
                 self._new_deadline(),
             )
         except KafkaTimeoutError as error:
@@ -796,7 +707,6 @@ class Transactions:
             self._identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
     def _ended(self) -> None:
-        """Get ready for the next transaction."""
         for queue in self._accumulator.queues():
             queue.is_in_transaction = False
             if queue.identity != self._identity.current:
@@ -812,8 +722,13 @@ class Transactions:
         self._enter(TransactionStage.READY)
 
 
+def _code_of(
+    answer: InitProducerIdResponse | AddOffsetsToTxnResponse | EndTxnResponse,
+) -> Iterable[int]:
+    return (answer.error_code,)
+
+
 def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
-    """Return the error codes of the partitions in an AddPartitionsToTxn response."""
     return [
         partition.partition_error_code
         for transaction in answer.results_by_transaction

@@ -16,8 +16,7 @@ from aiokafka_lite.errors import BrokerResponseError, KafkaConnectionError, Kafk
 from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.producing.identity import CurrentIdentity
-from aiokafka_lite.producing.partition_queue import PartitionQueue
+from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender
 from aiokafka_lite.protocol.framing import decode_request
 from aiokafka_lite.protocol.messages.produce import (

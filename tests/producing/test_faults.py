@@ -30,7 +30,7 @@ from aiokafka_lite.errors import (
     UnknownProducerId,
 )
 from aiokafka_lite.producing import AIOKafkaProducer, sender
-from aiokafka_lite.producing.outcomes import BatchFate
+from aiokafka_lite.producing.sender import BatchFate
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in

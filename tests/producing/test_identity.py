@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
-from aiokafka_lite.producing.identity import CurrentIdentity
-from aiokafka_lite.producing.partition_queue import PartitionQueue
+from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
 from aiokafka_lite.structs import TopicPartition
 
 

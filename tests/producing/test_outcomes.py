@@ -13,7 +13,7 @@ from aiokafka_lite.errors import (
     ProducerFencedError,
     UnknownProducerId,
 )
-from aiokafka_lite.producing.outcomes import BatchFate, fate_of, is_fatal
+from aiokafka_lite.producing.sender import BatchFate, fate_of, is_fatal
 from tests.support.for_each import for_each
 
 
