@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, cast
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
-from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
@@ -35,6 +34,7 @@ from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
+from aiokafka_lite.broker.handlers import registry
 from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
@@ -205,7 +205,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         """
         if self._is_running:
             raise RuntimeError("the broker is running already")
-        handlers.load()
+        registry.load()
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
         self.transactions = ClusterTransactions(

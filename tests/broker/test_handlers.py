@@ -11,8 +11,9 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
-from aiokafka_lite.broker.handlers import add_partitions_to_txn, fetch
+from aiokafka_lite.broker.handlers.fetch import fetch
 from aiokafka_lite.broker.handlers.registry import HANDLERS, Delayed, handler
+from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
@@ -107,7 +108,7 @@ async def test_transactions_are_added_to_in_steps(
         topics=[AddPartitionsToTxnTopic(name="t", partitions=[*range(partitions)])] * topics
     )
     request = AddPartitionsToTxnRequest(transactions=[transaction] * transactions)
-    count, answer = taken(add_partitions_to_txn.handle(context(broker, 4), request))
+    count, answer = taken(add_partitions_to_txn(context(broker, 4), request))
     assert count == expected
     assert isinstance(answer, AddPartitionsToTxnResponse)
     assert len(answer.results_by_transaction) == transactions
@@ -138,7 +139,7 @@ async def test_partitions_are_fetched_in_steps(
             for n in range(forgotten[0])
         ],
     )
-    count, _ = taken(fetch.handle(context(broker, 12), request))
+    count, _ = taken(fetch(context(broker, 12), request))
     assert count == expected
 
 
@@ -165,7 +166,7 @@ async def test_fetch_waits_until_there_is_enough_or_its_time_is_over(
         {"t": [fetch_partition(offset=offset)]}, max_wait_ms=max_wait_ms, min_bytes=least
     )
     now = asyncio.get_running_loop().time()
-    _, answer = taken(fetch.handle(context(broker, 12), request))
+    _, answer = taken(fetch(context(broker, 12), request))
     assert isinstance(answer, Delayed) is waits
     if isinstance(answer, Delayed):
         assert answer.deadline - now == pytest.approx(max_wait_ms / 1000, abs=0.5)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.broker import Broker, handlers
-from aiokafka_lite.broker.handlers.registry import HANDLERS
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.handlers.registry import HANDLERS, load
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.committed_offsets import (
@@ -55,7 +55,7 @@ MEBIBYTE = 1 << 20
 MS_PER_MEBIBYTE = 50
 SIZE = MEBIBYTE // 4 if LONG else MEBIBYTE // 8
 
-handlers.load()
+load()
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.faults.rules import Faults, Rule
+from aiokafka_lite.broker.handlers import registry
 from aiokafka_lite.broker.network import gather
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.processor import Host, Processor
@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 
 pytestmark = pytest.mark.virtual_time
 
-handlers.load()
+registry.load()
 
 ANSWER = MetadataResponse(topics=[MetadataResponseTopic(error_code=3, name="t")])
 

@@ -14,7 +14,7 @@ from aiokafka_lite.broker.faults.connections import (
     ConnectionRuleBuilder,
 )
 from aiokafka_lite.broker.faults.rules import Action, Match, When
-from aiokafka_lite.broker.handlers import Api, api_key_of
+from aiokafka_lite.broker.handlers.registry import Api, api_key_of
 
 RuleT = TypeVar("RuleT")
 ConnectionRuleT = TypeVar("ConnectionRuleT")

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from aiokafka_lite.broker.faults.connections import ConnectionRule, Removable
 from aiokafka_lite.broker.faults.rules import Rule
-from aiokafka_lite.broker.handlers import Api
+from aiokafka_lite.broker.handlers.registry import Api
 from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
 from aiokafka_lite.errors import BrokerResponseError
 

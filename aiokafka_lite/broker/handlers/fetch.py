@@ -1,11 +1,4 @@
-"""Fetch (key 1), versions 4 to 18.
-
-5 log start offsets; 7 sessions (KIP-227); 9 leader epochs (KIP-320); 10 zstd; 11 racks (KIP-392);
-12 flexible, diverging epochs (KIP-595); 13 topics by id (KIP-516); 15 replica state (KIP-903);
-16 where leaders are (KIP-951); 17 and 18 are for followers (KIP-853, KIP-1166).
-
-A long poll: the answer waits until there are `min_bytes`, for `max_wait_ms` at most.
-"""
+"""Handler of Fetch."""
 
 from __future__ import annotations
 
@@ -45,8 +38,8 @@ _MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
 
 
 @handler(FetchRequest)
-def handle(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Late]:
-    """Read from partitions, now or when there is enough."""
+def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Late]:
+    """Read partitions now, or when `min_bytes` are there, after `max_wait_ms` at most."""
     uses_topic_ids = ctx.api_version >= FIRST_WITH_TOPIC_IDS
     now = ctx.cluster.loop.time()
     targets = yield from _targets(request.topics, uses_topic_ids)
@@ -98,7 +91,7 @@ def _read_again(
 
 
 def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> Steps[list[CachedPartition]]:
-    """Return what is to be read; of a partition that is named twice, what is said last."""
+    """Return the partitions to read. The last one counts if a partition is repeated."""
     targets: dict[FetchKey, CachedPartition] = {}
     for number, topic in enumerate(topics, 1):
         if not number % ELEMENTS_PER_STEP:
@@ -166,7 +159,7 @@ def _response(ctx: RequestContext, context: FetchContext, findings: Findings) ->
 def _hint_at_leaders(
     ctx: RequestContext, partitions: Sequence[tuple[FetchKey, PartitionData]]
 ) -> list[ClusterNode]:
-    """Say of partitions that moved who leads them; return these nodes (KIP-951)."""
+    """Add the leaders of moved partitions to the response, and return their nodes (KIP-951)."""
     leaders: dict[int, ClusterNode] = {}
     for key, data in partitions:
         if data.error_code not in _MOVED:
@@ -184,7 +177,7 @@ def _hint_at_leaders(
 def _by_topic(
     partitions: Sequence[tuple[FetchKey, PartitionData]],
 ) -> list[FetchableTopicResponse]:
-    """Put neighbours of one topic together, keeping the order of the partitions."""
+    """Group adjacent partitions of one topic. The order of partitions does not change."""
     topics: list[FetchableTopicResponse] = []
     latest: str | bytes | None = None
     for key, data in partitions:

@@ -1,9 +1,6 @@
-"""Metadata (key 3), versions 0 to 13.
+"""Handlers of Metadata and DescribeTopicPartitions.
 
-1 null asks for all topics, empty for none, rack, controller, internal topics; 2 cluster id;
-3 throttle time; 4 whether topics may be created; 5 offline replicas; 7 leader epochs (KIP-320);
-8 authorized operations (KIP-430); 9 flexible; 10 topic ids in answers (KIP-516); 11 the cluster's
-operations moved to DescribeCluster; 12 topics asked for by id; 13 an error of the whole.
+Reference: kafka.server.handlers.DescribeTopicPartitionsRequestHandler.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from aiokafka_lite.broker.handlers.replies import (
     TOPIC_OPERATIONS,
     code_of,
 )
-from aiokafka_lite.broker.slices import LoopSlices, in_slices
+from aiokafka_lite.broker.slices import LoopSlices, in_slices, sorted_in_slices
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -30,12 +27,20 @@ from aiokafka_lite.broker.topics import (
 )
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    InvalidRequestError,
     InvalidTopicError,
     KafkaError,
     LeaderNotAvailableError,
     NoError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.cluster import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
 )
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
@@ -51,8 +56,8 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 
 
 @handler(MetadataRequest)
-async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Describe the cluster and the topics asked for, creating those that may be."""
+async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """Describe the cluster and the given topics. Creates missing ones if that is allowed."""
     topic_count = len(ctx.cluster.topics)
     described = await _described(ctx, request)
     if len(ctx.cluster.topics) != topic_count:  # some were created
@@ -72,13 +77,12 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
 
 
 async def _described(ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
-    """Describe each topic asked for, or say what is to be said instead."""
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None:
         every_topic = tuple(ctx.cluster.topics.values())
         return [_describe(ctx, topic, operations) async for topic in in_slices(every_topic)]
     found: dict[str | bytes, MetadataResponseTopic] = {}
-    slices = LoopSlices()  # most requests are small: nothing is to be called for each topic
+    slices = LoopSlices()  # in_slices would cost a call per topic, and most requests are small
     for wanted in request.topics:
         if slices.is_over:
             await slices.rest()
@@ -87,13 +91,13 @@ async def _described(ctx: RequestContext, request: MetadataRequest) -> list[Meta
         if key in found:
             continue
         if wanted.name in INTERNAL_TOPICS and _may_create(ctx, request):
-            await _open(ctx, wanted.name)
+            await _open_topic(ctx, wanted.name)
         topic = _by_id(ctx, wanted) if by_id else _by_name(ctx, request, wanted.name or "")
         found[key] = _describe(ctx, topic, operations) if isinstance(topic, Topic) else topic
     return list(found.values())
 
 
-async def _open(ctx: RequestContext, internal_topic: str) -> None:
+async def _open_topic(ctx: RequestContext, internal_topic: str) -> None:
     if internal_topic == GROUP_METADATA_TOPIC:
         await ctx.cluster.open_offsets_topic()
     else:
@@ -120,20 +124,19 @@ def _by_name(
     if topic is not None:
         return topic
     if not _may_create(ctx, request):
-        return _unknown(name)
+        return MetadataResponseTopic(name=name, error_code=_error_of_unknown(name).errno)
     try:
         return ctx.cluster.create_topic(name)
     except KafkaError as error:
         return MetadataResponseTopic(name=name, error_code=code_of(error))
 
 
-def _unknown(name: str) -> MetadataResponseTopic:
-    error: type[BrokerResponseError] = UnknownTopicOrPartitionError
+def _error_of_unknown(name: str) -> type[BrokerResponseError]:
     try:
         check_topic_name(name)
     except InvalidTopicError:
-        error = InvalidTopicError
-    return MetadataResponseTopic(name=name, error_code=error.errno)
+        return InvalidTopicError
+    return UnknownTopicOrPartitionError
 
 
 def _describe(ctx: RequestContext, topic: Topic, operations: int) -> MetadataResponseTopic:
@@ -157,4 +160,92 @@ def _describe_partition(partition: Partition, up: Set[int]) -> MetadataResponseP
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         offline_replicas=[node for node in partition.replicas if node not in up],
+    )
+
+
+# max.request.partition.size.limit of brokers.
+MOST_PARTITIONS: Final = 2_000
+
+
+@handler(DescribeTopicPartitionsRequest)
+async def describe_topic_partitions(
+    ctx: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Describe topics in the order of their names, until the page is full (KIP-966)."""
+    cursor, asked_for_all = request.cursor, not request.topics
+    asked = {topic.name async for topic in in_slices(request.topics)}
+    names = await sorted_in_slices(list(ctx.cluster.topics) if asked_for_all else asked)
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+        wrong = _wrong_cursor(request, cursor, names)
+        if wrong is not None:
+            return wrong
+    room = max(min(MOST_PARTITIONS, request.response_partition_limit), 1)
+    answer = DescribeTopicPartitionsResponse()
+    async for name in in_slices(names):
+        if room == 0:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = ctx.cluster.topic(name)
+        if topic is None:
+            answer.topics.append(
+                DescribeTopicPartitionsResponseTopic(
+                    name=name,
+                    error_code=_error_of_unknown(name).errno,
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
+            )
+            continue
+        first = cursor.partition_index if cursor and cursor.topic_name == name else 0
+        page = topic.partitions[first : first + room]
+        answer.topics.append(_page_of(ctx, topic, page))
+        room -= len(page)
+        if first + len(page) < topic.partition_count:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
+            break
+    return answer
+
+
+def _wrong_cursor(
+    request: DescribeTopicPartitionsRequest, cursor: Cursor, names: list[str]
+) -> DescribeTopicPartitionsResponse | None:
+    """Return the refusal of a cursor that no response to this request can have had."""
+    is_known = not request.topics or (names and names[0] == cursor.topic_name)
+    if is_known and cursor.partition_index >= 0:
+        return None
+    name = request.topics[0].name if request.topics else cursor.topic_name
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(name=name, error_code=InvalidRequestError.errno)
+        ]
+    )
+
+
+def _page_of(
+    ctx: RequestContext, topic: Topic, partitions: list[Partition]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_page_partition(ctx, partition) for partition in partitions],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _page_partition(
+    ctx: RequestContext, partition: Partition
+) -> DescribeTopicPartitionsResponsePartition:
+    has_leader = partition.leader_id != NO_LEADER
+    nodes = ctx.cluster.nodes
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=(NoError if has_leader else LeaderNotAvailableError).errno,
+        partition_index=partition.index,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.eligible),
+        last_known_elr=[],
+        offline_replicas=[node for node in partition.replicas if not nodes[node].is_up],
     )

@@ -1,10 +1,7 @@
-"""Produce (key 0), versions 3 to 13.
+"""Handler of Produce.
 
-7 zstd; 8 messages and the records at fault (KIP-467); 9 flexible; 10 hints at the new leader
-(KIP-951); 11 and 12 transactions (KIP-890); 13 topics by id (KIP-516).
-
-Versions 0 to 2 are advertised and refused, as Kafka does: librdkafka decides by their presence
-what the broker can (KAFKA-18659).
+As in Kafka, versions 0 to 2 are advertised and refused: librdkafka derives the broker's features
+from them (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -56,18 +53,17 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
 @handler(ProduceRequest, advertised_min_version=0, is_by_element=True)
-def handle(
+def produce(
     ctx: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """Append one batch to each partition.
 
-    What was appended is in the page cache: it survives the process, but not a loss of power
-    (flush.messages is left to the operating system, as Kafka does). A topic just created must
-    survive, too, before that is promised.
+    An appended batch is in the page cache, as in Kafka: it survives the process, but not a power
+    failure. The response waits until a new topic would survive, too.
 
     Raises:
-        KafkaProtocolError: Something failed and the client expects no answer: closing the
-            connection is the only way to tell it.
+        KafkaProtocolError: A partition failed and the client expects no response (acks=0). Closing
+            the connection is the only way to report that.
     """
     refused = why_refused(request)
     responses = [
@@ -123,7 +119,6 @@ def _append(
             raise InvalidRequiredAcksError(f"acks must be one of {LEGAL_ACKS}, not {acks}")
         topic, partition = _find(ctx, data, item.index)
         partition.check_leader(ctx.node.id)
-        # More than there are replicas is never asked for.
         needed = min(topic.config.min_insync_replicas, len(partition.replicas))
         if acks == ALL_REPLICAS and len(partition.isr) < needed:
             raise NotEnoughReplicasError(
@@ -159,7 +154,7 @@ def _append(
 def _hint_at_leader(
     ctx: RequestContext, data: TopicProduceData, answer: PartitionProduceResponse
 ) -> None:
-    """Say who leads now (KIP-951)."""
+    """Add the current leader to the response (KIP-951)."""
     _, partition = _find(ctx, data, answer.index)
     if ctx.api_version >= FIRST_WITH_LEADER_HINTS and partition.leader_id != NO_LEADER:
         answer.current_leader = LeaderIdAndEpoch(

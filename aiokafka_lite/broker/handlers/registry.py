@@ -1,27 +1,50 @@
-"""Which function answers which API, and in which versions."""
+"""The registry of handlers: the function and the versions of each API."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
+from aiokafka_lite._arguments import expected, is_int
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Message, Request, Response
 from aiokafka_lite.protocol.source import Steps
+
+Api: TypeAlias = type[Request[Response]] | str | int | None
+"""A request's class, the API's name ("Fetch"), or its key; None is every API."""
+
+MODULES: Final = (
+    "cluster",
+    "committed_offsets",
+    "configs",
+    "fetch",
+    "group_admin",
+    "group_members",
+    "log_offsets",
+    "metadata",
+    "produce",
+    "security",
+    "topics",
+    "transaction_admin",
+    "transactions",
+)
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Delayed(Generic[R]):
-    """An answer that cannot be given yet.
+    """A response that is ready later.
 
     Attributes:
         keys: The purgatory calls `try_complete` when one of these changes (`Purgatory.touch`).
-        deadline: The loop's time at which `expire` returns the answer.
-        try_complete: Returns the answer, or None, without effects, to wait longer.
-        expire: Returns the answer at the deadline.
+        deadline: The loop's time at which `expire` returns the response.
+        try_complete: Returns the response, or None, without effects, to wait longer.
+        expire: Returns the response at the deadline.
     """
 
     keys: Sequence[Hashable]
@@ -42,11 +65,11 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 @dataclass(frozen=True)
 class HandlerEntry:
-    """One API as this broker serves it, versions inclusive.
+    """A registered handler. The versions are inclusive.
 
     Attributes:
-        advertised_min_version: What ApiVersions says; differs from `min_version` for Produce only.
-        is_by_element: Each element of its lists is answered on its own.
+        advertised_min_version: In ApiVersions. Differs from `min_version` for Produce only.
+        is_by_element: Each element of its lists is answered independently of the others.
     """
 
     request: type[Request[Response]]
@@ -66,14 +89,13 @@ def handler(
     advertised_min_version: int | None = None,
     is_by_element: bool = False,
 ) -> Callable[[Callable[[RequestContext, RequestT], object]], Callable[..., object]]:
-    """Register the decorated function as the one that answers `request`.
+    """Register the decorated function as the handler of `request`, in all stable versions.
 
-    The function takes (context, request) and may be plain, a coroutine function, or a generator
-    function that yields where other work of the loop may have its turn. It returns the response;
-    or a `Delayed` that will; or None when the client expects no response (acks=0).
-    Versions are all stable ones that the protocol layer declares. With `is_by_element` each element
-    of the request's lists is answered on its own, whatever else is asked for: a large request is
-    handled as many small ones, with other work of the loop in between.
+    The function takes (context, request). It is plain, a coroutine function, or a generator
+    function that yields where other work of the loop may run. It returns the response, a
+    `Delayed`, or None if the client expects no response (acks=0).
+
+    A large request with `is_by_element` is handled as many small ones (network/pieces.py).
     """
     lowest = request.min_version
 
@@ -95,3 +117,35 @@ def handler(
         return function
 
     return register
+
+
+def load() -> None:
+    """Import all handlers, which register themselves."""
+    for name in MODULES:
+        importlib.import_module(f"{__package__}.{name}")
+
+
+def api_key_of(api: Api) -> int | None:
+    """Return the key of an API that the broker has, or None for all APIs.
+
+    Raises:
+        ValueError: The broker has no such API. The message lists its APIs.
+        TypeError: It is neither a class, nor a name, nor a number.
+    """
+    if api is None:
+        return None
+    if not isinstance(api, type | str) and not is_int(api):
+        raise TypeError(expected("api", "a request class, an API name or an API key", api))
+    if isinstance(api, type):
+        key: int | None = getattr(api, "api_key", None)
+    else:
+        key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
+    load()
+    if key is None or key not in HANDLERS:
+        said = api.__name__ if isinstance(api, type) else repr(api)
+        names = sorted(API_NAMES[each] for each in HANDLERS)
+        raise ValueError(
+            f"{said} is not an API of this broker, so no request would ever "
+            f"match{nearest(str(api), names)}. The APIs are {', '.join(names)}"
+        )
+    return key

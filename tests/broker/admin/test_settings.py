@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.configs.definition import ConfigSource
 from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
-from aiokafka_lite.broker.handlers.config_changes import Operation
+from aiokafka_lite.broker.handlers.configs import Operation
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
     MessageSizeTooLargeError,

@@ -15,8 +15,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.answering import FrameFate
 from aiokafka_lite.broker.faults.builder import RuleBuilder
 from aiokafka_lite.broker.faults.rules import Action, Rule
-from aiokafka_lite.broker.handlers import Api
-from aiokafka_lite.broker.handlers.registry import HANDLERS
+from aiokafka_lite.broker.handlers.registry import HANDLERS, Api
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.errors import (

@@ -1,12 +1,12 @@
-"""AlterUserScramCredentials (key 51), version 0: set and delete SCRAM credentials (KIP-554).
+"""Handlers of SASL authentication, and of SCRAM credentials (KIP-554).
 
-The client has hashed the password, so what it sets is good for its mechanism and not for PLAIN.
-Each user may be in a request once, whatever the mechanism; deletions come first. The rules and
-messages are those of org.apache.kafka.controller.ScramControlManager.
+The rules and messages are those of org.apache.kafka.controller.ScramControlManager. Clients send
+hashed passwords, so a credential that they set does not work with PLAIN.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -14,10 +14,12 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.security.credentials import CredentialStore
+from aiokafka_lite.broker.security.session import NO_EXCHANGE
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     BrokerResponseError,
     DuplicateResourceError,
+    IllegalSaslStateError,
     ResourceNotFoundError,
     UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
@@ -26,21 +28,92 @@ from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from aiokafka_lite.sasl import scram
 from aiokafka_lite.sasl.scram import MIN_ITERATIONS, ScramMechanism
 
-MAX_ITERATIONS: Final = 16_384  # for whom Kafka stores; clients accept more
+
+@handler(SaslHandshakeRequest)
+def sasl_handshake(ctx: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    """Begin an authentication (KIP-43), or a re-authentication (KIP-368).
+
+    Without SASL on the listener, or in an authenticated session without an end, the error is
+    ILLEGAL_SASL_STATE.
+    """
+    session = ctx.connection.sasl
+    if session is None:
+        return SaslHandshakeResponse(error_code=IllegalSaslStateError.errno)
+    error, mechanisms = session.handshake(request.mechanism, ctx.api_version)
+    return SaslHandshakeResponse(error_code=error.errno, mechanisms=mechanisms)
+
+
+@handler(SaslAuthenticateRequest)
+async def sasl_authenticate(
+    ctx: RequestContext, request: SaslAuthenticateRequest
+) -> SaslAuthenticateResponse:
+    """Pass a token to the exchange (KIP-152)."""
+    session = ctx.connection.sasl
+    answer = NO_EXCHANGE if session is None else await session.authenticate(request.auth_bytes)
+    return SaslAuthenticateResponse(
+        error_code=answer.error.errno,
+        error_message=answer.text,
+        auth_bytes=answer.token,
+        session_lifetime_ms=answer.lifetime_ms,
+    )
+
+
+@handler(DescribeUserScramCredentialsRequest)
+async def describe_user_scram_credentials(
+    ctx: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Return mechanisms and iterations of the given users, or of all."""
+    credentials = ctx.cluster.security.credentials
+    asked: Counter[str] = Counter()
+    async for user in in_slices(request.users or ()):
+        asked[user.name] += 1
+    results = []
+    async for name in in_slices(asked or credentials.usernames):
+        result = DescribeUserScramCredentialsResult(user=name)
+        mechanisms = credentials.mechanisms_of(name)
+        if asked[name] > 1:
+            result.error_code = DuplicateResourceError.errno
+            result.error_message = (
+                f"Cannot describe SCRAM credentials for the same user twice in a single request: "
+                f"{name}"
+            )
+        elif not mechanisms:
+            result.error_code = ResourceNotFoundError.errno
+            result.error_message = (
+                f"Attempt to describe a user credential that does not exist: {name}"
+            )
+        else:
+            result.credential_infos = [
+                CredentialInfo(mechanism=mechanism.code, iterations=iterations)
+                for mechanism, iterations in mechanisms.items()
+            ]
+        results.append(result)
+    return DescribeUserScramCredentialsResponse(results=results)
+
+
+MAX_ITERATIONS: Final = 16_384  # Kafka's limit for stored credentials
 _BY_CODE: Final = {mechanism.code: mechanism for mechanism in ScramMechanism}
 
 
 @handler(AlterUserScramCredentialsRequest)
-async def handle(
+async def alter_user_scram_credentials(
     ctx: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Set and delete what may be, and say why the rest may not."""
+    """Delete and set credentials, deletions first. A user may be in a request only once."""
     credentials = ctx.cluster.security.credentials
     accepted: dict[str, Callable[[], None]] = {}
     refused: dict[str, BrokerResponseError] = {}
@@ -78,7 +151,7 @@ async def handle(
 def _change(
     credentials: CredentialStore, wanted: ScramCredentialDeletion | ScramCredentialUpsertion
 ) -> Callable[[], None]:
-    """Return what makes a change that is allowed."""
+    """Check a change, and return the function that applies it."""
     name, mechanism = wanted.name, _BY_CODE.get(wanted.mechanism)
     if not name:
         raise UnacceptableCredentialError("Username must not be empty")

@@ -1,0 +1,216 @@
+"""Handlers of ApiVersions, DescribeCluster and FindCoordinator.
+
+A request in an unsupported version cannot be decoded, so the processor answers it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.groups.values import ErrorType
+from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
+from aiokafka_lite.broker.handlers.replies import CLUSTER_OPERATIONS, NOT_ASKED
+from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
+    IllegalSaslStateError,
+    InvalidRequestError,
+    KafkaStorageError,
+    MismatchedEndpointTypeError,
+    NoError,
+    RebootstrapRequiredError,
+    UnsupportedEndpointTypeError,
+)
+from aiokafka_lite.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from aiokafka_lite.protocol.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from aiokafka_lite.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+FIRST_WITH_SOFTWARE_NAME: Final = 3
+FIRST_WITH_LEVEL_0: Final = 4  # as the lowest level of a feature
+NO_NODE: Final = -1
+# Kafka counts the changes of levels. Here levels are settings and do not change.
+FEATURES_EPOCH: Final = 0
+_LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class _Feature(NamedTuple):
+    """A feature of the cluster (KIP-584). It is unused if its finalized level is 0."""
+
+    name: str
+    min_level: int
+    max_level: int
+    finalized_level: int
+
+
+def _features(config: BrokerConfig) -> Sequence[_Feature]:
+    return [
+        _Feature("group.version", 0, 1, 1),  # KIP-848
+        _Feature("transaction.version", 0, 2, config.transaction_version),
+    ]
+
+
+@handler(ApiVersionsRequest)
+def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """List the APIs that have a handler."""
+    if ctx.api_version >= FIRST_WITH_SOFTWARE_NAME and not (
+        _LEGAL_SOFTWARE_NAME.fullmatch(request.client_software_name)
+        and _LEGAL_SOFTWARE_NAME.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=InvalidRequestError.errno)
+    if request.cluster_id not in (None, ctx.cluster.cluster_id) or request.node_id not in (
+        NO_NODE,
+        ctx.node.id,
+    ):
+        return ApiVersionsResponse(error_code=RebootstrapRequiredError.errno)
+    session = ctx.connection.sasl
+    if session is not None and not session.versions_told():
+        return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
+    known = _features(ctx.cluster.config)
+    return ApiVersionsResponse(
+        supported_features=[
+            SupportedFeatureKey(
+                name=each.name, min_version=each.min_level, max_version=each.max_level
+            )
+            for each in known
+            if each.min_level or ctx.api_version >= FIRST_WITH_LEVEL_0
+        ],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=each.name,
+                max_version_level=each.finalized_level,
+                min_version_level=each.finalized_level,
+            )
+            for each in known
+            if each.finalized_level
+        ],
+        api_keys=[
+            ApiVersion(
+                api_key=key,
+                min_version=entry.advertised_min_version,
+                max_version=entry.max_version,
+            )
+            for key, entry in sorted(HANDLERS.items())
+        ],
+    )
+
+
+class EndpointType(enum.IntEnum):
+    BROKERS = 1
+    CONTROLLERS = 2
+
+
+@handler(DescribeClusterRequest)
+def describe_cluster(
+    ctx: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    if request.endpoint_type == EndpointType.CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=MismatchedEndpointTypeError.errno,
+            error_message="the request asks for controllers, but this node is a broker, which "
+            "lists only brokers",
+        )
+    if request.endpoint_type != EndpointType.BROKERS:
+        return DescribeClusterResponse(
+            error_code=UnsupportedEndpointTypeError.errno,
+            error_message=f"endpoint_type must be {EndpointType.BROKERS:d} (brokers) or "
+            f"{EndpointType.CONTROLLERS:d} (controllers), not {request.endpoint_type}",
+        )
+    return DescribeClusterResponse(
+        cluster_id=ctx.cluster.cluster_id,
+        controller_id=ctx.cluster.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=at.id, host=at.host, port=at.port, rack=at.rack)
+            for at in map(ctx.address_of, ctx.cluster.live_nodes)
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+# In the list of coordinators, Kafka leaves the messages empty.
+FIRST_WITHOUT_MESSAGES: Final = 4
+UNKNOWN_NODE: Final = Node(-1, "", -1)
+
+
+class KeyType(enum.IntEnum):
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+@handler(FindCoordinatorRequest, is_by_element=True)
+async def find_coordinator(
+    ctx: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Return the coordinator of each key. The first request creates the internal topic.
+
+    The coordinator is the leader of the key's partition in this topic. Share groups (KIP-932) are
+    answered as by a Kafka without them.
+    """
+    error = await _open_topic(ctx, request.key_type)
+    find = (
+        ctx.cluster.transactions.coordinator_id_of
+        if request.key_type == KeyType.TRANSACTION
+        else ctx.cluster.coordinator_of
+    )
+    return FindCoordinatorResponse(
+        coordinators=[_coordinator(ctx, key, error, find) for key in request.coordinator_keys]
+    )
+
+
+def _coordinator(
+    ctx: RequestContext, key: str, error: ErrorType, find: Callable[[str], int]
+) -> Coordinator:
+    address = UNKNOWN_NODE
+    if error is NoError:
+        node = ctx.cluster.nodes.get(find(key))
+        if node is None:
+            error = CoordinatorNotAvailableError
+        else:
+            address = ctx.address_of(node)
+    message = ""
+    if ctx.api_version < FIRST_WITHOUT_MESSAGES:
+        message = error.message if error is NoError else error.description
+    return Coordinator(
+        key=key,
+        error_code=error.errno,
+        error_message=message,
+        node_id=address.id,
+        host=address.host,
+        port=address.port,
+    )
+
+
+async def _open_topic(ctx: RequestContext, key_type: int) -> ErrorType:
+    """Create the topic of the coordinators if it is missing, and return the error, if any."""
+    if key_type not in (KeyType.GROUP, KeyType.TRANSACTION):
+        return InvalidRequestError
+    try:
+        if key_type == KeyType.TRANSACTION:
+            await ctx.cluster.open_transaction_topic()
+        else:
+            await ctx.cluster.open_offsets_topic()
+    except KafkaStorageError:
+        return CoordinatorNotAvailableError
+    return NoError

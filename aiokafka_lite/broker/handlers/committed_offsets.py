@@ -1,0 +1,331 @@
+"""Handlers that store, return and delete the committed offsets of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.groups.offsets.cache import (
+    NOTHING_COMMITTED,
+    CommittedOffset,
+    OffsetCommitEntry,
+)
+from aiokafka_lite.broker.groups.offsets.transactions import Committer
+from aiokafka_lite.broker.groups.values import ErrorType
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.log.producers import ProducerIdentity
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
+from aiokafka_lite.broker.transactions.verification import Verification, verify
+from aiokafka_lite.errors import (
+    GroupIdNotFound,
+    IllegalGenerationError,
+    InvalidGroupIdError,
+    NoError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from aiokafka_lite.protocol.messages.transactions import (
+    FIRST_BY_TOPIC_ID,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+FIRST_COMMIT_BY_TOPIC_ID: Final = 10
+FIRST_FETCH_BY_TOPIC_ID: Final = 10
+FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND: Final = 9
+FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
+FIRST_ABORTABLE: Final = 4
+FIRST_THAT_ADDS: Final = 5
+
+
+@handler(OffsetCommitRequest, is_by_element=True)
+def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    is_by_id = ctx.api_version >= FIRST_COMMIT_BY_TOPIC_ID
+    resolved = [_resolved(ctx, item, is_by_id) for item in request.topics]
+    offsets = _offsets(resolved)
+    knows_epochs = ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND
+    errors = (
+        ctx.groups.commit(
+            request.group_id,
+            offsets,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            retention_ms=request.retention_time_ms,
+            unknown_group=GroupIdNotFound if knows_epochs else IllegalGenerationError,
+            knows_epochs=knows_epochs,
+        )
+        if offsets
+        else ()
+    )
+    outcomes = iter(errors)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=item.name,
+                topic_id=item.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=_outcome(found, outcomes).errno,
+                    )
+                    for partition, found in zip(item.partitions, of_topic, strict=True)
+                ],
+            )
+            for item, of_topic in zip(request.topics, resolved, strict=True)
+        ]
+    )
+
+
+@handler(TxnOffsetCommitRequest, is_by_element=True)
+def txn_offset_commit(
+    ctx: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    """Commit offsets as a part of a transaction."""
+    is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
+    resolved = [_resolved(ctx, item, is_by_id) for item in request.topics]
+    offsets = _offsets(resolved)
+    outcomes = iter(_commit(ctx, request, offsets) if offsets else ())
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=item.name,
+                topic_id=item.topic_id,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=_outcome(found, outcomes).errno,
+                    )
+                    for partition, found in zip(item.partitions, of_topic, strict=True)
+                ],
+            )
+            for item, of_topic in zip(request.topics, resolved, strict=True)
+        ]
+    )
+
+
+def _resolved(
+    ctx: RequestContext,
+    item: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+    is_by_id: bool,
+) -> Sequence[OffsetCommitEntry | ErrorType]:
+    """Return an entry per partition, or the error of a partition that does not exist."""
+    topic = ctx.cluster.topic_by_id(item.topic_id) if is_by_id else ctx.cluster.topic(item.name)
+    if topic is None:
+        error = UnknownTopicIdError if is_by_id else UnknownTopicOrPartitionError
+        return [error] * len(item.partitions)
+    # A transactional commit by name is valid for each topic of this name.
+    is_transactional = isinstance(item, TxnOffsetCommitRequestTopic)
+    topic_id = item.topic_id if is_transactional else topic.topic_id
+    return [
+        UnknownTopicOrPartitionError
+        if topic.partition(partition.partition_index) is None
+        else OffsetCommitEntry(
+            tp=TopicPartition(topic.name, partition.partition_index),
+            topic_id=topic_id,
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata,
+        )
+        for partition in item.partitions
+    ]
+
+
+def _offsets(
+    resolved: Sequence[Sequence[OffsetCommitEntry | ErrorType]],
+) -> list[OffsetCommitEntry]:
+    return [
+        found for of_topic in resolved for found in of_topic if isinstance(found, OffsetCommitEntry)
+    ]
+
+
+def _outcome(found: OffsetCommitEntry | ErrorType, outcomes: Iterator[ErrorType]) -> ErrorType:
+    return next(outcomes) if isinstance(found, OffsetCommitEntry) else found
+
+
+def _commit(
+    ctx: RequestContext, request: TxnOffsetCommitRequest, offsets: list[OffsetCommitEntry]
+) -> list[ErrorType]:
+    producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+    error = _verify(ctx, request, producer)
+    if error is not NoError:
+        return [error] * len(offsets)
+    return ctx.groups.transactional.commit(
+        request.group_id,
+        offsets,
+        producer,
+        Committer(request.member_id, request.group_instance_id, request.generation_id),
+    )
+
+
+def _verify(
+    ctx: RequestContext, request: TxnOffsetCommitRequest, producer: ProducerIdentity
+) -> ErrorType:
+    """Check that the group's partition is in the transaction, or add it (KIP-890)."""
+    if not request.group_id:
+        return InvalidGroupIdError
+    error = ctx.groups.availability(request.group_id)
+    if error is not NoError:
+        return error
+    tp = TopicPartition(GROUP_METADATA_TOPIC, ctx.groups.partition_for(request.group_id))
+    producers = ctx.cluster.partition(*tp).log.producers
+    if producers.has_open_transaction(producer.producer_id, producer.epoch):
+        return NoError
+    verification = Verification.OLD
+    if ctx.api_version >= FIRST_ABORTABLE:
+        verification = Verification.ABORTABLE
+    if ctx.api_version >= FIRST_THAT_ADDS:
+        verification = Verification.ADDS
+    return verify(ctx.cluster.transactions, request.transactional_id, producer, tp, verification)
+
+
+@handler(OffsetFetchRequest, is_by_element=True)
+def offset_fetch(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        groups=[_fetch_group(ctx, group, request.require_stable) for group in request.groups]
+    )
+
+
+def _fetch_group(
+    ctx: RequestContext, wanted: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    topics: list[OffsetFetchResponseTopics]
+    error = ctx.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
+    if error is not NoError and ctx.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
+        topics = [_refused(topic, error) for topic in wanted.topics or ()]
+    elif error is not NoError:
+        topics = []
+    elif wanted.topics is None:
+        topics = _everything(ctx, wanted.group_id, require_stable)
+    else:
+        topics = [
+            _fetch_topic(ctx, wanted.group_id, topic, require_stable) for topic in wanted.topics
+        ]
+    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error.errno)
+
+
+def _fetch_topic(
+    ctx: RequestContext, group_id: str, wanted: OffsetFetchRequestTopics, require_stable: bool
+) -> OffsetFetchResponseTopics:
+    name = wanted.name
+    if ctx.api_version >= FIRST_FETCH_BY_TOPIC_ID:
+        topic = ctx.cluster.topic_by_id(wanted.topic_id)
+        if topic is None:
+            return _refused(wanted, UnknownTopicIdError)
+        name = topic.name
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            _unstable(index)
+            if require_stable
+            and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
+            else _partition(
+                index,
+                ctx.groups.committed(group_id, TopicPartition(name, index), wanted.topic_id),
+            )
+            for index in wanted.partition_indexes
+        ],
+    )
+
+
+def _unstable(index: int) -> OffsetFetchResponsePartitions:
+    """Return the answer for an offset that an open transaction commits (KIP-447)."""
+    return _partition(index, NOTHING_COMMITTED, UnstableOffsetCommitError)
+
+
+def _everything(
+    ctx: RequestContext, group_id: str, require_stable: bool
+) -> list[OffsetFetchResponseTopics]:
+    topics = []
+    for name, partitions in ctx.groups.offsets.fetch_all(group_id).items():
+        topic = ctx.cluster.topic(name)
+        if topic is None and ctx.api_version >= FIRST_FETCH_BY_TOPIC_ID:
+            continue  # a deleted topic has no id
+        topics.append(
+            OffsetFetchResponseTopics(
+                name=name,
+                topic_id=ZERO_UUID if topic is None else topic.topic_id,
+                partitions=[
+                    _unstable(index)
+                    if require_stable
+                    and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
+                    else _partition(index, found)
+                    for index, found in partitions.items()
+                ],
+            )
+        )
+    return topics
+
+
+def _partition(
+    index: int, committed: CommittedOffset, error: ErrorType = NoError
+) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=error.errno,
+    )
+
+
+def _refused(wanted: OffsetFetchRequestTopics, error: ErrorType) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            _partition(index, NOTHING_COMMITTED, error) for index in wanted.partition_indexes
+        ],
+    )
+
+
+@handler(OffsetDeleteRequest, is_by_element=True)
+def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete offsets of topics that the group is not subscribed to (KIP-496)."""
+    tps: list[TopicPartition] = []
+    accepted: list[OffsetDeleteResponsePartition] = []
+    topics = []
+    for item in request.topics:
+        topic = ctx.cluster.topic(item.name)
+        answer = OffsetDeleteResponseTopic(name=item.name)
+        topics.append(answer)
+        for partition in item.partitions:
+            result = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
+            answer.partitions.append(result)
+            if topic is None or topic.partition(partition.partition_index) is None:
+                result.error_code = UnknownTopicOrPartitionError.errno
+            else:
+                accepted.append(result)
+                tps.append(TopicPartition(item.name, partition.partition_index))
+    error, errors = ctx.groups.removal.delete(request.group_id, tps)
+    if error is not NoError:
+        return OffsetDeleteResponse(error_code=error.errno)
+    for result, delete_error in zip(accepted, errors, strict=True):
+        result.error_code = delete_error.errno
+    return OffsetDeleteResponse(topics=topics)

@@ -1,0 +1,214 @@
+"""Handlers that list, describe and delete groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
+from aiokafka_lite.broker.groups.kip848.driver import Group
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
+from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
+from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    GroupIdNotFound,
+    InvalidGroupIdError,
+    NoError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from aiokafka_lite.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from aiokafka_lite.protocol.messages.groups import DescribedGroup as DescribedClassicGroup
+
+CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
+
+
+@handler(ListGroupsRequest)
+async def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """List the groups of this node. Filters ignore case."""
+    if ctx.groups.is_loading:
+        return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
+    states = {name.strip().lower() async for name in in_slices(request.states_filter)}
+    types = {name.strip().lower() async for name in in_slices(request.types_filter)}
+    listed = [_listed(group) async for group in in_slices(tuple(ctx.groups.groups.values()))]
+    return ListGroupsResponse(
+        groups=[
+            group
+            for group in listed
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
+        ]
+    )
+
+
+def _listed(group: Group) -> ListedGroup:
+    listed = ListedGroup(group_id=group.group_id, group_state=group.state.value)
+    if isinstance(group, ClassicGroup):
+        listed.protocol_type, listed.group_type = group.protocol_type or "", CLASSIC_TYPE
+    else:
+        listed.protocol_type, listed.group_type = CONSUMER_PROTOCOL_TYPE, CONSUMER_TYPE
+    return listed
+
+
+FIRST_WITH_GROUP_ID_NOT_FOUND = 6
+NOT_ASKED = -(2**31)
+# One bit per operation: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS. Without an
+# authorizer all are allowed.
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+
+@handler(DescribeGroupsRequest, is_by_element=True)
+def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe classic groups. Before version 6, an unknown group is in state Dead (KIP-1043)."""
+    groups = [_classic_group(ctx, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == NoError.errno:
+                group.authorized_operations = ALL_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _classic_group(ctx: RequestContext, group_id: str) -> DescribedClassicGroup:
+    error = ctx.groups.availability(group_id)
+    if error is not NoError:
+        return DescribedClassicGroup(group_id=group_id, error_code=error.errno)
+    group = ctx.groups.groups.get(group_id)
+    if isinstance(group, ClassicGroup):
+        return DescribedClassicGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=_settled_protocol(group) or "",
+            members=_classic_members(group),
+        )
+    described = DescribedClassicGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    if ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
+        described.error_code = GroupIdNotFound.errno
+        what = "not found" if group is None else "is not a classic group"
+        described.error_message = f"Group {group_id} {what}."
+    return described
+
+
+def _settled_protocol(group: ClassicGroup) -> str | None:
+    """Return the protocol of a stable group. A rebalance may change it."""
+    return group.protocol if group.state is GroupState.STABLE else None
+
+
+def _classic_members(group: ClassicGroup) -> list[DescribedGroupMember]:
+    protocol = _settled_protocol(group)
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=b"" if protocol is None else member.metadata(protocol),
+            member_assignment=member.assignment,
+        )
+        for member in group.members
+    ]
+
+
+CLASSIC_MEMBER = 0
+CONSUMER_MEMBER = 1
+
+
+@handler(ConsumerGroupDescribeRequest, is_by_element=True)
+def consumer_group_describe(
+    ctx: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe KIP-848 groups, with each member's current and target assignment."""
+    groups = [_consumer_group(ctx, group_id) for group_id in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == NoError.errno:
+                group.authorized_operations = ALL_OPERATIONS
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _consumer_group(ctx: RequestContext, group_id: str) -> DescribedGroup:
+    error = ctx.groups.availability(group_id) if group_id else InvalidGroupIdError
+    if error is not NoError:
+        return DescribedGroup(group_id=group_id, error_code=error.errno)
+    group = ctx.groups.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        what = "not found" if group is None else "is not a consumer group"
+        return DescribedGroup(
+            group_id=group_id,
+            error_code=GroupIdNotFound.errno,
+            error_message=f"Group {group_id} {what}.",
+        )
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=preferred_assignor(group.members.values()),
+        members=[_consumer_member(ctx, group, member) for member in group.members.values()],
+    )
+
+
+def _consumer_member(
+    ctx: RequestContext, group: ConsumerGroup, member: ConsumerGroupMember
+) -> Member:
+    held: dict[bytes, list[int]] = {}
+    for partitions in (member.assigned, member.pending_revocation):
+        for topic_id, numbers in partitions.items():
+            held.setdefault(topic_id, []).extend(sorted(numbers))
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_assignment(ctx, held),
+        target_assignment=_assignment(ctx, group.target_of(member)),
+        member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
+    )
+
+
+def _assignment(ctx: RequestContext, partitions: Mapping[bytes, Iterable[int]]) -> Assignment:
+    """Return partitions by topic, without deleted topics."""
+    topics = ((ctx.cluster.topic_by_id(topic_id), held) for topic_id, held in partitions.items())
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=sorted(held))
+            for topic, held in topics
+            if topic is not None
+        ]
+    )
+
+
+@handler(DeleteGroupsRequest, is_by_element=True)
+def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete groups without members, and their committed offsets."""
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=ctx.groups.delete(group_id).errno)
+            for group_id in request.groups_names
+        ]
+    )

@@ -1,0 +1,221 @@
+"""Handlers of the requests that members send to their group's coordinator."""
+
+from __future__ import annotations
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
+from aiokafka_lite.broker.groups.kip848.machine import Beat
+from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
+from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.errors import (
+    InconsistentGroupProtocolError,
+    InvalidRequestError,
+    KafkaError,
+    UnsupportedAssignorError,
+)
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+FIRST_THAT_MUST_KNOW_ITS_ID = 4
+FIRST_WITH_NULLABLE_PROTOCOL = 7
+FIRST_THAT_CAN_SKIP_THE_ASSIGNMENT = 9
+
+
+@handler(JoinGroupRequest)
+async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    """Join a classic group. The response waits for the rebalance."""
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if rebalance_timeout_ms < 0:  # version 0 has none
+        rebalance_timeout_ms = request.session_timeout_ms
+    joined = await ctx.groups.join(
+        request.group_id,
+        Join(
+            protocol_type=request.protocol_type,
+            protocols=tuple((item.name, item.metadata) for item in request.protocols),
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=ctx.client_id or "",
+            client_host=ctx.client_host,
+            needs_known_member_id=ctx.api_version >= FIRST_THAT_MUST_KNOW_ITS_ID,
+            can_skip_assignment=ctx.api_version >= FIRST_THAT_CAN_SKIP_THE_ASSIGNMENT,
+        ),
+    )
+    protocol = joined.protocol
+    if ctx.api_version < FIRST_WITH_NULLABLE_PROTOCOL:
+        protocol = protocol or ""
+    return JoinGroupResponse(
+        error_code=joined.error.errno,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ],
+    )
+
+
+FIRST_THAT_MUST_NAME_THE_PROTOCOL = 5
+
+
+@handler(SyncGroupRequest)
+async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    """Return the member's assignment. The leader's request contains all assignments."""
+    is_named = request.protocol_type is not None and request.protocol_name is not None
+    if ctx.api_version >= FIRST_THAT_MUST_NAME_THE_PROTOCOL and not is_named:
+        return SyncGroupResponse(error_code=InconsistentGroupProtocolError.errno)
+    synced = await ctx.groups.sync(
+        request.group_id,
+        Sync(
+            member_id=request.member_id,
+            generation=request.generation_id,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol=request.protocol_name,
+            assignments={item.member_id: item.assignment for item in request.assignments},
+        ),
+    )
+    return SyncGroupResponse(
+        error_code=synced.error.errno,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
+    )
+
+
+@handler(HeartbeatRequest)
+def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Extend a member's session, or have it join again."""
+    error = ctx.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
+    return HeartbeatResponse(error_code=error.errno)
+
+
+@handler(LeaveGroupRequest, is_by_element=True)
+def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    leavers = [Leaver(item.member_id, item.group_instance_id) for item in request.members]
+    error, errors = ctx.groups.leave(request.group_id, leavers)
+    return LeaveGroupResponse(
+        error_code=error.errno,
+        members=[
+            MemberResponse(
+                member_id=leaver.member_id,
+                group_instance_id=leaver.instance_id,
+                error_code=member_error.errno,
+            )
+            for leaver, member_error in zip(leavers, errors, strict=not error.errno)
+        ],
+    )
+
+
+FIRST_WITH_IDS_OF_CLIENTS = 1
+
+
+@handler(ConsumerGroupHeartbeatRequest)
+def consumer_group_heartbeat(
+    ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """Let a member join, stay or leave, and return its assignment (KIP-848)."""
+    try:
+        _check(request, ctx.api_version)
+        reply = ctx.groups.consumer_group_heartbeat(request.group_id, _beat(ctx, request))
+    except KafkaError as error:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=code_of(error), error_message=text_of(error)
+        )
+    return ConsumerGroupHeartbeatResponse(
+        member_id=reply.member_id,
+        member_epoch=reply.epoch,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        assignment=None
+        if reply.assigned is None
+        else Assignment(
+            topic_partitions=[
+                TopicPartitions(topic_id=topic_id, partitions=[*partitions])
+                for topic_id, partitions in reply.assigned.items()
+            ]
+        ),
+    )
+
+
+def _beat(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Beat:
+    owned = request.topic_partitions
+    return Beat(
+        member_id=request.member_id,
+        epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topic_names=request.subscribed_topic_names,
+        topic_regex=request.subscribed_topic_regex,
+        server_assignor=request.server_assignor,
+        owned=None if owned is None else {item.topic_id: item.partitions for item in owned},
+        client_id=ctx.client_id or "",
+        client_host=ctx.client_host,
+    )
+
+
+def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+    """Refuse contradictory requests, with Kafka's messages (GroupCoordinatorService.java)."""
+    epoch = request.member_epoch
+    needs_id = version >= FIRST_WITH_IDS_OF_CLIENTS or epoch > JOINING or epoch == LEAVING
+    _refuse_if(needs_id and not request.member_id.strip(), "MemberId can't be empty.")
+    _refuse_if(not request.group_id.strip(), "GroupId can't be empty.")
+    for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
+        _refuse_if(value is not None and not value.strip(), f"{name} can't be empty.")
+    if epoch == JOINING:
+        _refuse_if(
+            request.rebalance_timeout_ms == -1,
+            "RebalanceTimeoutMs must be provided in first request.",
+        )
+        _refuse_if(
+            request.topic_partitions is None or bool(request.topic_partitions),
+            "TopicPartitions must be empty when (re-)joining.",
+        )
+        _refuse_if(
+            request.subscribed_topic_names is None and request.subscribed_topic_regex is None,
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
+            "(re-)joining.",
+        )
+    elif epoch == LEAVING_FOR_NOW:
+        _refuse_if(request.instance_id is None, "InstanceId can't be null.")
+    _refuse_if(epoch < LEAVING_FOR_NOW, "MemberEpoch is invalid.")
+    assignor = request.server_assignor
+    if assignor is not None and assignor not in ASSIGNORS:
+        raise UnsupportedAssignorError(
+            f"ServerAssignor {assignor} is not supported. Supported assignors: "
+            f"{', '.join(ASSIGNORS)}."
+        )
+
+
+def _refuse_if(is_wrong: bool, message: str) -> None:
+    if is_wrong:
+        raise InvalidRequestError(message)

@@ -1,0 +1,311 @@
+"""Handlers that create, enlarge and delete topics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.log.topic_config import TopicConfig
+from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.broker.topics import NewTopic
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    KafkaError,
+    NoError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+
+DEFAULT: Final = -1
+
+TopicT = TypeVar("TopicT", CreatableTopic, CreatePartitionsTopic)
+
+# The log of Kafka's controllers. The name is reserved, although there are no controllers here.
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
+
+@handler(CreateTopicsRequest)
+async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create topics, each independently of the others."""
+    named, asked = await _by_name(request.topics)
+    results = []
+    async for wanted in in_slices(asked.values()):
+        try:
+            if named[wanted.name] > 1:
+                raise InvalidRequestError("Duplicate topic name.")
+            new = _validated(ctx, wanted)
+        except KafkaError as error:
+            results.append(_not_created(wanted.name, error))
+            continue
+        if request.validate_only:
+            topic_id = ctx.cluster.rng.randbytes(16)  # Kafka, too, returns an unused id
+        else:
+            topic_id = ctx.cluster.catalog.create(new).topic_id
+        results.append(_created(ctx, new, topic_id))
+    await ctx.cluster.disk.settled()
+    return CreateTopicsResponse(topics=results)
+
+
+async def _by_name(topics: Iterable[TopicT]) -> tuple[Counter[str], dict[str, TopicT]]:
+    """Return the number of elements of each name, and the last element."""
+    named: Counter[str] = Counter()
+    asked: dict[str, TopicT] = {}
+    async for topic in in_slices(topics):
+        named[topic.name] += 1
+        asked[topic.name] = topic
+    return named, asked
+
+
+def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
+    """Check a new topic, and choose its replicas and settings.
+
+    Raises:
+        KafkaError: It may not be created like that.
+    """
+    catalog = ctx.cluster.catalog
+    catalog.check_name(wanted.name)
+    if wanted.name == CLUSTER_METADATA_TOPIC:
+        raise InvalidRequestError(f"Creation of internal topic {wanted.name} is prohibited.")
+    if ctx.cluster.has_topic(wanted.name):
+        raise TopicAlreadyExistsError(f"Topic '{wanted.name}' already exists.")
+    replicas = _assigned(ctx, wanted) if wanted.assignments else _spread(ctx, wanted)
+    catalog.check_growth(len(replicas))
+    return NewTopic(wanted.name, replicas, _config(ctx, wanted))
+
+
+def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
+    overrides = {}
+    without_value = [setting.name for setting in wanted.configs if setting.value is None]
+    if without_value:
+        raise InvalidConfigurationError(
+            f"Null value not supported for topic configs: {', '.join(without_value)}"
+        )
+    for setting in wanted.configs:
+        overrides[setting.name] = setting.value or ""
+    return ctx.cluster.catalog.parse_config(overrides)
+
+
+def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
+    """Choose the nodes of the replicas."""
+    count, replication = wanted.num_partitions, wanted.replication_factor
+    if replication != DEFAULT and replication < 1:
+        raise InvalidReplicationFactorError(
+            "Replication factor must be larger than 0, or -1 to use the default value."
+        )
+    return ctx.cluster.place_replicas(
+        ctx.cluster.config.num_partitions if count == DEFAULT else count,
+        None if replication == DEFAULT else replication,
+    )
+
+
+def _assigned(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
+    """Check the replicas that the client chose."""
+    for what, value in (
+        ("replication factor", wanted.replication_factor),
+        ("numPartitions", wanted.num_partitions),
+    ):
+        if value != DEFAULT:
+            raise InvalidRequestError(
+                f"A manual partition assignment was specified, but {what} was not set to -1."
+            )
+    by_partition: dict[int, list[int]] = {}
+    for item in wanted.assignments:
+        if item.partition_index in by_partition:
+            raise InvalidReplicationAssignmentError(
+                f"Found multiple manual partition assignments for partition {item.partition_index}"
+            )
+        by_partition[item.partition_index] = item.broker_ids
+        _check_replicas(ctx, [item.broker_ids])
+    if sorted(by_partition) != list(range(len(by_partition))):
+        raise InvalidReplicationAssignmentError(
+            "partitions should be a consecutive 0-based integer sequence"
+        )
+    replicas = [by_partition[partition] for partition in range(len(by_partition))]
+    _check_as_many(replicas, len(replicas[0]))
+    return replicas
+
+
+def _check_replicas(ctx: RequestContext, replicas: Sequence[Sequence[int]]) -> None:
+    """Check the nodes that the client chose for partitions.
+
+    Raises:
+        InvalidReplicationAssignmentError: A list is empty, repeats a node or has an unknown one.
+    """
+    for nodes in replicas:
+        if not nodes:
+            raise InvalidReplicationAssignmentError(
+                "The manual partition assignment includes an empty replica list."
+            )
+        for node in nodes:
+            if node not in ctx.cluster.nodes:
+                raise InvalidReplicationAssignmentError(
+                    f"The manual partition assignment includes broker {node}, "
+                    "but no such broker is registered."
+                )
+            if nodes.count(node) > 1:
+                raise InvalidReplicationAssignmentError(
+                    f"The manual partition assignment includes the broker {node} more than once."
+                )
+
+
+def _check_as_many(replicas: Sequence[Sequence[int]], replication: int) -> None:
+    """Check that all partitions have this number of replicas.
+
+    Raises:
+        InvalidReplicationAssignmentError: A partition has another number.
+    """
+    for nodes in replicas:
+        if len(nodes) != replication:
+            raise InvalidReplicationAssignmentError(
+                "The manual partition assignment includes a partition with "
+                f"{len(nodes)} replica(s), but this is not consistent with previous partitions, "
+                f"which have {replication} replica(s)."
+            )
+
+
+def _not_created(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code_of(error), error_message=text_of(error))
+
+
+def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=new.name,
+        topic_id=topic_id,
+        error_code=NoError.errno,
+        error_message=None,
+        num_partitions=len(new.replicas),
+        replication_factor=len(new.replicas[0]),
+        configs=[
+            CreatableTopicConfigs(
+                name=setting.definition.name, value=setting.value, config_source=setting.source
+            )
+            for setting in ctx.cluster.catalog.settings.of_topic(new.config.overrides)
+        ],
+    )
+
+
+@handler(CreatePartitionsRequest)
+async def create_partitions(
+    ctx: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Enlarge topics to the requested number of partitions."""
+    named, asked = await _by_name(request.topics)
+    results = []
+    async for wanted in in_slices(asked.values()):
+        result = CreatePartitionsTopicResult(name=wanted.name, error_message=None)
+        try:
+            if named[wanted.name] > 1:
+                raise InvalidRequestError("Duplicate topic name.")
+            _add_partitions(ctx, wanted, validate_only=request.validate_only)
+        except UnknownTopicOrPartitionError as error:
+            result.error_code = error.errno  # without a message, as in Kafka
+        except KafkaError as error:
+            result.error_code, result.error_message = code_of(error), text_of(error)
+        results.append(result)
+    await ctx.cluster.disk.settled()
+    return CreatePartitionsResponse(results=results)
+
+
+def _add_partitions(
+    ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool
+) -> None:
+    topic = ctx.cluster.topic(wanted.name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError
+    count = topic.partition_count
+    more = wanted.count - count
+    if more < 1:
+        raise InvalidPartitionsError(
+            f"The topic {wanted.name} currently has {count} partition(s); "
+            f"{wanted.count} would not be an increase."
+            if more
+            else f"Topic already has {count} partition(s)."
+        )
+    ctx.cluster.catalog.check_growth(more)
+    replicas = _new_replicas(ctx, wanted, more, len(topic.partitions[0].replicas))
+    if not validate_only:
+        ctx.cluster.catalog.add_partitions(topic, replicas)
+
+
+def _new_replicas(
+    ctx: RequestContext, wanted: CreatePartitionsTopic, more: int, replication: int
+) -> Sequence[Sequence[int]]:
+    if wanted.assignments is None:
+        return ctx.cluster.place_replicas(more, replication)
+    replicas = [assignment.broker_ids for assignment in wanted.assignments]
+    if len(replicas) != more:
+        raise InvalidReplicationAssignmentError(
+            f"Attempted to add {more} additional partition(s), but only {len(replicas)} "
+            "assignment(s) were specified."
+        )
+    _check_replicas(ctx, replicas)
+    _check_as_many(replicas, replication)
+    return replicas
+
+
+@handler(DeleteTopicsRequest)
+async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics, each by its name or its id."""
+    asked: Counter[tuple[str | None, bytes]] = Counter()
+    async for state in in_slices(request.topics):
+        asked[state.name, state.topic_id] += 1
+    results = []
+    async for (name, topic_id), times in in_slices(asked.items()):
+        if times > 1:
+            twice = "Duplicate topic id." if name is None else "Duplicate topic name."
+            results.append(_not_deleted(name, topic_id, InvalidRequestError, twice))
+        else:
+            results.append(_delete(ctx, name, topic_id))
+    await ctx.cluster.disk.settled()
+    return DeleteTopicsResponse(responses=results)
+
+
+def _delete(ctx: RequestContext, name: str | None, topic_id: bytes) -> DeletableTopicResult:
+    if name is not None and topic_id != ZERO_UUID:
+        both = "You may not specify both topic name and topic id."
+        return _not_deleted(name, topic_id, InvalidRequestError, both)
+    if name is None and topic_id == ZERO_UUID:
+        neither = "Neither topic name nor id were specified."
+        return _not_deleted(name, topic_id, InvalidRequestError, neither)
+    topic = ctx.cluster.topic_by_id(topic_id) if name is None else ctx.cluster.topic(name)
+    if topic is None:
+        if name is None:
+            unknown = "This server does not host this topic ID."
+            return _not_deleted(name, topic_id, UnknownTopicIdError, unknown)
+        unknown = "This server does not host this topic-partition."
+        return _not_deleted(name, topic_id, UnknownTopicOrPartitionError, unknown)
+    ctx.cluster.delete_topic(topic)
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
+
+
+def _not_deleted(
+    name: str | None, topic_id: bytes, error: type[BrokerResponseError], reason: str
+) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=error.errno, error_message=reason
+    )
