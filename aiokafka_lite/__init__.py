@@ -6,12 +6,11 @@
         async for message in consumer:
             print(message.topic, message.partition, message.offset, message.value)
 
-The names of this package are imported on first use: the embedded broker, its command and the pytest
-plugin do not need the consumer, and every run of pytest imports the plugin.
+Names are imported on first use, because the embedded broker, the command line and every run of
+pytest need no consumer.
 
 Programs written for aiokafka find its module paths here. AIOKafkaClient and the admin client are
-aiokafka's own, which has to be installed for their use. They are not in ``__all__``, so ``import
-*`` works without it.
+aiokafka's own and need it installed. They are not in ``__all__``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Names that only aiokafka has: its admin client, low-level client and record classes.
-
-They have the same module paths here. They are aiokafka's own classes, imported on first use, if
-aiokafka is installed.
-"""
+"""Lends aiokafka's own classes (admin client, low-level client, records) under their paths here."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ from importlib import import_module
 
 
 def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
-    """Return a ``__getattr__`` for a module whose names are aiokafka's.
+    """Return a ``__getattr__`` that imports aiokafka's names on first use.
 
-    The function raises ImportError if aiokafka is missing. The message has the command that
-    installs it.
+    It raises ImportError without aiokafka.
 
     Args:
         module: The module's name here; aiokafka's is the same below ``aiokafka``.

@@ -1,8 +1,7 @@
 """Checks the arguments of public methods against their annotations, before the methods run.
 
-`checks_arguments` decorates a class. Each kind of annotation has one check, so a wrong argument has
-the same error in every method: it names the argument, the expected type and the given value. The
-checks of a call take about a microsecond. Classes whose calls are per record have their own checks.
+Each kind of annotation has one check, so a wrong argument has the same error in every method. The
+checks of a call take about a microsecond. Classes whose calls are per record have their own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class Kind(NamedTuple):
 
     Attributes:
         wanted: Names them in the error.
-        is_right: Returns whether a value is one of them.
         error: The error of another value.
     """
 
@@ -34,36 +32,30 @@ class Kind(NamedTuple):
     error: type[TypeError | ValueError] = TypeError
 
     def check(self, name: str, given: object, *, or_none: bool = False) -> None:
-        """Raise the error unless the value of the argument `name` is right."""
         if not (given is None and or_none) and not self.is_right(given):
             wanted = f"{self.wanted} or None" if or_none else self.wanted
             raise self.error(expected(name, wanted, given))
 
 
 def expected(name: str, wanted: str, given: object) -> str:
-    """Return the text of an error: which argument, what it must be, and what was given."""
     shown = f"the class {given.__qualname__}" if isinstance(given, type) else repr(given)
     return f"{name} must be {wanted}, not {shown}"
 
 
 def is_int(given: object) -> TypeGuard[int]:
-    """Return whether a value is an int, and not a flag."""
+    """Whether a value is an int, and not a flag."""
     return isinstance(given, int) and not isinstance(given, bool)
 
 
 def is_number(given: object) -> bool:
-    """Return whether a value is a float other than NaN, or an int that a float can hold."""
+    """Whether a value is a float other than NaN, or an int that a float can hold."""
     if isinstance(given, float):
         return given == given
     return is_int(given) and given.bit_length() < LONGEST_INT
 
 
 def plain(rule: str, result: T) -> T:
-    """Return the result of a plain function.
-
-    Raises:
-        TypeError: It is awaitable, so the function is a coroutine function. The text is `rule`.
-    """
+    """Return the result of a plain function; raise TypeError with `rule` if it is awaitable."""
     if not inspect.isawaitable(result):
         return result
     if inspect.iscoroutine(result):
@@ -72,24 +64,22 @@ def plain(rule: str, result: T) -> T:
 
 
 def one_of(*choices: str) -> Kind:
-    """Return the kind of the strings `choices`."""
     return Kind(" or ".join(map(repr, choices)), lambda given: given in choices, ValueError)
 
 
 def is_partition(given: object) -> bool:
-    """Return whether a value is a TopicPartition, or a tuple of a str and an int."""
+    """Whether a value is a TopicPartition, or a tuple of a str and an int."""
     if not isinstance(given, tuple) or len(given) != 2:
         return False
     return isinstance(given[0], str) and is_int(given[1])
 
 
 def is_list(given: object) -> TypeGuard[Iterable[object]]:
-    """Return whether a value is iterable, and neither text nor bytes."""
+    """Whether a value is iterable, and neither text nor bytes."""
     return isinstance(given, Iterable) and not isinstance(given, str | bytes)
 
 
 def are_ints(given: object) -> bool:
-    """Return whether a value is an iterable of ints."""
     return isinstance(given, Iterable) and all(is_int(each) for each in given)
 
 
@@ -180,11 +170,7 @@ def _checked(function: FunctionType, kinds: Mapping[str, Kind]) -> Callable[...,
 
 
 def check_fields(owner: object, kinds: Mapping[str, Kind] = MappingProxyType({})) -> None:
-    """Check the fields of a dataclass against their annotations.
-
-    Raises:
-        TypeError: A field has another type.
-    """
+    """Check the fields of a dataclass against their annotations."""
     for name, annotation in type(owner).__annotations__.items():
         found = _kind_of(str(annotation), kinds)
         if found is not None:

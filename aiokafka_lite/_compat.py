@@ -1,11 +1,7 @@
-"""The only place that asks for the Python version.
+"""The only module that checks the Python version.
 
-``timeout`` is asyncio's own from Python 3.11 on, and async-timeout's before; both raise
-``asyncio.TimeoutError`` (an alias of ``TimeoutError`` from 3.11 on) out of the ``async with``.
-``task_of`` returns the task that runs on a loop, as ``asyncio.current_task(loop)`` does; before
-Python 3.12 that is written in Python, and a look into its table costs a quarter.
-``zstd`` is the standard library's module from Python 3.14 on, and its backport before.
-All are imported when they are asked for, as whoever needs no event loop imports no asyncio.
+asyncio and zstd are imported on first use, because blocking code needs no asyncio. `task_of` is
+`asyncio.current_task(loop)`, which is slow before Python 3.12.
 """
 
 from __future__ import annotations
@@ -71,8 +67,6 @@ else:
             return lambda cls: cls
 
     class StrEnum(str, Enum):
-        """Members that are strings, as enum.StrEnum makes them."""
-
         def __str__(self) -> str:
             return str(self.value)
 
@@ -109,7 +103,7 @@ else:
 
 
 def is_being_cancelled(task: asyncio.Task[T]) -> bool:
-    """Whether a task was asked to end, and has not ended yet; before Python 3.11 nobody knows."""
+    """Whether a task was cancelled and has not ended; unknown before Python 3.11."""
     cancelling: Callable[[], int] | None = getattr(task, "cancelling", None)
     return cancelling is not None and cancelling() > 0
 

@@ -1,8 +1,7 @@
-"""Tells what belongs to one process that this is a forked child of it.
+"""Notifies objects that belong to one process in its forked children.
 
-asyncio has a child forget which loop runs. But a child may go on with its parent's loop, if that
-stood still when the process forked, as between two `run_until_complete`. So it is not enough to
-look at the running loop: everything that runs on it, or speaks for the parent, is told.
+asyncio makes a child forget the running loop. But a child may continue with its parent's loop, if
+that stood still during the fork. So comparing the running loop is not enough.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from typing import Final, Protocol
 
 
 class Forkable(Protocol):
-    """Belongs to the process that made it."""
-
     def note_fork(self) -> None:
-        """Note that this is a child; called before anything else runs in it.
+        """Called in a child before any other code. Does no I/O: sockets may still be the parent's.
 
-        Does no I/O: sockets may still be the parent's. What has to be so is set first: a callback
-        for a loop that another thread of the parent ran may be refused.
+        Set state first: a callback for a loop that ran in another thread of the parent may be
+        refused.
         """
 
 
@@ -28,7 +25,7 @@ _members: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
 
 
 def tell_of_forks(member: Forkable) -> None:
-    """Have `member.note_fork` called in each forked child, as long as `member` lives."""
+    """Call `member.note_fork` in each forked child, as long as `member` lives."""
     _members.add(member)
 
 

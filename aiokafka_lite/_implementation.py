@@ -1,10 +1,10 @@
-"""Which modules a process runs, compiled ones or plain Python: the setting AIOKAFKA_LITE_IMPL.
+"""The setting AIOKAFKA_LITE_IMPL: whether a process uses compiled modules or plain Python.
 
     compiled    an error if a module that the package compiles is not built
     python      no compiled module, although they may be built
 
-Without it, each compiled module is used that is built. Some have the name of the module in plain
-Python that they were compiled from, so Python itself would take them.
+Without it, each compiled module is used that is built. Python itself prefers a compiled module to
+one in plain Python of the same name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ _COMPILED: Final = f"{__package__}._record"
 
 
 class _PlainPython(importlib.abc.MetaPathFinder):
-    """Finds the package's modules in plain Python only."""
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -42,11 +40,7 @@ class _PlainPython(importlib.abc.MetaPathFinder):
 
 
 def choose(wanted: str) -> None:
-    """Use the modules of an implementation from now on; "" for what is built.
-
-    Raises:
-        ImportError: There is no such implementation, or it is not built.
-    """
+    """Use an implementation's modules from now on; "": those that are built."""
     if wanted == "python":
         sys.meta_path.insert(0, _PlainPython())
     elif wanted == "compiled":

@@ -1,10 +1,10 @@
-"""Which hosts are this machine: what goes there needs no protection on the way."""
+"""Distinguishes this machine's addresses from others."""
 
 from __future__ import annotations
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host, as somebody named it or as a socket has it, can only be this machine."""
+    """Whether a host, as configured or as a socket has it, can only be this machine."""
     if host == "localhost":
         return True
     if not host[:1].isdigit() and ":" not in host:

@@ -1,4 +1,4 @@
-"""Finds the name that somebody meant."""
+"""Suggests a known name for a misspelled one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 
 def nearest(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
-    """Say which known name is most like one that is not known: "; did you mean x?", or nothing."""
+    """Return "; did you mean x?" with the most similar known name, or ""."""
     import difflib  # late: whoever makes no mistakes does without
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

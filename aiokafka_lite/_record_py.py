@@ -14,9 +14,8 @@ from aiokafka_lite._compat import KT, VT
 class ConsumerRecord(Generic[KT, VT]):
     """One record of a partition.
 
-    Key and value have the types that the consumer's deserialisers return, and without a
-    deserialiser are bytes or None: `ConsumerRecord` means `ConsumerRecord[bytes | None, bytes |
-    None]`.
+    Key and value have the types that the consumer's deserialisers return, by default `bytes |
+    None`.
 
     Attributes:
         topic: The topic.
@@ -51,7 +50,7 @@ class ConsumerRecord(Generic[KT, VT]):
 
         Returns:
             False if it has no effect: the record is already acknowledged, or its partition was
-                revoked, so that another member may read the record again.
+            revoked, so that another member may read the record again.
 
         Raises:
             RuntimeError: The record is not from such a consumer.
@@ -64,15 +63,10 @@ class ConsumerRecord(Generic[KT, VT]):
 
         Other records of its partition continue to be returned, and no fetch is needed. Without a
         delay, the first rejection returns it at once. From the second one on it waits 0.1 s, then
-        twice as long each time, 30 s at most.
-
-        Returns:
-            False if it has no effect, as with `ack`.
+        twice as long each time, 30 s at most. Result and errors are as those of `ack`.
 
         Raises:
-            RuntimeError: The record is not from a consumer with ``ack_mode="explicit"``.
             ValueError: The delay is negative.
-            WrongLoopError: The call is in another thread.
         """
         return receipt_of(self).nack(delay_ms)
 
@@ -90,11 +84,7 @@ HANDLED: ContextVar[Callable[[Any], Any]] = ContextVar("HANDLED")
 
 
 def record_delivery(record: object) -> Any:
-    """Return the value of a record that a transaction commits.
-
-    Raises:
-        RuntimeError: Its consumer does not finish records one by one.
-    """
+    """Return the value of a record that a transaction commits."""
     receipt: Any = getattr(record, RECEIPT, None)
     if receipt is not None:
         return receipt.delivery()
@@ -112,11 +102,6 @@ RECEIPT = "_receipt"
 
 
 def receipt_of(record: object) -> Receipt:
-    """Return a record's receipt.
-
-    Raises:
-        RuntimeError: It has none.
-    """
     receipt: Receipt | None = getattr(record, RECEIPT, None)
     if receipt is None:
         raise RuntimeError('ack() and nack() need a consumer with ack_mode="explicit"')

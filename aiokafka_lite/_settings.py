@@ -1,4 +1,4 @@
-"""Settings: what somebody was configured with, as keyword arguments that never change."""
+"""Settings: keyword arguments of a constructor that never change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OwnerT = TypeVar("OwnerT")
 class Settings:
     """Base of settings: annotated names with defaults, as in a frozen, keyword-only dataclass.
 
-    No dataclass, because making one of forty fields is a tenth of the time that importing this
-    package takes. The defaults stay on the class; an instance holds what was given.
+    No dataclass, because a dataclass of forty fields takes a tenth of the package's import time.
+    The defaults stay on the class; an instance has the given values.
 
     Attributes:
-        secrets: Names that the repr leaves out; with one of them given there is no pickle.
+        secrets: Names that the repr omits, and that prevent pickling.
     """
 
     secrets: ClassVar[frozenset[str]] = frozenset()
@@ -41,15 +41,10 @@ class Settings:
         def __delattr__(self, name):
             raise AttributeError(f"{type(self).__name__} is immutable: create a new one instead")
 
-    def _check(self) -> None:
-        """Refuse settings that cannot be used, or not together."""
+    def _check(self) -> None: ...
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
-        """Copy and pickle what holds no secret.
-
-        Raises:
-            TypeError: A secret was given: it is handed over in a way meant for secrets.
-        """
+        """Refuse to copy and pickle secrets."""
         if held := sorted(name for name in self.secrets if vars(self).get(name) is not None):
             raise TypeError(
                 f"{type(self).__name__} cannot be copied or pickled because it holds "
@@ -58,7 +53,6 @@ class Settings:
         return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
-        """Show what was given, but for secrets."""
         shown = (f"{name}={vars(self)[name]!r}" for name in vars(self) if name not in self.secrets)
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -74,7 +68,7 @@ def with_defaults(init: FunctionType, **defaults: object) -> FunctionType:
 def takes_arguments_of(
     config: Callable[P, MadeT],
 ) -> Callable[[Callable[[OwnerT, MadeT], None]], Callable[Concatenate[OwnerT, P], None]]:
-    """Make a constructor that is written to take a config take the config's arguments instead.
+    """Replace a constructor's argument `config` by the config's own arguments.
 
     Type checkers, `help` and `inspect.signature` show these with types, defaults and docs.
     """

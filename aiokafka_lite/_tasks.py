@@ -1,15 +1,14 @@
-"""TaskScope: the only place where tasks are made.
+"""TaskScope: the only place that creates tasks.
 
-A scope owns named tasks that belong together. The first unexpected exception of one of them is
-the scope's failure: it is kept, the siblings are cancelled, and whoever uses the scope raises it
-(``raise_if_failed``) until the scope is closed. Nothing dies silently, nothing is only logged.
+A scope owns named tasks that belong together. The first unexpected exception of a task is the
+scope's failure: the siblings are cancelled, and users of the scope raise it (``raise_if_failed``)
+until the scope is closed.
 
-A task that is cancelled by anybody but its scope has died as well: a CancelledError that leaked
-out of something it awaited, or somebody who cancels whatever tasks there are, ends it for good.
-So those who end a task of a scope do it with ``scope.cancel(task)``.
+A task that is cancelled by anything but its scope has failed as well. So end a task with
+``scope.cancel(task)``.
 
-What passes by itself is no failure but a degradation: a supervised task that is being restarted,
-or one that says so itself (``degrade``, ``recovered``) while it tries again.
+A temporary error is a degradation: of a supervised task that is being restarted, or of one that
+reports it (``degrade``, ``recovered``) while it tries again.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class LoopEndedError(RuntimeError):
 
 
 class TaskScope:
-    """Named tasks that live and die together.
+    """Named tasks that live and die together. The scope alone writes its fields.
 
-    Must be made inside a running loop. One writer: the scope itself writes all its fields.
+    Must be created inside a running loop.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class TaskScope:
 
     @property
     def failure(self) -> BaseException | None:
-        """The first unexpected exception of a task, or None."""
         return self._failure
 
     @property
@@ -83,30 +81,24 @@ class TaskScope:
 
     @property
     def degraded(self) -> Mapping[str, BaseException]:
-        """By name, what is being tried again because of which error, and has not recovered yet."""
+        """The errors of tasks that are trying again, by name."""
         return self._degraded
 
     def degrade(self, name: str, error: BaseException) -> bool:
-        """Note that a task is trying again what failed; whether that is news."""
+        """Note that a task is trying again; return whether that is news."""
         is_news = name not in self._degraded
         self._degraded[name] = error
         return is_news
 
     def recovered(self, name: str) -> None:
-        """Undo ``degrade``; nothing happens without it."""
         self._degraded.pop(name, None)
 
     @property
     def task_names(self) -> list[str]:
-        """Names of the tasks that are running, sorted."""
         return sorted(task.get_name() for task in self._tasks)
 
     def raise_if_failed(self) -> None:
-        """Raise the scope's failure, a fresh traceback each time.
-
-        Raises:
-            BaseException: What the first failed task raised.
-        """
+        """Raise the scope's failure, with a new traceback each time."""
         if self._failure is not None:
             # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
             raise own_copy(self._failure)
@@ -117,9 +109,9 @@ class TaskScope:
         """Start a task; an exception it ends with becomes the scope's failure.
 
         Args:
-            coro: What the task runs.
-            name: What it is called in logs and in ``degraded``.
-            may_be_cancelled: It runs somebody else's code, which may cancel it: no failure.
+            coro: The task's code.
+            name: For logs and ``degraded``.
+            may_be_cancelled: It runs the application's code, which may cancel it: no failure.
         """
         if self._is_closed or self._failure is not None:
             coro.close()
@@ -133,19 +125,19 @@ class TaskScope:
         return task
 
     def cancel(self, task: asyncio.Task[T]) -> None:
-        """Cancel one of the scope's tasks, which is no failure then; does not wait for its end."""
+        """Cancel a task of the scope, which is no failure then; does not wait for its end."""
         if not task.done():
             self._tasks[task] = True
             task.cancel()
 
     async def stop(self, task: asyncio.Task[T]) -> None:
-        """Cancel one of the scope's tasks and wait for its end; what it ends with is left in it."""
+        """Cancel a task of the scope and wait for its end; its exception stays in it."""
         if not task.done():
             self.cancel(task)
             await asyncio.wait({task})
 
     def fail(self, error: BaseException, *, name: str) -> None:
-        """Take what a callback of the event loop raised as the failure, as if a task had."""
+        """Make an exception of an event loop callback the scope's failure."""
         if self._failure is not None or self._is_closed:
             return
         self._failure = error
@@ -162,8 +154,7 @@ class TaskScope:
     ) -> asyncio.Task[T]:
         """Start a task that is restarted, with growing delays, after a retriable KafkaError.
 
-        Any other exception is the scope's failure; returning ends the task. A factory of a
-        coroutine that returns Never says that the task ends only by being cancelled.
+        Any other exception is the scope's failure; returning ends the task.
         """
         return self.spawn(self._supervised(factory, name, first_delay_s, last_delay_s), name=name)
 
@@ -228,7 +219,7 @@ class TaskScope:
         self._end_after_failure(error)
 
     def _log_failure(self, what: str, error: BaseException) -> None:
-        """Log the failure: a bug with its traceback, what brokers or the network caused without."""
+        """Log a bug with its traceback, an error of brokers or the network without."""
         if isinstance(error, KafkaError) and not isinstance(error, BUGS):
             log.error("%s: %s: %s", self.name, what, error)
         else:
@@ -241,7 +232,7 @@ class TaskScope:
     def guard(self, callback: Callable[[], object], *, name: str) -> Callable[..., None]:
         """Return a callback for the event loop whose exceptions are the scope's failure.
 
-        Whatever arguments it is called with are left out.
+        The callback ignores its arguments.
         """
 
         def guarded(*_: object) -> None:
@@ -259,19 +250,18 @@ class TaskScope:
             self._on_failure(error)
 
     def cancel_all(self) -> None:
-        """Cancel every task but the calling one, and start no more; waits for nothing."""
+        """Cancel every task except the current one, and start no more; waits for nothing."""
         self._is_closed = True
         for task in self._others():
             task.cancel()
 
     def note_fork(self) -> None:
-        """End in a forked child, which may run the same loop: the tasks are the parent's."""
         self._is_closed = True
         for task in tuple(self._tasks):
             task.cancel()
 
     def bury_all(self) -> None:
-        """End every task where the loop is closed, on which a cancellation would never arrive."""
+        """End every task after the loop was closed, on which a cancellation would never arrive."""
         self._is_closed = True
         for task in tuple(self._tasks):
             # Otherwise asyncio tells that it was destroyed, which nobody can do anything about.
@@ -282,10 +272,9 @@ class TaskScope:
                 pass
 
     async def close(self) -> None:
-        """Cancel every task and wait until all have ended; idempotent.
+        """Cancel every task except the current one and wait until all have ended; idempotent.
 
-        A task that calls this on its own scope is not cancelled or awaited. When the caller is
-        cancelled meanwhile, the tasks are cancelled all the same, only not awaited.
+        If the caller is cancelled, the tasks are cancelled but not awaited.
         """
         self._is_closed = True
         while others := self._others():

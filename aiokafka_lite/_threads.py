@@ -1,7 +1,7 @@
-"""Threads of the package's own, for what would hold the event loop up.
+"""The package's own threads, for work that would block the event loop.
 
-The loop's default executor is the application's. It may be full of workers that never end, or that
-wait for this very consumer, so nothing is left to it.
+The loop's default executor is the application's: its workers may never end, or wait for this
+consumer.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ def _executor(name: str, most: int) -> ThreadPoolExecutor:
 
 
 def resolving() -> ThreadPoolExecutor:
-    """Return the threads that resolve names."""
     return _executor("resolve", RESOLVING_THREADS)
 
 
 def compute(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Have a thread do the work, or the running loop if no thread begins soon.
+    """Do work in a thread, or on the running loop if no thread begins soon.
 
-    Whoever awaits it directly may be cancelled; then a thread that has begun goes on by itself.
+    If the waiting task is cancelled, a thread that has begun continues.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     claim = threading.Lock()
 
     def do() -> Callable[[], None] | None:
-        """Do the work unless it is begun already; return what sets its outcome."""
+        """Do the work unless it has begun; return the function that sets its outcome."""
         if done.done() or not claim.acquire(blocking=False):
             return None
         try:

@@ -1,4 +1,4 @@
-"""The transaction in whose block the current task is: batches that it reads there end with it."""
+"""The transaction around the current task: batches that it reads there end with it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ DecidedOffsets: TypeAlias = Mapping[TopicPartition, tuple[int, str, int]]
 
 
 class BlockInTransaction(Protocol):
-    """The block of a batch whose records a transaction decides on."""
-
     def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
         """Note that the transaction is over."""
 
 
 class BegunTransaction(Protocol):
-    """A transaction, from its beginning on."""
+    """A transaction from its beginning on."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether it has ended."""
+    def is_over(self) -> bool: ...
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is decided what becomes of its records: it is over, or will be aborted."""
+        """Whether its outcome is certain: it is over, or will be aborted."""
 
     def hold(self, block: BlockInTransaction) -> None:
-        """Tell a block what becomes of the transaction."""
+        """Notify a block of the transaction's outcome."""
 
 
 LATEST: Final[ContextVar[BegunTransaction]] = ContextVar("LATEST")
@@ -39,6 +36,5 @@ LATEST: Final[ContextVar[BegunTransaction]] = ContextVar("LATEST")
 
 
 def transaction_around() -> BegunTransaction | None:
-    """Return the open transaction that the current task is in."""
     transaction = LATEST.get(None)
     return None if transaction is None or transaction.is_over else transaction

@@ -13,9 +13,9 @@ __all__ = ["AbstractTokenProvider", "ConsumerRebalanceListener"]
 class ConsumerRebalanceListener(abc.ABC):
     """Called when partitions are revoked, lost and assigned; methods may be sync or async.
 
-    With KIP-848, which is the default if brokers support it, and with cooperative assignors, the
-    arguments are the partitions that move. In an eager group they are the whole assignment, and the
-    first call is ``on_partitions_revoked(set())``. ``docs/groups.md`` compares them.
+    With KIP-848 (the default if brokers support it) and cooperative assignors, the arguments are
+    the partitions that move. In an eager group they are the whole assignment, and the first call is
+    ``on_partitions_revoked(set())``.
 
     While a callback runs, the records of its partitions are withheld, in an eager group all
     records. A callback may call ``commit``, ``committed``, ``position``, ``seek`` and ``stop``. A
@@ -26,12 +26,12 @@ class ConsumerRebalanceListener(abc.ABC):
 
     The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) limits
     ``on_partitions_revoked`` and ``on_partitions_lost``. After that the callback is cancelled, and
-    the rebalance continues. ``on_partitions_assigned`` may take ``max_poll_interval_ms``, for
-    example to load the state of partitions. If it is cancelled after that, every read raises
-    KafkaTimeoutError until the partitions are revoked, or assigned again.
+    the rebalance continues. ``on_partitions_assigned`` may take ``max_poll_interval_ms``. If it is
+    cancelled after that, every read raises KafkaTimeoutError until the partitions are revoked, or
+    assigned again.
 
     Do not hold a lock in ``getone()`` that a callback needs: ``getone()`` returns after the
-    rebalance, so the callback would wait until it is cancelled.
+    rebalance.
     """
 
     @abc.abstractmethod
@@ -41,11 +41,9 @@ class ConsumerRebalanceListener(abc.ABC):
     def on_partitions_lost(self, lost: set[TopicPartition]) -> Awaitable[None] | None:
         """Drop state of partitions that other members may own; commits for them fail.
 
-        Called instead of `on_partitions_revoked` when the group has removed this consumer: because
-        no heartbeat arrived within the session, for example from a blocked event loop, or because
-        another consumer took its ``group_instance_id``. By default it calls
-        `on_partitions_revoked`, as Java's ConsumerRebalanceListener does; aiokafka has no such
-        method.
+        Called instead of `on_partitions_revoked` when the group has removed this consumer: no
+        heartbeat arrived within the session, or another consumer took its ``group_instance_id``. By
+        default it calls `on_partitions_revoked`, as in Java; aiokafka has no such method.
         """
         return self.on_partitions_revoked(lost)
 

@@ -1,8 +1,7 @@
 """Records that cannot be delivered, and the decision about them: `on_bad_record`.
 
-A record is bad if a deserialiser rejects it. A batch is bad as a whole if its checksum is wrong,
-its codec is unknown, its decompressed size exceeds the limit, or it does not fit into a fetch
-response.
+A record is bad if a deserialiser rejects it; a batch if its checksum is wrong, its codec is
+unknown, its decompressed size exceeds the limit, or it does not fit into a fetch response.
 """
 
 # No annotations from __future__: NamedTuple's constructors would have unreadable strings.
@@ -48,8 +47,7 @@ class BadRecord(NamedTuple):
 class RawRecord(ConsumerRecord[KT, VT]):
     """A record whose key and value are bytes, because they could not be deserialised.
 
-    The consumer's type promises a key and value of other types. So test with isinstance before you
-    use them.
+    Test with isinstance before you use them: the consumer's type promises other types.
 
     Attributes:
         error: The reason.

@@ -1,7 +1,7 @@
-"""Translates a configuration of confluent-kafka, which is librdkafka's, into arguments.
+"""Translates a configuration of confluent-kafka (librdkafka) into arguments.
 
-`SETTINGS` has every setting that librdkafka 2.16 and confluent-kafka's Python classes know. The
-tables of docs/confluent-kafka.md are generated from it.
+`SETTINGS` has every setting of librdkafka 2.16 and of confluent-kafka's Python classes. The tables
+of docs/confluent-kafka.md are generated from it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Translated(NamedTuple):
 
 
 class Unneeded(NamedTuple):
-    """A setting that is left out, and the reason."""
+    """A setting that is left out."""
 
     note: str
 
@@ -70,7 +70,6 @@ class Refused(NamedTuple):
 
     Attributes:
         note: The reason, or the replacement.
-        client: The client that refuses it: the other ignores the setting.
         unless: Values that are left out instead, in lower case.
     """
 
@@ -219,7 +218,6 @@ class HashPartitioner:
     def __call__(
         self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]
     ) -> int:
-        """Return the partition of a record."""
         if self._hash is not None and (key or (key is not None and self._is_empty_hashed)):
             return all_partitions[self._hash(key) % len(all_partitions)]
         now_s = time.monotonic()
@@ -306,7 +304,6 @@ class CallbackTokens(AbstractTokenProvider):
 
     @override
     async def token(self) -> str:
-        """Return the first value of the callback's result."""
         answer = await asyncio.to_thread(self._callback, self._config)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -317,7 +314,6 @@ class CallbackTokens(AbstractTokenProvider):
 
     @override
     def extensions(self) -> dict[str, str]:
-        """Return the extensions that came with the latest token."""
         return self._extensions
 
 
@@ -725,10 +721,10 @@ def confluent_settings(
         consumer = AIOKafkaConsumer("orders", **confluent_settings(conf))
         producer = AIOKafkaProducer(**confluent_settings(conf, kind="producer"))
 
-    ``docs/confluent-kafka.md`` lists every setting. Values may be strings, as in librdkafka. As
-    there, an empty text is the default, a server may have the prefix of the security protocol, and
-    settings of the other client, and of a protocol that is not used, are ignored. None is the
-    default, too. A consumer's ``group.id`` must be neither.
+    ``docs/confluent-kafka.md`` lists every setting. As in librdkafka, values may be strings, an
+    empty text is the default (as is None), a server may have the prefix of the security protocol,
+    and settings of the other client, and of a protocol that is not used, are ignored. A consumer's
+    ``group.id`` must not be empty.
 
     These defaults of librdkafka are kept: ``isolation.level``, ``session.timeout.ms``,
     ``partitioner``, and the consumer's ``allow.auto.create.topics``.
@@ -793,7 +789,7 @@ def _with_defaults(
 ) -> Mapping[str, object]:
     """Return the settings that have a value, and the defaults of arguments that nothing sets.
 
-    Of two settings with one argument, the later one is used: librdkafka sets them in this order.
+    Of two settings with one argument, the later one is used, as in librdkafka.
     """
     topic: Any = conf.get("default.topic.config") or {}
     _check_names("default.topic.config", topic)

@@ -1,13 +1,13 @@
 """Deserialisers that need more than bytes, that await, or that convert many records at once.
 
-A plain callable of the bytes, as in aiokafka, is the fastest; for null it is called with None. If
-you need topic and headers, or a request to a schema registry, subclass one of these classes, and
-pass an instance as `key_deserializer` or `value_deserializer`. The class decides how it is called.
-For type checkers, a record's value with a ``Deserializer[Order]`` is an Order, or None for null.
+A plain callable of the bytes, as in aiokafka, is the fastest; for null it is called with None. For
+topic and headers, or a request to a schema registry, subclass one of these classes, and pass an
+instance as `key_deserializer` or `value_deserializer`. For type checkers, a record's value with a
+``Deserializer[Order]`` is an Order, or None for null.
 
 An exception of a deserialiser rejects its record: the read that reaches the record raises
-`DeserializationError`, unless `on_bad_record` decides otherwise. Temporary errors (a `KafkaError`
-that is `retriable`, ConnectionError, TimeoutError) do not reject it: the read raises
+`DeserializationError`, unless `on_bad_record` decides otherwise. After a temporary error (a
+`KafkaError` that is `retriable`, ConnectionError, TimeoutError) the read raises
 `DeserializerUnavailableError` without asking `on_bad_record`, and the next read tries again.
 """
 
@@ -59,34 +59,26 @@ class Deserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
 
     @abc.abstractmethod
     def deserialize(self, item: Serialized) -> Made_co:
-        """Return the value of `item.payload`.
-
-        Raises:
-            Exception: The payload is invalid, or the error is temporary.
-        """
+        """Return the value of `item.payload`; raise if it is invalid."""
 
 
 class AsyncDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
     """An async `Deserializer`: awaited for one record after the other, in order.
 
-    It runs in the application's read. If the read is cancelled, so is the call, and the next read
-    calls it again for the same record.
+    If the application's read is cancelled, so is the call, and the next read calls it again for the
+    same record.
     """
 
     @abc.abstractmethod
     async def deserialize(self, item: Serialized) -> Made_co:
-        """Return the value of `item.payload`.
-
-        Raises:
-            Exception: The payload is invalid, or the error is temporary.
-        """
+        """Return the value of `item.payload`; raise if it is invalid."""
 
 
 class BatchDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
     """Converts the keys or values of many records of a partition in one async call.
 
-    So a schema that they share is fetched once. The call runs in the application's read. If the
-    read is cancelled, so is the call, and the next read calls it again for the same records.
+    So a schema that they share is fetched once. If the application's read is cancelled, so is the
+    call, and the next read calls it again for the same records.
 
     Attributes:
         max_items: The most items of one call. Code between two awaits blocks the event loop.
@@ -102,9 +94,6 @@ class BatchDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
 
         `Undeserializable(error)` may replace the value of a bad payload. A call that raises is
         repeated with half of the items, until it succeeds or the bad one is found.
-
-        Raises:
-            Exception: A payload is invalid, or the error is temporary.
         """
 
 

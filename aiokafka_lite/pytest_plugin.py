@@ -15,8 +15,8 @@ pytest loads the plugin through the package's entry point, without an import::
         ) as consumer: ...
 
 The broker runs on its own event loop and thread and listens on free ports of 127.0.0.1. So blocking
-clients, every kind of event loop and other processes can use it. Every run of pytest imports this
-file, so it imports the broker only when a test uses a fixture.
+clients, every kind of event loop and other processes can use it. It is imported only by tests that
+use a fixture.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _options(request: pytest.FixtureRequest) -> MarkerOptions:
 
 
 def _is_ours(marker: pytest.Mark) -> bool:
-    """Return whether a marker by the old name has only options of the fixtures."""
+    """Whether a marker by the old name has only options of the fixtures."""
     return not marker.args and bool(marker.kwargs) and marker.kwargs.keys() <= _CHECKS.keys()
 
 

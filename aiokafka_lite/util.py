@@ -32,21 +32,15 @@ get_running_loop = asyncio.get_running_loop
 
 
 def create_task(coro: Coroutine[object, object, T]) -> asyncio.Task[T]:
-    """Start a task of the application's own on the running loop."""
     return asyncio.get_running_loop().create_task(coro)
 
 
 def create_future(loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Future[object]:
-    """Make a future of the running loop, or of the one given."""
     return (loop or asyncio.get_running_loop()).create_future()
 
 
 async def wait_for(fut: Awaitable[T], timeout: float | None = None) -> T:
-    """Wait for something for `timeout` seconds.
-
-    Raises:
-        asyncio.TimeoutError: It took longer.
-    """
+    """Wait for an awaitable; raise asyncio.TimeoutError after `timeout` seconds."""
     async with time_limit(timeout):
         return await fut
 
@@ -54,11 +48,7 @@ async def wait_for(fut: Awaitable[T], timeout: float | None = None) -> T:
 def commit_structure_validate(
     offsets: Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets to commit in their one shape.
-
-    Raises:
-        ValueError, TypeError: They have none of the shapes that `commit` takes.
-    """
+    """Return the argument of `commit` in its one shape."""
     from aiokafka_lite.consumer.config import check_offsets
 
     return check_offsets(offsets)

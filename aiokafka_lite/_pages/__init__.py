@@ -1,6 +1,6 @@
-"""What this package's web pages share: whom they refuse, how they look, what their scripts do.
+"""Shared by this package's web pages: access checks, styles, scripts.
 
-Imported only where pages are served. Only `aiohttp_answers` needs aiohttp.
+Only `aiohttp_answers` needs aiohttp.
 """
 
 from __future__ import annotations

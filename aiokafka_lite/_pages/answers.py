@@ -1,4 +1,4 @@
-"""Answers of pages, whatever server the request came by."""
+"""Responses of pages, independent of the server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class Answer(NamedTuple):
-    """What a page answers.
+    """A response.
 
     Attributes:
-        body: Also to HEAD, where the server leaves it out.
         kind: The content type.
-        status: HTTP's.
-        more_headers: Those that other answers have not.
+        more_headers: In addition to `HEADERS`.
     """
 
     body: bytes
@@ -37,11 +35,11 @@ class Answer(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """All headers but the length."""
+        """All headers except the length."""
         return {**HEADERS, "Content-Type": self.kind, **dict(self.more_headers)}
 
 
 def problem(status: int, text: str, **more_headers: str) -> Answer:
-    """Return an answer that says in a line what is wrong; `_` stands for `-` in headers' names."""
+    """Return a response of one line of text; `_` replaces `-` in headers' names."""
     headers = ((name.replace("_", "-"), value) for name, value in more_headers.items())
     return Answer(f"{text}\n".encode(), TEXT, status, tuple(headers))

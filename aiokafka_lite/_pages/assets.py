@@ -1,4 +1,4 @@
-"""Files of pages: read once, found by path in a table, never opened by what somebody asks."""
+"""Files of pages: read once, and found by path in a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 def read_assets(package: str, names: Iterable[str]) -> dict[str, Answer]:
-    """Read files of a package's folder `static`; returns them by name, as they are served."""
+    """Read files of a package's folder `static`; return their responses by name."""
     folder = resources.files(package) / "static"
     return {
         name: Answer(

@@ -1,8 +1,7 @@
-"""Whom pages refuse.
+"""Refuses requests from other web pages in the same browser.
 
-What a page that tells of somebody's service has to expect: other web pages in the same browser. So
-it answers only to its own names (a foreign one in `Host` is DNS rebinding), only GET and HEAD, and
-runs and shows nothing that is not its own (CSP; the scripts write text, never markup).
+A page accepts only its own names (a foreign `Host` is DNS rebinding) and only GET and HEAD. It runs
+and shows only its own content (CSP; the scripts write text, never markup).
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ METHODS: Final = ("GET", "HEAD")
 def refusal(
     method: str, hosts: Sequence[str], is_own_name: Callable[[str], bool], remedy: str
 ) -> Answer | None:
-    """Return the answer to a request that is refused whatever it asks for, None to others.
+    """Return the response to a request that is refused, None to others.
 
     Args:
-        method: The request's.
         hosts: Its headers `Host`, of which there has to be one.
-        is_own_name: Says of a `Host` in lower case, with the port if it has one, whether this
-            place goes by it.
-        remedy: What makes it answer to a name that is not its own; `{}` stands for the name.
+        is_own_name: Decides about a `Host` in lower case, with its port.
+        remedy: How to allow another name; `{}` is replaced by that.
     """
     if len(hosts) != 1:
         return problem(400, f"a request must have exactly one Host header, not {len(hosts)}")

@@ -1,19 +1,16 @@
-"""Private attributes of aiokafka's consumer that programs in the wild have come to use.
-
-All of it is compatibility, and no way to reach more of this package. Most of the attributes are
-views over its parts that answer what is asked of aiokafka's.
+"""Private attributes of aiokafka's consumer that programs use: views over this consumer's parts.
 
 ==============================================  ====================================================
-attribute                                       asked by
+attribute                                       used by
 ==============================================  ====================================================
-``_group_id``                                   everybody; a plain attribute of the consumer
-``_closed``                                     everybody; some set it, so that nobody is warned
-``_group_instance_id``                          as that
-``_max_poll_records``                           tests of flechtwerk: how much may a get return
+``_group_id``                                   many; a plain attribute of the consumer
+``_closed``                                     many; some set it, to suppress the warning
+``_group_instance_id``                          as `_closed`
+``_max_poll_records``                           tests of flechtwerk: the limit of a read
 ``_subscription.topics``                        FastStream's log of assignments
-``_subscription.wait_for_assignment()``         services that want to be ready before they read
+``_subscription.wait_for_assignment()``         services that wait before their first read
 ``_coordinator.member_id``                      FastStream's log of assignments
-``_coordinator._rejoin_needed_fut.done()``      health checks: has the member to join (again)
+``_coordinator._rejoin_needed_fut.done()``      health checks: whether the member has to join
 ``_client``                                     see client/aiokafka_names.py
 ==============================================  ====================================================
 """
@@ -26,7 +23,7 @@ from aiokafka_lite.consumer.life import Engine
 
 
 class SubscriptionNames:
-    """What is asked of ``consumer._subscription``."""
+    """``consumer._subscription``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,43 +35,36 @@ class SubscriptionNames:
         return state.subscription or frozenset(tp.topic for tp in state.assignment)
 
     async def wait_for_assignment(self) -> None:
-        """Wait until the subscription has its assignment, unless a rebalance listener asks.
-
-        Raises:
-            KafkaError, ConsumerStoppedError: It was not started, is stopped, or cannot join.
-        """
+        """Wait until the subscription has its assignment, except in a rebalance listener."""
         membership = self._engine.running.membership
         if not membership.is_called_by_listener():
             await membership.wait_assigned()
 
 
 class CoordinatorNames:
-    """What is asked of ``consumer._coordinator``."""
+    """``consumer._coordinator``."""
 
     def __init__(self, engine: Engine) -> None:
         self._membership = engine.running.membership
 
     @property
     def member_id(self) -> str:
-        """The id that the group's coordinator gave; empty while there is none."""
+        """The id that the group's coordinator has assigned; "" without one."""
         return self._membership.member_id
 
     @property
     def generation(self) -> int:
-        """The group's generation that the assignment is of; -1 while there is none."""
+        """The generation of the assignment; -1 without one."""
         return self._membership.generation
 
     @property
     def coordinator_id(self) -> int | None:
-        """The node that coordinates the group; None while it is not known."""
+        """The node that coordinates the group; None if it is unknown."""
         return self._membership.coordinator_id
 
     @property
     def _rejoin_needed_fut(self) -> asyncio.Future[None]:
-        """A future that is done when the member has to join again, or does so.
-
-        It is not while the listener is told of what the group has assigned.
-        """
+        """A future: done while the member has to join, but not in a listener's callback."""
         future = asyncio.get_running_loop().create_future()
         status = self._membership.status
         if status is not None and not (status.is_settled or status.withheld):

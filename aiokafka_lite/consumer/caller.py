@@ -1,13 +1,12 @@
-"""Who is calling: on which loop, in which process, and from inside a listener's callback or not.
+"""Checks of the caller: its loop, its process, and whether a listener's callback is around it.
 
-A consumer belongs to the loop on which it was made, and to the process. The loop is asked with one
-look at the running one, once a call and never for a record, which finds calls from other threads as
-well. A forked child is told that it is one: it may run the loop of its parent.
-Methods that wait for nothing may also be called while the loop stands still, as between two
-`run_until_complete`; only not while it runs elsewhere.
+A consumer belongs to the loop on which it was created, and to the process. Comparing the running
+loop, once a call and never per record, finds calls from other threads as well. A forked child may
+run its parent's loop, so it is notified (_forks.py). Methods that wait for nothing may also be
+called while the loop stands still, as between two `run_until_complete`.
 
-A rebalance waits for the listener's callbacks: what they call must not wait for the rebalance.
-While no callback runs in this process (`callbacks` is empty) nobody has to ask more than that.
+A rebalance waits for the listener's callbacks, so code in them must not wait for the rebalance.
+While no callback runs in this process, `callbacks` is empty.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
 
 # --- Loop and process -------------------------------------------------------------------------
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop.
-
-    Raises:
-        RuntimeError: None runs; in aiokafka's words.
-    """
+    """Return the running event loop, or raise RuntimeError in aiokafka's words."""
     loop = _get_running_loop()
     if loop is None:
         raise RuntimeError(
@@ -41,9 +36,9 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 @contextmanager
 def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let what is made meanwhile belong to a loop, also to one that does not run yet.
+    """Let objects that are created in the block belong to a loop, even if it does not run yet.
 
-    Nothing may be awaited meanwhile.
+    Do not await in the block.
     """
     before = _get_running_loop()
     _set_running_loop(loop)
@@ -64,21 +59,19 @@ class Owner:
         tell_of_forks(self)
 
     def check(self) -> None:
-        """Check that this is the loop's own code, which may wait on it.
+        """Check that the loop's own code is calling, which may wait on it.
 
         Raises:
-            ForkedError: This is a forked child.
-            WrongLoopError: Another loop runs, or none.
+            ForkedError, WrongLoopError: It is not.
         """
         if _get_running_loop() is not self.loop or self.is_forked:
             raise self.refusal()
 
     def check_now(self) -> None:
-        """Check that something may be changed: by the loop's own code, or while it stands still.
+        """Check that the loop's own code is calling, or that the loop stands still.
 
         Raises:
-            ForkedError: This is a forked child.
-            WrongLoopError: Another loop runs, or this one in another thread.
+            ForkedError, WrongLoopError: Neither.
         """
         running = _get_running_loop()
         if self.is_forked or (
@@ -87,7 +80,6 @@ class Owner:
             raise self.refusal()
 
     def refusal(self) -> ForkedError | WrongLoopError:
-        """Return what to raise where this is not the loop's own code."""
         if self.is_forked:
             return ForkedError(
                 "this process was forked from the process that uses the consumer's sockets and "
@@ -104,7 +96,6 @@ class Owner:
         )
 
     def note_fork(self) -> None:
-        """Note that this is a forked child: the consumer is the parent's."""
         self.is_forked = True
         self._end_gets()
 
@@ -120,7 +111,7 @@ class Callback:
         self.task: asyncio.Task[object] | None = None
 
     def end(self) -> None:
-        """Note that the rebalance waits for it no more; idempotent."""
+        """Note that the rebalance no longer waits for it; idempotent."""
         self.is_running = False
         callbacks.discard(id(self))
 
@@ -138,7 +129,6 @@ def enter(callback: Callback) -> None:
 
 
 def is_in(callback: Callback) -> bool:
-    """Whether the running code belongs to this callback."""
     return _callback.get() is callback
 
 
@@ -149,12 +139,9 @@ def is_in_callback() -> bool:
 
 
 def refuse_to_wait_for_records() -> None:
-    """Refuse a get that would wait for ever: none returns before the callback that asks has.
+    """Raise IllegalStateError in a callback, whose read would wait forever.
 
-    Tasks that the callback started may wait; it need not wait for them.
-
-    Raises:
-        IllegalStateError: The current task runs a callback.
+    Tasks that the callback started may wait, because it need not wait for them.
     """
     callback = _callback.get()
     if callback is not None and callback.is_running and callback.task is asyncio.current_task():

@@ -1,7 +1,7 @@
 """The arguments of a consumer and of its methods, and their checks.
 
-The arguments keep aiokafka's names and units. The package uses seconds, from the `_s` properties.
-Messages begin with aiokafka's words, if it has the error too: programs match them.
+Names and units are aiokafka's; the package uses the `_s` properties. Messages begin with aiokafka's
+words, because programs match them.
 
 References: ``auto.offset.reset`` in Kafka's consumer configuration, KIP-1106 (by_duration),
 ``java.time.Duration.parse`` for the format of durations.
@@ -106,17 +106,7 @@ DEFAULT_AUTO_COMMIT_INTERVAL_MS: Final[int] = NotGiven(5_000)
 
 
 class ConsumerConfig(ClientArguments, Generic[KT, VT]):
-    """A consumer's arguments, checked.
-
-    For type checkers it is generic in the types that the deserialisers return.
-
-    Raises:
-        ValueError: An argument's value is invalid.
-        TypeError: An argument has another type than its annotation.
-        InsecureConfigError: Credentials would be sent to another machine without TLS, or
-            security_protocol does not use the given ssl_context for another machine.
-        NotImplementedError: sasl_mechanism is GSSAPI.
-    """
+    """A consumer's arguments, checked; raises as `AIOKafkaConsumer`."""
 
     _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
 
@@ -178,9 +168,6 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     ) -> None:
         """Take the arguments, without connecting.
 
-        `consumer_timeout_ms` and the arguments of GSSAPI have no effect. They are accepted for
-        compatibility with aiokafka.
-
         Args:
             *topics: Names of topics to subscribe to.
             loop: Deprecated: the loop of the consumer, if it is not running yet.
@@ -191,13 +178,13 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             group_instance_id: Makes this a static member (KIP-345): a restart within the session
                 timeout causes no rebalance.
             group_protocol: "consumer" (KIP-848: the broker computes the assignment, and only
-                partitions that move are revoked), "classic" or "auto". "auto" is "consumer" if the
-                broker supports it for this group and `partition_assignment_strategy` is not given,
-                otherwise "classic".
-            group_remote_assignor: The broker's assignor: "uniform", "range" or another one that it
-                has; None: the broker's default. Only for KIP-848.
-            key_deserializer: Converts a record's key from bytes; sync or async.
-            value_deserializer: Converts a record's value from bytes; sync or async.
+                partitions that move are revoked), "classic" or "auto": "consumer" if the broker
+                supports it for this group and `partition_assignment_strategy` is not given.
+            group_remote_assignor: The broker's assignor of KIP-848: "uniform", "range" or another
+                one that it has; None: its default.
+            key_deserializer: Converts a record's key: a sync or async callable of bytes, or an
+                instance of a class of `aiokafka_lite.deserializers`.
+            value_deserializer: The same for the value.
             fetch_max_wait_ms: How long a broker may wait for `fetch_min_bytes`.
             fetch_max_bytes: The most bytes of a response, unless its first batch is larger.
             fetch_min_bytes: The bytes that a broker collects before it responds.
@@ -211,9 +198,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             enable_auto_commit: Commit periodically the records that were returned before the latest
                 read.
             auto_commit_interval_ms: The time between commits. If it is not given, records that
-                `run` or `ack_mode="explicit"` finish are committed sooner, up to ten times a
-                second. If it is given, commits are sooner only for partitions that leave this
-                member.
+                `run` or `ack_mode="explicit"` finish are committed up to ten times a second. If it
+                is given, commits are sooner only for partitions that leave this member.
             check_crcs: Verify the checksum of each batch.
             metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
             partition_assignment_strategy: Assignor classes for the classic protocol; giving them
@@ -229,7 +215,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 how long records are returned without a response.
             heartbeat_interval_ms: The time between heartbeats. With KIP-848, if it is not given,
                 250 to 1,000 ms, longer in larger groups.
-            consumer_timeout_ms: Without effect.
+            consumer_timeout_ms: Without effect, as are the arguments of GSSAPI.
             max_poll_records: The most records of a read; None: each read decides.
             ssl_context: The TLS context, as returned by `aiokafka_lite.helpers.create_ssl_context`.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
@@ -253,24 +239,21 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 `run`, records that its handlers have not finished count too.
             max_batch_bytes: The most decompressed bytes of one batch in memory. Large batches are
                 decompressed in pieces of 1 MiB while their records are read. A record larger than
-                `max_batch_bytes` is a `DecompressionLimitError`. So is a batch that cannot be read
-                in pieces: one of librdkafka's snappy, LZ4 with linked blocks, or message format 0
-                or 1.
+                this is a `DecompressionLimitError`. So is a batch that cannot be read in pieces:
+                one of librdkafka's snappy, LZ4 with linked blocks, or message format 0 or 1.
             allow_auto_create_topics: Let brokers create missing topics.
             max_records_per_partition: The most records of one partition in a read.
             on_bad_record: What happens to records that cannot be read or deserialised: "raise",
                 "skip", "raw", or a function that decides; see `aiokafka_lite.bad_records`.
             rebalance_hold_ms: How long a rebalance waits for the application to finish the returned
-                records of partitions that it revokes. 0: it does not wait, and the next owner reads
-                these records again. None: four fifths of the rebalance timeout (without one, of
-                `session_timeout_ms`) less `heartbeat_interval_ms`, in both protocols. For handlers
-                of `run`, the timeout here is the group's, by default `max_poll_interval_ms`.
+                records of partitions that it revokes. 0: the next owner reads these records again.
+                None: four fifths of the rebalance timeout (for handlers of `run` the group's,
+                otherwise by default `session_timeout_ms`) less `heartbeat_interval_ms`.
             ack_mode: "implicit": a read finishes the records returned before it. "explicit":
                 `record.ack()` finishes a record, in any order; other records are not committed.
             heartbeat_thread: Send heartbeats from a thread while the event loop is blocked, until
                 the last read is `max_poll_interval_ms` ago. For code that blocks the loop for
-                longer than a session and cannot be moved into a thread yet. It costs a thread, and
-                a connection from the first block on.
+                longer than a session. It costs a thread, and a connection from the first block on.
         """
         self.topics = topics
         self.loop = loop
@@ -380,7 +363,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     def group_session_s(self) -> float:
         """How long a KIP-848 member returns records without a response.
 
-        It is a guess: the session is the broker's setting, which no response contains.
+        A guess: the session is the broker's setting, which no response contains.
         """
         return (
             self.session_timeout_s if self._is_given("session_timeout_ms") else CONSUMER_SESSION_S
@@ -388,7 +371,6 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def has_deserializers(self) -> bool:
-        """Whether keys or values of returned records are not their bytes."""
         return self.key_deserializer is not None or self.value_deserializer is not None
 
     def without_callables(self) -> ConsumerConfig:
@@ -421,11 +403,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:
-        """Check the isolation level; as in aiokafka, `start()` does.
-
-        Raises:
-            ValueError: It is neither read_uncommitted nor read_committed.
-        """
+        """Check the isolation level; as in aiokafka, `start()` does."""
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ValueError(
                 f"Incorrect isolation level {self.isolation_level}: "
@@ -434,12 +412,10 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def isolation_level_code(self) -> int:
-        """The isolation level's number in the protocol."""
         return ISOLATION_LEVELS[self.isolation_level]
 
     @property
     def is_read_committed(self) -> bool:
-        """Whether records of open and aborted transactions are withheld."""
         return self.isolation_level == "read_committed"
 
     @property
@@ -488,10 +464,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     def rebalance_hold_s(self) -> float:
         """How long partitions that are being revoked wait for the application.
 
-        By default as long as the rebalance, less the time until a heartbeat of the classic protocol
-        reports it, and less the time for the steps after the wait. With KIP-848 the broker's
-        timeout starts with the response that reports the rebalance, so the first of these margins
-        is unused.
+        By default the rebalance timeout, less the time until a heartbeat of the classic protocol
+        reports the rebalance, and less the time for the steps after the wait.
         """
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000
@@ -535,11 +509,7 @@ _DURATION: Final = (
 
 
 def check_reset(policy: str) -> None:
-    """Check a value of auto_offset_reset.
-
-    Raises:
-        ValueError: It is unknown, or its duration is malformed or negative.
-    """
+    """Check a value of auto_offset_reset."""
     if policy not in _TIMESTAMPS:
         _duration_ms(policy)
 
@@ -613,12 +583,7 @@ def not_a(wanted: type, given: object) -> str:
 
 # --- Subscriptions ----------------------------------------------------------------------------
 def check_topics(topics: Iterable[str]) -> frozenset[str]:
-    """Return topic names as a set.
-
-    Raises:
-        TypeError: They are not a collection of strings.
-        ValueError: A name is not a string, or empty.
-    """
+    """Return topic names as a set."""
     if not is_list(topics):
         raise TypeError(f"Topics should be list of strings, or a tuple or set, not {topics!r}")
     names = tuple(topics)
@@ -639,11 +604,6 @@ def _is_name(name: object) -> bool:
 
 
 def check_listener(listener: ConsumerRebalanceListener | None) -> None:
-    """Check that a value is a rebalance listener or None.
-
-    Raises:
-        TypeError: It is neither.
-    """
     if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
         raise TypeError(
             "listener should be an instance of ConsumerRebalanceListener, "
@@ -652,12 +612,6 @@ def check_listener(listener: ConsumerRebalanceListener | None) -> None:
 
 
 def check_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a compiled topic pattern.
-
-    Raises:
-        TypeError: It is no str.
-        ValueError: It is not a regular expression.
-    """
     given: object = pattern
     if not isinstance(given, str) and not (
         isinstance(given, re.Pattern) and isinstance(given.pattern, str)
@@ -675,11 +629,8 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
 def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
     """Return a partition as this package's type.
 
-    Named tuples of other packages with the same fields, such as aiokafka's, are accepted.
-
-    Raises:
-        TypeError: It has another type; the message begins with `otherwise`. Or its fields have.
-        ValueError: A request cannot contain it.
+    Named tuples of other packages with the same fields, such as aiokafka's, are accepted. The
+    message of a TypeError begins with `otherwise`.
     """
     if not isinstance(tp, TopicPartition):
         if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
@@ -691,12 +642,7 @@ def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
 def check_partitions(
     partitions: Iterable[TopicPartition], otherwise: str = INSTANCES
 ) -> tuple[TopicPartition, ...]:
-    """Return partitions in the order given.
-
-    Raises:
-        TypeError: They are no list, or as `check_partition`.
-        ValueError: As `check_partition`.
-    """
+    """Return partitions in the order given."""
     if type(partitions) is not tuple and (
         not is_list(partitions) or isinstance(partitions, TopicPartition)
     ):
@@ -706,11 +652,7 @@ def check_partitions(
 
 # --- Offsets ----------------------------------------------------------------------------------
 def check_offset(offset: object) -> int:
-    """Return an offset for a seek.
-
-    Raises:
-        ValueError: It is not an int, or negative, or too large for a request.
-    """
+    """Return an offset for a seek."""
     if not _is_offset(offset):
         raise ValueError(
             "Offset must be a positive integer: it must be from 0 to 2**63 - 1, not "
@@ -724,12 +666,7 @@ def _is_offset(offset: object) -> TypeGuard[int]:
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Return the timestamps of a lookup (ms since the epoch) as integers.
-
-    Raises:
-        TypeError: It is not a dict of TopicPartition to numbers.
-        ValueError: A timestamp is negative, or too large for a request.
-    """
+    """Return the timestamps of a lookup (ms since the epoch) as integers."""
     if not isinstance(timestamps, Mapping):
         raise TypeError(
             "timestamps must be a dict of TopicPartition to milliseconds since the epoch, "
@@ -795,11 +732,7 @@ def _check_commit(value: object) -> OffsetAndMetadata:
 
 # --- Times -------------------------------------------------------------------------------------
 def seconds(timeout_ms: float, name: str = "timeout_ms") -> float:
-    """Return a timeout in seconds; infinity is a timeout without a limit.
-
-    Raises:
-        TypeError: It is no number.
-    """
+    """Return a timeout in seconds; infinity is a timeout without a limit."""
     try:
         timeout_s = float(timeout_ms / 1000)
     except OverflowError:
@@ -814,11 +747,7 @@ def seconds(timeout_ms: float, name: str = "timeout_ms") -> float:
 
 # --- Limits ------------------------------------------------------------------------------------
 def check_handler(handler: object, argument_count: int) -> None:
-    """Check that a handler is a coroutine function with this number of arguments.
-
-    Raises:
-        TypeError: It is not.
-    """
+    """Check that a handler is a coroutine function with this number of arguments."""
     if not is_async_callable(handler):
         name = getattr(handler, "__name__", "handler")
         raise TypeError(
@@ -846,11 +775,6 @@ def is_async_callable(function: object) -> bool:
 
 
 def check_hold(max_hold_ms: object) -> None:
-    """Check max_hold_ms.
-
-    Raises:
-        ValueError: It is neither None nor a number from 0 on.
-    """
     if max_hold_ms is None:
         return
     # NaN is not at least 0.
@@ -861,11 +785,6 @@ def check_hold(max_hold_ms: object) -> None:
 
 
 def check_max_records(max_records: object, name: str = "max_records") -> None:
-    """Check a limit of records.
-
-    Raises:
-        ValueError: It is neither None nor a positive int.
-    """
     if max_records is None:
         return
     if not is_int(max_records) or max_records < 1:

@@ -124,29 +124,27 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             async for record in c:
                 handle(record)
 
-    Arguments, defaults and behaviour are those of aiokafka's consumer, with the documented
-    exceptions. Auto-commit commits the records returned before the latest read, so a record that is
-    being processed during a crash is read again. Reads are `async for`, `getone`, `getmany`,
-    `poll`, `poll_arrow` and `batches`. If several tasks read, the next read of a task finishes its
-    own records.
+    Arguments, defaults and behaviour are aiokafka's, with the documented exceptions. Auto-commit
+    commits the records returned before the latest read, so a crash repeats the records that are
+    being processed. If several tasks read, the next read of a task finishes its own records.
+    Cancelling a read loses no record and delivers none twice.
 
-    Cancelling a read, for example by a timeout, loses no record and delivers none twice.
+    For type checkers a consumer is generic in the types that its deserialisers return for keys and
+    values, by default ``bytes | None``. Annotate ``AIOKafkaConsumer[object, object]`` for any
+    consumer.
 
-    Deserialisers are callables of bytes, or instances of the classes in
-    `aiokafka_lite.deserializers`. For type checkers a consumer is generic in the types that they
-    return for keys and values, by default ``bytes | None``. Annotate ``AIOKafkaConsumer[object,
-    object]`` for any consumer.
-
-    `on_bad_record` decides about a record that a deserialiser rejects, and a batch that cannot be
-    read: "raise", "skip", "raw" (`RawRecord`), or a sync or async callable. The callable receives a
-    `BadRecord` before the position passes it. See `aiokafka_lite.bad_records`.
+    All methods raise TypeError or ValueError for an invalid argument, WrongLoopError on another
+    loop or thread, and ForkedError in a forked child. Reads and requests raise IllegalStateError
+    before `start`. From `stop` on these, `seek`, `pause`, `resume` and incremental assignments
+    raise ConsumerStoppedError, as do calls that `stop` interrupts.
 
     Raises:
         RuntimeError: No event loop is running.
         ValueError: An argument's value is invalid.
-        TypeError: An argument has the wrong type, such as a deserialiser that is not callable.
-        InsecureConfigError: Credentials would be sent to another machine without TLS. In a safe
-            network, `allow_plaintext_credentials` permits it.
+        TypeError: An argument has the wrong type.
+        InsecureConfigError: Credentials would be sent to another machine without TLS, which
+            `allow_plaintext_credentials` permits in a safe network; or security_protocol does not
+            use the given ssl_context.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
 
@@ -226,7 +224,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def start(self) -> None:
         """Connect, and wait for the topics and, in a group, for the first assignment.
 
-        After a failure or a cancellation no connection is left, and `start` may be called again.
+        A failure or a cancellation leaves no connection, and `start` may be called again.
 
         Raises:
             KafkaConnectionError: No bootstrap server could be reached.
@@ -243,7 +241,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             ConsumerStoppedError: `stop` was called before the start was complete.
             ValueError: isolation_level is unknown.
             AssertionError: The consumer was started before, or on another loop (WrongLoopError).
-            ForkedError: The consumer was created in another process.
         """
         self._engine.owner.check()
         self._prepare_gets()
@@ -255,20 +252,20 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Commit all returned records (with auto-commit), leave the group and disconnect.
 
         First it waits for handlers of `run`, open blocks of `batch`, transactions that commit
-        records, and with ack_mode="explicit" for acknowledgements. It waits for four fifths of
-        `timeout` at most, and, except for handlers, no longer than a rebalance would.
+        records, and with ack_mode="explicit" for acknowledgements: four fifths of `timeout` at
+        most, and, except for handlers, no longer than a rebalance would.
 
         Returns within `timeout` seconds, even if brokers do not respond. Waiting reads raise
         ConsumerStoppedError, `getmany` returns {}, and iterations end. A second call waits for the
-        first, within its own timeout, and returns the same. In a rebalance listener that the first
-        call waits for, the second one returns without waiting.
+        first, within its own timeout, and returns the same; in a rebalance listener that the first
+        call waits for, it returns without waiting.
 
-        If it is cancelled, commits that are not complete are lost, and the group removes the member
-        when its session expires. No task and no socket is left. A second call returns the
-        uncommitted offsets.
+        A cancellation leaves no task and no socket. Commits that are not complete are lost, and the
+        group removes the member when its session expires. A second call returns the uncommitted
+        offsets.
 
-        A member either leaves the group, which reassigns its partitions at once, or stays a member
-        for a session, in which its partitions are unread. The coordinator receives (KIP-1092):
+        A member that leaves has its partitions reassigned at once. The partitions of one that stays
+        are unread for a session. The coordinator receives (KIP-1092):
 
         =======  ===================  =========================  ======================
         `leave`  meaning              classic protocol           KIP-848
@@ -287,20 +284,17 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         =======  ===================  =========================  ======================
 
         A dynamic member that stays avoids one of two rebalances if its successor starts soon. But
-        the successor joins as another member, and the partitions of the first are unread until its
-        session expires. In the classic protocol, a rebalance in this time waits for it.
+        in the classic protocol, a rebalance before its session expires waits for it.
 
         Args:
             timeout: Seconds.
-            leave: Whether to leave the group; None: see the table. A second call ignores it.
+            leave: Whether to leave the group. A second call ignores it.
 
         Returns:
             The offsets that could not be committed.
 
         Raises:
             TypeError: `timeout` is no number, or `leave` no flag. The consumer is not stopped.
-            WrongLoopError: The consumer belongs to another loop.
-            ForkedError: The consumer was created in another process.
         """
         NUMBER.check("timeout", timeout)
         FLAG.check("leave", leave, or_none=True)
@@ -366,9 +360,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> None:
         """Subscribe to topics, or to all whose names match a pattern, replacing a subscription.
 
-        Records of topics that are no longer subscribed are not returned after this call. With
-        auto-commit, those returned before are committed when the rebalance revokes their
-        partitions.
+        Records of other topics are not returned after this call. With auto-commit, those returned
+        before are committed when the rebalance revokes their partitions.
 
         Raises:
             TypeError: Neither or both of topics and pattern are given; `topics` is a str and not a
@@ -411,7 +404,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             IllegalStateError: Topics or a pattern are subscribed.
-            TypeError: A value is not a TopicPartition.
         """
         self._engine.owner.check_now()
         self._state.assign_from_user(check_partitions(partitions))
@@ -421,8 +413,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             IllegalStateError: Topics or a pattern are subscribed.
-            TypeError: A value is not a TopicPartition.
-            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
         self._state.add_from_user(check_partitions(partitions))
@@ -436,8 +426,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             IllegalStateError: A partition is not assigned, in which case no partition is removed;
                 or the partitions belong to a subscription.
-            TypeError: A value is not a TopicPartition.
-            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
         self._state.remove_from_user(check_partitions(partitions))
@@ -460,14 +448,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 covers the whole call, which then returns {}.
             max_records: By default `max_poll_records` of the constructor. If that is None, as many
                 as fit into the processor's caches, at most 2,000, which is the fastest.
-            max_records_per_partition: The most records of one partition. By default the
-                constructor's value, which by default is no limit. Partitions take turns in any
-                case.
+            max_records_per_partition: By default the constructor's value, which by default is no
+                limit. Partitions take turns in any case.
 
         Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            ValueError: A limit is not a positive int.
-            TypeError: The timeout is no number.
             KafkaError: An error precedes the next record, such as a bad record. A call raises one.
         """
         if _get_running_loop() is not self._loop:
@@ -504,20 +488,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the available records of the partitions (default: all), as aiokafka does.
 
         Without a limit it returns up to 2,000 records of each partition, fewer if they are large,
-        so that they stay in the processor's caches. The next call returns the rest at once.
-        `max_records_per_partition` is as in `poll`.
+        so that they stay in the processor's caches. `max_records_per_partition` is as in `poll`.
 
-        Revoked partitions have no records, so the result is {} after `timeout_ms`. A waiting call
-        returns {} at once when the consumer is stopped, or when a rebalance or another call removes
-        the last of its partitions.
+        Revoked partitions have no records. A waiting call returns {} at once when the consumer is
+        stopped, or when a rebalance or another call removes the last of its partitions.
 
         Raises:
-            TypeError: A value is not a TopicPartition, or the timeout is no number.
-            ConsumerStoppedError: The consumer is stopped.
-            ValueError: A limit is not a positive int.
             IllegalStateError: A partition is neither assigned nor revoked by a rebalance. After
                 `subscribe` the call waits for the assignment first.
-            KafkaError: An error precedes the next record, such as a bad record. A call raises one.
+            KafkaError: As `poll`.
         """
         # Each check here costs time in every read, so they are few.
         if _get_running_loop() is not self._loop:
@@ -557,13 +536,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Wait for the next record of the partitions (default: all), and return it.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
-            ConsumerStoppedError: The consumer is stopped, or was stopped during the call.
             IllegalStateError: A partition is neither assigned nor revoked by a rebalance, all are
                 revoked, or the last of them was removed during the call. A partition that the
                 rebalance assigns again counts as assigned. After `subscribe` the call waits for the
                 assignment first.
-            KafkaError: An error precedes the next record, such as a bad record. A call raises one.
+            KafkaError: As `poll`.
         """
         if not partitions:
             # Only the task that opened the chunk: a read of another one would finish its records.
@@ -593,7 +570,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return not (parts.membership.is_settled or parts.membership.is_called_by_listener())
 
     async def _until_assigned(self) -> None:
-        """Wait, as a part of a read, until the subscription has its assignment."""
         self._reads.enter_get()
         try:
             await self._engine.running.membership.wait_assigned()
@@ -618,20 +594,22 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 await batch.commit()
 
         Entering the block waits for records, as `poll` does. Leaving it finishes them: auto-commit
-        may commit them, and a rebalance may revoke their partitions. A rebalance that revokes them
-        earlier waits for the block, for `max_hold_ms` at most, and `await batch.revoking` returns
-        when it begins to wait. In this time it cannot make a commit in the block fail. After
-        `max_hold_ms`, `batch.commit` raises BatchRevokedError, and other members read the records
-        again.
+        may commit them, and a rebalance may revoke their partitions. A rebalance that needs them
+        earlier sets `batch.revoking`, an awaitable, and waits for the block, for `max_hold_ms` at
+        most. Until then it cannot make a commit in the block fail. After that, `batch.commit`
+        raises BatchRevokedError, and other members read the records again.
 
         A block that raises or is cancelled finishes only the records that it has committed. The
-        next read of any task returns the others again. To skip a record that always fails, catch
-        its exception in the block. A seek in the block holds. `stop` waits for the block, unless
-        the block's own task calls it, and commits no records of a block that is open after that.
+        next read of any task returns the others again, unless the block has sought. `stop` waits
+        for the block, unless the block's own task calls it, and commits no records of a block that
+        is open after that.
 
-        Several tasks may have open batches, of different partitions: no read returns records of a
-        partition in an open batch. So each partition's records stay in order. A read in a block
-        waits for other partitions.
+        No read returns records of a partition in an open batch, so several tasks may have open
+        batches, each partition's records in order. A read in a block waits for other partitions.
+
+        With ack_mode="explicit", records of the batch may be acknowledged and rejected one by one,
+        and its partitions are read on. Leaving the block acknowledges the others, and so does
+        `batch.commit`; an exception rejects them.
 
         Args:
             max_records: The most records of the batch; by default as `poll`.
@@ -640,17 +618,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 group does not remove this member.
             timeout_ms: How long to wait for the first record; None: without limit. After that, the
                 batch is empty.
-            max_records_per_partition: The most records of one partition; by default as `poll`.
-
-        With ack_mode="explicit", records of the batch may be acknowledged and rejected one by one.
-        Leaving the block acknowledges the others, and so does `batch.commit`; an exception rejects
-        them. In this mode, other records of its partitions are returned while the block is open.
-
-        Raises:
-            ValueError: A limit is not a positive int, or `max_hold_ms` is negative.
-            TypeError: The timeout is no number.
-            WrongLoopError: Another loop is running, or this is another thread.
-            ForkedError: The consumer was created in another process.
+            max_records_per_partition: As `poll`.
         """
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.delivery.batch import BatchScope
@@ -775,16 +743,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 await consumer.run(handle, concurrency=500)
 
         A record is finished when its handler returns. Auto-commit commits the first unfinished
-        offset. The finished ranges after it are stored in the commit's metadata, and the
-        partition's next owner skips them. So a crash repeats only the records that handlers were
-        processing.
+        offset, with the finished ranges after it in the commit's metadata, and the partition's next
+        owner skips those. So a crash repeats only the records that handlers were processing.
 
         The records of one key in a partition are processed one after the other, even if a rebalance
         revokes the partition and assigns it again. A rebalance waits for the running handlers of
-        the partitions that it revokes, for `rebalance_hold_ms` at most, by default four of the five
-        minutes that the group waits for this member. Then it cancels them. `stop` waits for four
-        fifths of its timeout. If `run` is cancelled, handlers are cancelled at once. A cancelled
-        handler does not finish its record.
+        the partitions that it revokes, for `rebalance_hold_ms` at most (by default four minutes),
+        and `stop` for four fifths of its timeout. After that, and at once if `run` is cancelled,
+        handlers are cancelled. A cancelled handler does not finish its record.
 
         While it is active, other reads raise IllegalStateError, and `max_poll_interval_ms` does not
         apply.
@@ -815,14 +781,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 use the producer elsewhere until `run` returns.
 
         Raises:
-            TypeError: The handler is not a coroutine function with these arguments; another
-                argument has the wrong type; or a key is not hashable, with order="key".
-            ValueError: An argument's value is invalid.
-            IllegalStateError: `run` is already active, or the consumer or the producer is not
-                started.
+            TypeError: The handler is not a coroutine function with these arguments; or a key is not
+                hashable, with order="key".
+            IllegalStateError: `run` is already active, or the producer is not started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
                 consumer no group_id.
-            ConsumerStoppedError: The consumer is stopped.
             KafkaError: A read failed, or a transaction failed permanently. It is raised after the
                 running handlers have returned, as is an error of a handler.
         """
@@ -933,9 +896,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Its rows are of one or several partitions, in order per partition. The batch has as many as
         can be decoded in about half a millisecond: at most `max_rows`, and at most 16 MiB of keys,
-        values and headers unless one row is larger. For positions and commits, rows count as
-        returned records, so calls of `poll` and `poll_arrow` may be mixed. The first call imports
-        pyarrow.
+        values and headers unless one row is larger. Rows count as returned records, so calls of
+        `poll` and `poll_arrow` may be mixed. The first call imports pyarrow.
 
         Args:
             timeout_ms: How long to wait for the first row; None: without limit. After that, the
@@ -944,13 +906,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             schema: The columns, from those that docs/arrow.md lists. By default all.
 
         Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            KafkaError: An error precedes the next row, such as a bad batch. A call raises one.
+            KafkaError: As `poll`.
             ModuleNotFoundError: pyarrow is not installed: install aiokafka-lite[arrow].
             IllegalStateError: The consumer has deserialisers.
-            TypeError: The timeout is no number.
-            ValueError: `max_rows` is not a positive int; or the schema has an unknown column, or a
-                type that is not supported.
+            ValueError: The schema has an unknown column, or a type that is not supported.
         """
         self._engine.owner.check()
         check_max_records(max_rows, "max_rows")
@@ -970,10 +929,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         The iteration ends when the consumer is stopped. It raises the errors of `poll_arrow`, and
         may be continued afterwards, with the same iterator or another.
-
-        Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            KafkaError, ModuleNotFoundError, ValueError: As `poll_arrow`.
         """
         self._engine.owner.check_now()
         check_max_records(max_rows, "max_rows")
@@ -1006,7 +961,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:
-        """Apply wrappers of `getone` and `getmany` to the other reads."""
         wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
         self._wrapped_poll = wrap_as_getmany(self._poll, type(self))
         self._wrapped_take = wrap_as_getmany(self._take_batch, type(self))
@@ -1021,10 +975,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def _next_record(self) -> Record:
         """Wait for the next record, or for the end of the iteration.
 
+        Too large records are skipped, as in aiokafka, unless on_bad_record is a callable.
+
         Raises:
             StopAsyncIteration: The consumer is stopped.
-            KafkaError: As `getone`. But too large records are skipped, as in aiokafka, unless
-                on_bad_record is a callable, which decides.
         """
         if _get_running_loop() is not self._loop:
             raise self._engine.owner.refusal()
@@ -1053,14 +1007,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Buffered records and those of requests in flight are dropped. Auto-commit counts the records
         of the latest read, and the records that the seek skips, as finished only after the next
         read. A seek during a rebalance holds if the new assignment includes the partition, as do
-        `seek_to_beginning`, `seek_to_end` and `seek_to_committed`. If another member gets the
-        partition, that one starts at the committed offset.
+        the other seeks. If another member gets the partition, that one starts at the committed
+        offset.
 
         Raises:
-            ValueError: The offset is not an int, or negative.
-            TypeError: `partition` is not a TopicPartition.
             IllegalStateError: The partition is not assigned.
-            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
         offset = check_offset(offset)
@@ -1073,7 +1024,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             False if the offsets were not found within request_timeout_ms. The lookup continues.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
             IllegalStateError: A partition is not assigned.
         """
         return await self._reset(partitions, EARLIEST_TIMESTAMP)
@@ -1110,7 +1060,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             The committed offset of each partition; None: no offset is committed.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
             IllegalStateError: A partition is not assigned.
             IllegalOperation: The consumer has no group.
         """
@@ -1138,14 +1087,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> int | dict[TopicPartition, int]:
         """Return the offset of the next record to be returned; wait until it is known.
 
-        Cancelling it changes no position.
-
         Args:
             partition: If it is the only one, the result is its offset, as in aiokafka.
             others: With further partitions, the result is a dict of positions at one moment.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
             IllegalStateError: A partition is not assigned, or was revoked during the call.
             KafkaTimeoutError: Not all positions were found within request_timeout_ms.
             KafkaError: A position cannot be found.
@@ -1195,7 +1141,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 offset to commit it anyway.
             FencedInstanceIdError: Another consumer with this `group_instance_id` has replaced this
                 one permanently.
-            ValueError, TypeError: `offsets` has another shape.
             KafkaError: The broker rejected the commit, or could not be reached in time.
         """
         self._engine.owner.check()
@@ -1212,9 +1157,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         During a transaction `commit()` stops before its first record. Partitions whose position is
         not known yet are omitted.
-
-        Raises:
-            WrongLoopError: The call is not on the consumer's event loop.
         """
         self._engine.owner.check_now()
         return self._engine.finished.handed_out_offsets()
@@ -1227,8 +1169,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             IllegalOperation: The consumer has no group.
             CommitFailedError: The partitions are lost: the group has removed this member.
-            ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: The consumer was not started.
         """
         self._engine.owner.check_now()
         self._require_group()
@@ -1243,8 +1183,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             IllegalOperation: The consumer has no group; or `run` is active, and the caller is not
                 one of its handlers.
-            ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: The consumer was not started.
         """
         self._engine.owner.check_now()
         self._require_group()
@@ -1291,7 +1229,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             IllegalOperation: The consumer has no group.
-            TypeError: A value is not a TopicPartition.
             KafkaError: The coordinator rejected the request, or could not be reached in time.
         """
         self._engine.owner.check()
@@ -1317,14 +1254,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def pause(self, *partitions: TopicPartition) -> None:
         """Stop fetching and returning records of the partitions; buffered records are kept.
 
-        A partition that a rebalance revokes and assigns again is no longer paused, as with Java's
-        client: pause it in `on_partitions_assigned`. An eager rebalance revokes all partitions. A
-        pause that begins during the rebalance holds.
+        A partition that a rebalance revokes and assigns again is no longer paused, as in Java:
+        pause it in `on_partitions_assigned`. An eager rebalance revokes all partitions. A pause
+        that begins during the rebalance holds.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
             IllegalStateError: A partition is not assigned.
-            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
         for tp in check_partitions(partitions, NAMED_TUPLES):
@@ -1337,7 +1272,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._state.resume(self._state.partition(tp))
 
     def _check_change(self) -> None:
-        """Check that assignment and positions may be changed: on this loop, and before `stop`."""
         self._engine.owner.check_now()
         self._engine.life.raise_if_over()
 
@@ -1360,20 +1294,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the last stable offset of the latest response, at either isolation level.
 
         Records from there on may belong to open transactions. None before the first response, and
-        with brokers before Kafka 0.11.
-
-        Raises:
-            AssertionError: The partition is not assigned.
+        with brokers before Kafka 0.11. Raises as `highwater`.
         """
         return self._assigned(partition).last_stable_offset
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
         """Return the time of the latest fetch response for the partition, in ms since the epoch.
 
-        None before the first response.
-
-        Raises:
-            AssertionError: The partition is not assigned.
+        None before the first response. Raises as `highwater`.
         """
         answered_at = self._assigned(partition).last_fetch_at
         if answered_at is None:
@@ -1393,7 +1321,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the first offset of each partition, assigned or not.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
             UnknownTopicOrPartitionError: A topic exists, and has no such partition.
             KafkaTimeoutError: Not all were found within request_timeout_ms. The message has the
                 missing partitions, and the node that has not responded.
@@ -1403,7 +1330,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets after the last records; with read_committed, the last stable offsets.
 
-        Raises as `beginning_offsets` does.
+        Raises as `beginning_offsets`.
         """
         return await self._bounds(partitions, LATEST_TIMESTAMP)
 
@@ -1420,13 +1347,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return each partition's first record at or after a timestamp (ms since the epoch).
 
-        None for a partition without such a record.
-
-        Raises:
-            TypeError: `timestamps` is not a dict of TopicPartition to numbers.
-            ValueError: A timestamp is negative.
-            UnknownTopicOrPartitionError: A topic exists, and has no such partition.
-            KafkaTimeoutError: Not all offsets were found within request_timeout_ms.
+        None for a partition without such a record. Raises as `beginning_offsets`.
         """
         self._engine.owner.check()
         wanted = check_timestamps(timestamps)
@@ -1478,11 +1399,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         }
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None if the metadata do not have it.
-
-        Raises:
-            TypeError: The topic's name is no str.
-        """
+        """Return the partition numbers of a topic; None if the metadata do not have it."""
         check_text("a topic's name", topic)
         partitions = self._engine.running.cluster.view.partitions_for_topic(topic)
         return None if partitions is None else set(partitions)
@@ -1503,11 +1420,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Args:
             max_buffered: The most events that wait for this iterator. Above that, the oldest are
                 dropped, and an event `EventsDropped` counts them.
-
-        Raises:
-            ValueError: `max_buffered` is not a positive int.
-            WrongLoopError: Another loop is running, or this is another thread.
-            ForkedError: The consumer was created in another process.
         """
         self._engine.owner.check_now()
         return self._events.subscribe(max_buffered)
@@ -1515,14 +1427,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def health(self) -> Health:
         """Return a verdict on the consumer, with reasons and advice.
 
-        Works at any time, even before `start` and after `stop`. It sends no request and takes some
-        microseconds for each partition that is not being fetched, less for the others, so a probe
-        may call it often. From another thread, use `loop.call_soon_threadsafe` or
-        `asyncio.run_coroutine_threadsafe`.
-
-        Raises:
-            WrongLoopError: Another loop is running, or this is another thread.
-            ForkedError: The consumer was created in another process.
+        Works at any time, even before `start` and after `stop`, without a request. It takes some
+        microseconds for each partition that is not being fetched, so a probe may call it often.
+        From another thread, use `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
         """
         from aiokafka_lite.consumer.monitoring.health import examine
 
@@ -1534,12 +1441,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return a sentence that explains why a partition returns no records.
 
         While `run` is active, a second sentence names the record that delays the partition's
-        commit. Works at any time and for any partition, assigned or not. It sends no request.
-
-        Raises:
-            TypeError: The value is not a TopicPartition.
-            WrongLoopError: Another loop is running, or this is another thread.
-            ForkedError: The consumer was created in another process.
+        commit. Works at any time and for any partition, assigned or not, without a request.
         """
         from aiokafka_lite.consumer.monitoring.diagnosis import explain
 
@@ -1553,10 +1455,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Names that end in _total count since the consumer was created; docs/monitoring.md lists all.
         "partitions" and "nodes" are lists of dicts. After `stop` the counters keep their values.
-
-        Raises:
-            WrongLoopError: Another loop is running, or this is another thread.
-            ForkedError: The consumer was created in another process.
         """
         from aiokafka_lite.consumer.monitoring.metrics import measure
 

@@ -1,27 +1,26 @@
-"""The life of a consumer: its stages, its start, its stop, and what it died of.
+"""The stages of a consumer, its start, its stop, and the error that ended it.
 
 ::
 
     NEW ──> STARTING ──> RUNNING ──> STOPPING ──> STOPPED
-     ^          │  └──> DEAD <─┘        ^         (on the way, FINISHING)
+     ^          │  └──> DEAD <─┘        ^         (FINISHING precedes STOPPING)
      └─ UNDOING <─┘                     └── from every stage before
 
-    NEW        made, or a start of it failed and left nothing behind
+    NEW        created, or a start has failed and left nothing behind
     STARTING   `start` connects, looks topics up and joins the group
     RUNNING    `start` has returned
-    DEAD       a background task died of an error, which every get raises until the stop
-    FINISHING  `stop` waits for records being processed: by handlers of `run`, in blocks of `batch`,
-               or not acknowledged yet. Reads return nothing, everything else goes on
+    DEAD       a background task has failed; every read raises its error until the stop
+    FINISHING  `stop` waits for records in handlers of `run`, in blocks of `batch`, or not
+               acknowledged yet. Reads return no records, everything else continues
     UNDOING    a start failed or was cancelled: its parts are being stopped
     STOPPING   `stop` commits, leaves the group and disconnects
-    STOPPED    for good
-    ABANDONED  nobody stopped it, and nobody holds it any more; everything is given up
+    STOPPED    permanently
+    ABANDONED  the consumer was garbage-collected without `stop`
 
-`MOVES` says which stages may follow a stage, and `Engine` alone moves. Between STARTING and DEAD
-there are parts that talk to brokers (parts.py); everything else is there from the beginning.
+`MOVES` lists the legal changes, and only `Engine` makes them. From STARTING to DEAD there are parts
+that talk to brokers (parts.py); everything else exists from the beginning.
 
-The engine does not know the consumer that drives it, so that a consumer that was forgotten can
-be collected and say so.
+The engine has no reference to its consumer, so that a forgotten consumer can be collected and warn.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ WORK_SHARE: Final = 0.8
 
 
 class Stage(enum.Enum):
-    """Where a consumer is in its life; the module's docstring says what each means."""
+    """The table is in the module's docstring."""
 
     NEW = "not started"
     STARTING = "starting"
@@ -138,10 +137,7 @@ def _in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str
 
 
 class Life:
-    """The stage of one consumer, and how it came to it.
-
-    Tells the gate, so that what the gets raise fits the stage.
-    """
+    """The stage of one consumer and its causes; the gate raises errors that fit the stage."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -156,20 +152,13 @@ class Life:
 
     @property
     def stage(self) -> Stage:
-        """Where the consumer is in its life."""
         return self._stage
 
     @property
     def is_over(self) -> bool:
-        """Whether it is stopped, is being stopped, or is given up."""
         return self._stage in OVER
 
     def enter(self, stage: Stage) -> None:
-        """Go to another stage.
-
-        Raises:
-            AssertionError: The table has no such move.
-        """
         if stage not in MOVES[self._stage]:
             raise AssertionError(
                 f"a consumer cannot change its stage from {self._stage.name} to {stage.name}"
@@ -183,41 +172,30 @@ class Life:
             self._gate.refuse(_not_started)
 
     def refuse_gets(self) -> None:
-        """Let gets raise that the consumer is stopped; the stop waits for the application."""
+        """Let reads raise ConsumerStoppedError while `stop` waits for the application."""
         self._gate.refuse(_stopped)
 
     @property
     def has_failed_to_start(self) -> bool:
-        """Whether its start came to nothing, and nothing has to be stopped."""
+        """Whether its start has failed and left nothing to stop."""
         return self.was_tried and self._stage is Stage.NEW
 
     def raise_if_over(self) -> None:
-        """Refuse what cannot be done any more.
-
-        Raises:
-            ConsumerStoppedError: The consumer is stopped.
-        """
         if self._stage in OVER:
             raise _stopped()
 
     def refusal(self) -> Exception:
-        """Return what to raise where there are no parts."""
+        """Return the error for a call that needs parts."""
         return _stopped() if self._stage in OVER else _not_started()
 
 
 class Engine:
-    """What a consumer has from its making on, and its start and stop.
+    """A consumer without its public methods: its state, its start and its stop.
 
     Args:
-        config: The settings, without what is called for each record.
-        state: What the consumer subscribes and assigns.
-        reads: Of its records.
-        gate: Of its gets.
-        events: Where its parts tell what happens.
-        observers: Told of changes of the state.
-        delivery: What is called for each record; held by the consumer.
+        config: The settings, without the callables that are called for each record.
+        delivery: Those callables; only the consumer keeps them alive.
         probe: Measures how late the event loop is, from start to stop.
-        rng: For delays.
     """
 
     def __init__(
@@ -275,7 +253,6 @@ class Engine:
         self.uncommitted: Offsets = {}
 
     def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
-        """Make what takes records out of the buffer, and what is read one by one."""
         state, reads, buffer = self.state, self.reads, self.buffer
         gate, observers = self.gate, self.observers
         if self.config.ack_mode != "explicit":
@@ -294,8 +271,7 @@ class Engine:
 
         Raises:
             IllegalOperation: The consumer has no group.
-            ConsumerStoppedError: It is stopped.
-            IllegalStateError: It was not started.
+            ConsumerStoppedError, IllegalStateError: It is stopped, or not started.
         """
         # Imported where they are used: most consumers have no use for them.
         from aiokafka_lite.consumer.commits.commits import Commits
@@ -339,7 +315,6 @@ class Engine:
     def on_reachability(
         self, node_id: int, address: str, error: KafkaError | None, down_s: float
     ) -> None:
-        """Tell that a broker cannot be reached any more, or can again."""
         from aiokafka_lite.consumer.events.kinds import BrokerDown, BrokerUp
 
         self.events.publish(
@@ -349,7 +324,7 @@ class Engine:
         )
 
     def on_failure(self, error: BaseException) -> None:
-        """Note that a task died; from now on every get raises what it died of."""
+        """Note that a task failed: every read raises its error."""
         from aiokafka_lite.consumer.events.kinds import TaskFailed
 
         scopes = () if self.parts is None else self.parts.scopes
@@ -361,7 +336,6 @@ class Engine:
             self.gate.die(error)
 
     def on_restart(self, name: str, error: KafkaError) -> None:
-        """Tell that a task failed by what may pass, and is tried again."""
         from aiokafka_lite.consumer.events.kinds import TaskRestarted
 
         self.events.publish(TaskRestarted(name, error))
@@ -372,8 +346,7 @@ class Engine:
         """The parts that exist between start and stop.
 
         Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: It was not started.
+            ConsumerStoppedError, IllegalStateError: The consumer is stopped, or not started.
         """
         if self.current is None:
             raise self.life.refusal()
@@ -381,12 +354,7 @@ class Engine:
 
     @contextmanager
     def until_stopped(self) -> Iterator[Running]:
-        """Use the parts for a call that waits for brokers; the stop ends its wait.
-
-        Raises:
-            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
-            IllegalStateError: It was not started.
-        """
+        """Use the parts for a call that waits for brokers; raises as `running`, even later."""
         try:
             yield self.running
         except KafkaError as error:
@@ -395,12 +363,11 @@ class Engine:
             raise ConsumerStoppedError("the consumer was stopped during the call") from error
 
     async def commit(self, offsets: object) -> None:
-        """Commit, also while a stop is under way, until the member leaves its group.
+        """Commit, also during a stop, until the member leaves its group.
 
         Raises:
-            CommitFailedError: The consumer is stopped, or was so before the commit succeeded.
-            IllegalStateError: It was not started.
-            KafkaError: As from Commits.commit.
+            CommitFailedError: The consumer was stopped before the commit succeeded.
+            KafkaError: As Commits.commit.
         """
         parts = self.parts if self.life.stage is Stage.STOPPING else self.current
         if parts is None:
@@ -427,14 +394,7 @@ class Engine:
 
     # --- Start ----------------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect, look the topics up, join the group; all is undone if that fails.
-
-        Raises:
-            KafkaConnectionError: No bootstrap server answered; names each and why.
-            UnknownTopicOrPartitionError: A topic did not appear within the request timeout.
-            TopicAuthorizationFailedError, InvalidTopicError: A topic cannot be read at all.
-            KafkaError: The group refused the member.
-        """
+        """Connect, look the topics up and join the group; a failure undoes it all."""
         while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
             await self._parts_ended.wait()  # of an attempt that was cancelled, say
         if self.life.stage is not Stage.NEW:
@@ -471,7 +431,7 @@ class Engine:
             self._enter(Stage.RUNNING)
 
     async def _undo(self) -> None:
-        """Stop the parts of a start that has come to nothing, unless a stop does."""
+        """Stop the parts of a failed start, unless a stop does."""
         if self.life.stage not in WITH_PARTS:
             return
         self._enter(Stage.UNDOING)
@@ -484,12 +444,7 @@ class Engine:
                 self._enter(Stage.NEW)
 
     async def _wait_for_topics(self, cluster: Cluster) -> None:
-        """Wait until metadata has every subscribed topic (brokers may be creating them).
-
-        Raises:
-            UnknownTopicOrPartitionError: One is not there when the request timeout is over.
-            KafkaError: One cannot be read at all: it may not be, or its name is not allowed.
-        """
+        """Wait until metadata has every subscribed topic (brokers may be creating them)."""
         deadline = self._loop.time() + self.config.request_timeout_s
         backoff = Backoff(FIRST_TOPIC_RETRY_S, LONGEST_BACKOFF_S, self._rng)
         missing = sorted(self.state.subscription or ())
@@ -520,18 +475,15 @@ class Engine:
     async def stop(
         self, timeout_s: float, *, is_clean: bool, leaves: bool | None = None
     ) -> Offsets:
-        """Stop everything in order, within the timeout; always returns.
-
-        A second call waits for the first, and returns the same.
+        """Stop everything in order, within the timeout. Later calls wait for the first.
 
         Args:
-            timeout_s: How long it may take.
-            is_clean: Commit all that was handed out; otherwise what the latest get handed out is
-                left out.
-            leaves: Whether the member gives its place in the group up; see Membership.leave.
+            timeout_s: The limit.
+            is_clean: Commit all returned records; otherwise without those of the latest read.
+            leaves: Whether the member leaves its group; see Membership.leave.
 
         Returns:
-            Offsets that should have been committed and could not be.
+            Offsets that could not be committed.
         """
         if self.life.stage in (Stage.FINISHING, Stage.STOPPING, Stage.STOPPED):
             return await self._await_stop(timeout_s)
@@ -553,7 +505,7 @@ class Engine:
         return self.uncommitted
 
     async def _finish_works(self, until: float) -> None:
-        """Return nothing more, and wait for what the application works on, until a loop time."""
+        """Return no more records, and wait for those being processed, until a loop time."""
         processing = self.reads.processing
         if processing is None or not processing.is_always_asking:  # otherwise that asks no more
             self.life.refuse_gets()
@@ -624,7 +576,7 @@ class Engine:
     async def _end_parts(
         self, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> None:
-        """Stop the parts; `uncommitted` says then which of `offsets` could not be committed."""
+        """Stop the parts, and set `uncommitted` to those of `offsets` that are not committed."""
         self.probe.stop()
         parts = self.parts
         if parts is None:
@@ -650,7 +602,7 @@ class Engine:
             log.warning("stop() returns before the cancelled start() has closed its connections")
 
     async def _await_stop(self, timeout_s: float) -> Offsets:
-        """Wait for the stop that is under way, unless that waits for a listener that calls this."""
+        """Wait for the stop in progress, except in a listener that it waits for."""
         if not self._is_called_by_listener():
             try:
                 async with timeout(timeout_s):
@@ -663,9 +615,9 @@ class Engine:
         return self.parts is not None and self.parts.membership.is_called_by_listener()
 
     def abandon(self) -> None:
-        """Give everything up, as nobody holds the consumer any more; may be called by any thread.
+        """Shut down a consumer that was garbage-collected; any thread may call it.
 
-        Nothing is committed: nobody knows how far the application got with what it was handed.
+        Nothing is committed: how far the application got is unknown.
         """
         try:
             # Not at once: whatever runs, on whichever thread, may be this consumer's own code.

@@ -1,16 +1,15 @@
-"""The parts of a consumer between start and stop: what needs brokers, and the tasks.
+"""The parts of a consumer between start and stop: everything that needs brokers, and the tasks.
 
-Imported by the first start. Tasks, each in the scope of its kind, so that they can be stopped in
-this order:
+Imported by the first start. The scopes of the tasks, in the order in which they are stopped:
 
     fetch        one per leader (fetching/)
     positions    the position resolver (positions/)
     group        group, heartbeat, listener, auto-commit (membership/, commits/)
     cluster      metadata refresh, connections (client/)
 
-An orderly stop gives each step what is left of the time, and no step keeps the next ones from
-running. Whatever becomes of it, at its end every task is cancelled and every socket closed: that
-is done without an await, so no cancellation can come in between.
+Each step of a stop has the time that is left, and a step that fails or hangs does not prevent the
+next ones. At the end every task is cancelled and every socket closed, without an await, so that no
+cancellation can interfere.
 """
 
 from __future__ import annotations
@@ -63,8 +62,6 @@ T = TypeVar("T")
 
 
 class Scopes(NamedTuple):
-    """The tasks of a consumer by their kind, in the order in which they are stopped."""
-
     fetching: TaskScope
     positions: TaskScope
     grouping: TaskScope
@@ -73,14 +70,11 @@ class Scopes(NamedTuple):
 
 @cache
 def tell_of_plain_decoder() -> None:
-    """Log that records will be decoded slowly, if so: once in a process."""
     if not COMPILED:
         log.warning("%s", PLAIN_DECODER_NOTE)
 
 
 class Running:
-    """The parts between start and stop, with the scopes of their tasks."""
-
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         tell_of_plain_decoder()
         config, state = engine.config, engine.state
@@ -198,7 +192,7 @@ class Running:
         return commits, make_membership(around)
 
     def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
-        """Return what makes the connections of a thread that heartbeats; None: there is none."""
+        """Return the function that opens connections for the heartbeat thread; None: no thread."""
         if not config.heartbeat_thread:
             return None
         # Imported now: a loop that is blocked in an import would keep the thread waiting.
@@ -218,14 +212,10 @@ class Running:
         return open_cluster
 
     def watch_topics(self) -> None:
-        """Make metadata cover what is subscribed and assigned."""
         watch_topics(self._state, self.cluster)
 
     async def connect(self) -> None:
-        """Find the cluster, and with it the coordinator, if the group is needed at once.
-
-        Raises: as Cluster.start.
-        """
+        """Find the cluster, and also the coordinator, if the group is needed at once."""
         config, state = self._config, self._state
         is_needed = is_subscribed(state) or state.assignment
         await self.cluster.start(group_id=config.group_id if is_needed else None)
@@ -242,13 +232,10 @@ class Running:
 
     # --- Stop -----------------------------------------------------------------------------
     async def stop(self, deadline: float, offsets: Offsets, leaves: bool | None = None) -> Offsets:
-        """Stop everything in order, each step within what is left of the time; always returns.
+        """Stop everything in order, within the deadline; always returns the uncommitted offsets.
 
-        When it is cancelled, nothing more is committed and the group is not told, but no task and
-        no socket is left.
-
-        Returns:
-            Those of `offsets` that could not be committed.
+        A cancellation leaves no task and no socket, but commits nothing more and does not leave the
+        group.
         """
         try:
             return await self._stop_in_order(deadline, offsets, leaves)
@@ -260,16 +247,17 @@ class Running:
             self._abort()
 
     def give_up(self) -> None:
-        """Stop all tasks and close all sockets at once, for a consumer that nobody holds.
+        """Stop all tasks and close all sockets at once, for a consumer that was garbage-collected.
 
-        Nothing is committed or waited for; the group hears of it if it can be told.
+        Nothing is committed or waited for. A request to leave the group is sent if that is
+        possible.
         """
         self.sources.close()
         self.membership.leave_nowait("the consumer was garbage-collected without stop()")
         self._abort()
 
     def bury(self) -> None:
-        """Do the same where the event loop is closed, so that nothing can run any more."""
+        """Do the same after the event loop was closed."""
         for scope in self.scopes:
             scope.bury_all()
         self.cluster.pool.hang_up()
@@ -295,7 +283,6 @@ class Running:
         return self.commits.left_to_commit(offsets) if uncommitted is None else uncommitted
 
     async def _end(self, deadline: float) -> None:
-        """Wait until tasks have ended and sockets are closed."""
         for scope in (self.scopes.fetching, self.scopes.positions, self.scopes.grouping):
             await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
         await _bounded(self.cluster.close(), deadline, "close connections")
@@ -303,11 +290,10 @@ class Running:
 
 
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:
-    """Return as whom an attempt to start that came to nothing asked to be let in.
+    """Return the member id of an earlier attempt to start that failed; "" without one.
 
-    It may have been: an answer that nobody waited for says so. Then the next attempt takes the
-    member's place, instead of waiting until its session is over. By the classic protocol everybody
-    would wait for it: each rebalance waits for all members.
+    The group may have that member: the response was perhaps lost. A new attempt takes its place, so
+    that no rebalance of the classic protocol waits for its session to expire.
     """
     status = None if before is None else before.membership.status
     if before is None or status is None:
@@ -320,7 +306,7 @@ def _known_as(config: ConsumerConfig, before: Running | None) -> str:
 
 
 async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
-    """Run a step, which may neither hang nor keep the next ones from running."""
+    """Run a step, which may neither hang nor prevent the next ones."""
     loop = asyncio.get_running_loop()
     try:
         async with timeout_at(max(deadline, loop.time() + LEAST_STEP_S)):
@@ -333,16 +319,14 @@ async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
 
 
 def max_frame_bytes(config: ConsumerConfig) -> int:
-    """Return how long an answer may be."""
     records = max(config.fetch_max_bytes, config.max_partition_fetch_bytes)
     return max(DEFAULT_MAX_FRAME_BYTES, records + FRAME_OVERHEAD_BYTES)
 
 
 class Credentials:
-    """What proves to brokers who we are; nothing where nobody asks.
+    """The SASL mechanism of a consumer's connections; None without SASL.
 
-    A provider of tokens belongs to the event loop. A thread gets the token that the loop's
-    connections had last.
+    A provider of tokens belongs to the event loop, so a thread uses the latest token of the loop.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -356,7 +340,6 @@ class Credentials:
         self.of_loop = self._config.mechanism(provider)
 
     def of_thread(self) -> Mechanism | None:
-        """Return the same for a thread."""
         if self._tokens is None:
             return self.of_loop
         from aiokafka_lite.client.latest_token import LatestToken

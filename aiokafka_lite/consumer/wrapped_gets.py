@@ -1,9 +1,8 @@
-"""Gets that somebody has wrapped: an instrumentation that makes a span of each record, say.
+"""Applies wrappers of `getone` and `getmany`, as instrumentation sets them, to the other reads.
 
-What it does has to happen whichever way the application reads. So `async for` and `anext` go by a
-`getone` that is another one than the class had at first, as aiokafka's do; what is wrapped around
-`getmany` is wrapped around `poll`; and what is around aiokafka's gets, put there by who knows of no
-other consumer, is put around this package's as well. The latter two are looked for by `start`.
+If the class's `getone` was replaced, `async for` calls it, as aiokafka's consumer does. Wrappers of
+`getmany` are also put around `poll`. Wrappers that were set on aiokafka's consumer are put around
+this package's. `start` looks for the last two.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
 
 def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
-    """Whether to iterate over a consumer by its `getone`.
+    """Whether to iterate over a consumer by its `getone`: it was replaced, but not ``__anext__``.
 
-    That is, where it is another one than the class had at first, and nobody has replaced
-    ``__anext__`` as well: who did sees each record there, and would see it twice.
+    A wrapper of both would see each record twice.
     """
     kind = type(consumer)
     is_replaced = {name: getattr(kind, name) is not value for name, value in original.items()}
@@ -36,10 +34,7 @@ def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
 
 
 def wrap_as_aiokafkas(consumer: object, ours: type, original: Mapping[str, object]) -> None:
-    """Put around a consumer's gets what is around those of aiokafka's consumer, if that is another.
-
-    Not where there is something around ours already.
-    """
+    """Put aiokafka's wrappers around a consumer's reads that have no wrapper yet."""
     theirs = _aiokafkas(type(consumer))
     if theirs is None:
         return
@@ -52,11 +47,7 @@ def wrap_as_aiokafkas(consumer: object, ours: type, original: Mapping[str, objec
 
 
 def wrap_as_getmany(poll: Get, kind: type) -> Get | None:
-    """Put around `poll` what is around `getmany`, of the consumer's class or else of aiokafka's.
-
-    Returns:
-        None where there is nothing.
-    """
+    """Put around `poll` the wrappers of `getmany`: of the consumer's class, or else aiokafka's."""
     wrapped_kinds = [each for each in kind.__mro__ if is_wrapped(vars(each).get("getmany"))]
     of = wrapped_kinds[0] if wrapped_kinds else _aiokafkas(kind)
     wrapped = poll if of is None else wrapped_alike(poll, of, "getmany")
@@ -64,24 +55,23 @@ def wrap_as_getmany(poll: Get, kind: type) -> Get | None:
 
 
 def _aiokafkas(kind: type) -> type | None:
-    """Return aiokafka's consumer, if it was imported and a consumer's class is not derived from it.
+    """Return aiokafka's consumer, if it was imported and is not a base of this consumer's class.
 
-    That is this package's with aiokafka's defaults, if `as_aiokafka.install()` was called.
+    It is a base after `as_aiokafka.install()`.
     """
     theirs = getattr(sys.modules.get("aiokafka"), "AIOKafkaConsumer", None)
     return theirs if isinstance(theirs, type) and theirs not in kind.__mro__ else None
 
 
 def is_wrapped(method: object) -> bool:
-    """Whether something is around a method."""
     return hasattr(method, "__wrapped__")
 
 
 def wrapped_alike(get: Get, kind: type, name: str) -> Get:
-    """Put around a bound method what is around a method of a class, for as long as it is.
+    """Put the wrappers of a class's method around a bound method, for as long as they are there.
 
-    Only what the package wrapt has made can be put elsewhere, as nearly all who instrument Python
-    use it; of anything else there is a line in the log.
+    Only wrappers of the package wrapt can be moved. Nearly all instrumentation uses it; for others,
+    a warning is logged.
     """
     outermost = vars(kind).get(name)
 

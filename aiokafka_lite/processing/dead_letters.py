@@ -2,8 +2,8 @@
 
 Key, value and headers do not change. Headers are added with the names of share groups' dead letters
 in Kafka's brokers (KIP-1191, ShareGroupDLQStateManager), and further ones with the exception's
-class and the record's timestamp. A replay removes them. If a replayed record fails again, its
-letter has the headers of the last failure only.
+class and the record's timestamp. A replay removes them, so a letter has the headers of the last
+failure only.
 
 A letter's timestamp is the time of writing. With the record's timestamp, the topic's retention
 would delete letters of old records at once.
@@ -268,11 +268,7 @@ class DeadLetters:
     async def _write_less(
         self, writer: Writer, dead: DeadRecord, letter: Letter, error: Exception
     ) -> None:
-        """Apply `too_large` to a record whose letter is too large.
-
-        Raises:
-            KafkaError: No letter was written, or the result is unknown.
-        """
+        """Apply `too_large` to a record whose letter is too large."""
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"
         if self._too_large == "drop":

@@ -42,39 +42,29 @@ class Writer(Protocol):
     async def open(self) -> None:
         """Connect; a failure leaves no connection behind."""
 
-    async def count_partitions(self, topic: str) -> int:
-        """Return a topic's number of partitions."""
+    async def count_partitions(self, topic: str) -> int: ...
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
         """Write a record, and return when it is permanently written."""
 
-    async def close(self) -> None:
-        """Disconnect."""
+    async def close(self) -> None: ...
 
 
 class PlainWriter:
-    """Writes each letter on its own.
-
-    Args:
-        make: Creates a producer.
-        given: Replaces it, and stays started.
-    """
+    """Writes each letter on its own; a given producer stays started."""
 
     def __init__(self, make: NewProducer, given: AIOKafkaProducer | None) -> None:
         self._producer = make() if given is None else given
         self._is_own = given is None
 
     async def open(self) -> None:
-        """Start a producer unless one was given."""
         if self._is_own:
             await self._producer.start()
 
     async def count_partitions(self, topic: str) -> int:
-        """Return a topic's number of partitions."""
         return len(await self._producer.partitions_for(topic))
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
-        """Send a letter, and wait for its acknowledgement."""
         await self._producer.send_and_wait(
             letter.topic,
             letter.value,
@@ -84,7 +74,6 @@ class PlainWriter:
         )
 
     async def close(self) -> None:
-        """Stop the producer unless it was given."""
         if self._is_own:
             await self._producer.stop()
 
@@ -100,7 +89,6 @@ class OwnProducer:
         self._lease: ProducerLease | None = None
 
     async def lend(self) -> ProducerLease:
-        """Return the producer; start one if necessary."""
         if self._lease is None:
             producer = self._make()
             await producer.start()
@@ -109,7 +97,6 @@ class OwnProducer:
         return self._lease
 
     async def dismiss(self) -> None:
-        """Stop it."""
         producer, self._producer, self._lease = self._producer, None, None
         if producer is not None:
             await producer.stop()
@@ -119,8 +106,7 @@ class OutboxWriter:
     """Writes letters in an outbox's transactions, each with the offset of its record.
 
     Args:
-        outbox: The outbox.
-        is_own: Whether it is only for letters, and opened and closed here.
+        is_own: Whether the outbox is only for letters, and opened and closed here.
     """
 
     def __init__(self, outbox: Outbox, *, is_own: bool) -> None:
@@ -128,16 +114,13 @@ class OutboxWriter:
         self._is_own = is_own
 
     async def open(self) -> None:
-        """Open the outbox if it is the writer's own."""
         if self._is_own:
             await self._outbox.open()
 
     async def count_partitions(self, topic: str) -> int:
-        """Return a topic's number of partitions."""
         return await (await self._outbox.lease()).count_partitions(topic)
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
-        """Add a letter to the next transaction, and wait for its commit."""
         if dead.job is None:
             raise IllegalStateError(
                 "dead letters can be written in transactions only for records that consumer.run() "
@@ -149,6 +132,5 @@ class OutboxWriter:
         await self._outbox.deliver(dead.job, output)
 
     async def close(self) -> None:
-        """Close the outbox if it is the writer's own."""
         if self._is_own:
             await self._outbox.close()

@@ -1,4 +1,4 @@
-"""The steps of every record of `run`, in plain Python: the fallback, and the C one's model."""
+"""The steps of every record of `run` in plain Python: fallback and model of _steps.pyx."""
 
 from __future__ import annotations
 
@@ -16,24 +16,18 @@ new_job = Job
 
 
 class Steps:
-    """Queues, begins and finishes records that nothing stands in the way of.
+    """Queues, begins and finishes records in the common case.
 
     Args:
-        works: Of the consumer whose records these are.
-        reads: Of the same consumer.
-        gate: Says whether they may begin.
-        observers: Told of those that are finished.
-        lanes: Has those that may begin.
-        attempts: Counts calls that succeed, and knows whether the breaker is closed.
-        allowance: Knows whether it has to be told of each record.
         begin_slice: Sets `slice_ends_at`, for this turn of the loop.
 
     Attributes:
-        is_finishing: Nothing more begins.
-        isolates: Each call needs a copy of the context, as one has changed its worker's variables.
-        slice_ends_at: Until when handlers may go on in this turn of the loop; None: none has begun
-            in it.
-        feed_below: The feeder waits until fewer are ready; 0: it does not wait.
+        is_finishing: No further record begins.
+        isolates: Each call needs a copy of the context, because one has changed its worker's
+            variables.
+        slice_ends_at: Until when handlers may continue in this turn of the loop; None: none has
+            begun in it.
+        feed_below: The feeder waits until fewer records are ready; 0: it does not wait.
     """
 
     __slots__ = ("_lanes", "_works", "feed_below", "is_finishing", "isolates", "slice_ends_at")
@@ -56,18 +50,13 @@ class Steps:
         self.feed_below = 0
 
     def put(self, jobs: Iterable[Job]) -> None:
-        """Add records that were handed out; each may begin at once if its lane is empty.
-
-        Raises:
-            TypeError: The key of one cannot be told from others.
-        """
         self._lanes.put(jobs)
 
     def begin(self, now: float, success_count: int) -> Job | None:
         """Take the first ready record, whose attempt begins now.
 
         Returns:
-            None: there is none, or more is to be done before it may begin. Nothing is changed then.
+            None, without a change: no record is ready, or its start is not the common case.
         """
         ready = self._lanes.ready
         if not ready:
@@ -83,7 +72,7 @@ class Steps:
         return job
 
     def finish(self, job: Job) -> None:
-        """Count a record as finished, if it is still this one's, and let its lane go on."""
+        """Count a record as finished, unless it has another holder, and continue with its lane."""
         self._works.finish(job.cursor, job.record.offset, job)
         self._lanes.leave(job)
 
@@ -92,10 +81,7 @@ class Calls:
     """The calls of one worker.
 
     Args:
-        steps: Of its run.
-        task: The worker.
-        handler: Is called for each record.
-        flights: Who works on what just now.
+        flights: The worker of each record that a handler processes.
         context: In which handlers are called.
         is_alone: The worker itself finishes each record.
 
@@ -120,9 +106,9 @@ class Calls:
         pass
 
     def of(self, call: Awaitable[Any]) -> Awaitable[Any]:
-        """Return what awaits the call for `job`.
+        """Return an awaitable of the call for `job`.
 
-        It may go on with other records, each of which is `job` then, as long as the worker would do
-        nothing but finish the one and begin the next.
+        It may handle further records, each of which is `job` then, as long as the worker would only
+        finish one and begin the next.
         """
         return call

@@ -1,22 +1,22 @@
-"""How much of each partition handlers may have, and be behind with: what bounds memory.
+"""How many records and bytes of each partition handlers may have: the bounds of memory.
 
-There are two bounds: of uncommitted records, and of the bytes of those that are not finished. While
-neither is reached, all partitions are read on. When one is reached, each partition may still have
-its share: one that stands still must not keep the others from being read.
+While neither bound is reached, all partitions are read. When one is reached, each partition may
+still have its share, so that one that stands still does not stop the others.
 
 ======================  =======================  ==============================
-bound                   anybody may have it      then each partition: a share of
+bound                   all partitions together  after that, each partition: a
+                                                 share of
 ======================  =======================  ==============================
 uncommitted records     `most`                   `most`
 bytes                   half of the byte budget  a quarter of the byte budget
 ======================  =======================  ==============================
 
-The bytes are taken from the consumer's byte budget, so a quarter of it at least is left for what is
-buffered. They are serialized sizes, as records of another size are not known.
+The bytes are serialised sizes, taken from the consumer's byte budget, so at least a quarter of it
+is left for buffered records.
 
-Both are exact only while a bound is near (`is_exact`). Otherwise what was finished since a
-partition's latest get, or the latest count, is included, until that makes it look as if there were
-too much. Then all is counted anew.
+Both counts are exact only while a bound is near (`is_exact`). Otherwise they include the records
+that were finished since a partition's latest read. When a bound seems to be reached, all partitions
+are counted again.
 """
 
 from __future__ import annotations
@@ -45,15 +45,13 @@ _record = attrgetter("record")
 
 
 class Allowance:
-    """What handlers of one run have.
+    """The records and bytes of one run.
 
     Args:
-        state: Whose partitions these are.
-        budget: Of the bytes; what handlers hold is told to it.
-        most: How many records may be uncommitted in all.
+        most: The limit of uncommitted records.
 
     Attributes:
-        is_exact: A bound is near: `finished` has to be told of each record.
+        is_exact: A bound is near: call `finished` for each record.
     """
 
     __slots__ = (
@@ -88,17 +86,16 @@ class Allowance:
         return cursor in self._counts
 
     def __iter__(self) -> Iterator[Cursor]:
-        """Yield the partitions of which records were handed out."""
+        """Yield the partitions of which records were returned."""
         return iter(self._counts)
 
     @property
     def uncommitted_count(self) -> int:
-        """How many records are uncommitted."""
         return sum(map(_uncommitted, self._counts))
 
     # --- What is handed out ----------------------------------------------------------------
     def admit(self, cursor: Cursor, records: list[Record]) -> int:
-        """Return how many of these records handlers may have now, one at least; they count."""
+        """Count as many of these records as handlers may have now, at least one."""
         count = len(records)
         size_bytes = sum(map(_key_bytes, records)) + sum(map(_value_bytes, records))
         if size_bytes > (room_bytes := self._room_bytes(cursor)):
@@ -113,7 +110,7 @@ class Allowance:
         return count
 
     def handed_out(self, cursor: Cursor) -> None:
-        """Note that records of a partition were handed out, or passed over."""
+        """Note that records of a partition were returned, or passed over."""
         self._count(cursor)
         if not self._counts[cursor]:
             self._weigh(cursor)
@@ -140,15 +137,12 @@ class Allowance:
 
     # --- What is finished ------------------------------------------------------------------
     def finished(self, cursor: Cursor, record: Record) -> None:
-        """Note that a record is finished; partitions may have more then."""
         self._changed(cursor, -_size_bytes(record))
 
     def counted_anew(self, cursor: Cursor) -> None:
-        """Count anew what handlers have of a partition."""
         self._changed(cursor, _held_bytes(cursor) - self._bytes[cursor])
 
     def forget_unassigned(self) -> None:
-        """Forget the partitions that are assigned no more; others may have more then."""
         for cursor in [each for each in self._counts if not each.is_assigned]:
             self._total -= self._counts.pop(cursor)
             self._total_bytes -= self._bytes.pop(cursor)
@@ -156,7 +150,6 @@ class Allowance:
         self._less_is_held()
 
     def close(self) -> None:
-        """Hold nothing any more."""
         self._budget.take_for_processing(0)
 
     def _changed(self, cursor: Cursor, by_bytes: int) -> None:
@@ -171,7 +164,7 @@ class Allowance:
         self._let_have_more(cursor)
 
     def _less_is_held(self) -> None:
-        """Tell the budget, and stop to count exactly if no bound is near any more."""
+        """Update the budget, and stop counting exactly if no bound is near any more."""
         self._budget.take_for_processing(self._total_bytes)
         if (
             self.is_exact
@@ -191,7 +184,7 @@ class Allowance:
     # --- The bounds ------------------------------------------------------------------------
     @property
     def _reached(self) -> tuple[bool, bool]:
-        """Which of the bounds is reached: of records, and of bytes."""
+        """Whether the bound of records, and that of bytes, are reached."""
         return self._total >= self._most, self._total_bytes >= self._most_bytes
 
     def _has_enough(self, cursor: Cursor) -> bool:
@@ -201,7 +194,6 @@ class Allowance:
         return self._total_bytes >= self._most_bytes and self._room_bytes(cursor) <= 0
 
     def _room_bytes(self, cursor: Cursor) -> int:
-        """Return how many bytes of a partition may be handed out now."""
         left_bytes = self._most_bytes - self._total_bytes
         sharing = len(self._state.assignment)
         if left_bytes > 0 or not sharing:

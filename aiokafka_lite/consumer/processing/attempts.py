@@ -1,16 +1,15 @@
-"""What becomes of a record that a handler has had, and when it may be tried again.
+"""The result of each handler call for a record, and when the record is tried again.
 
 ::
 
     a handler ── returns ─────────────────────────────────────────────> finished
-        └─────── raises ──┬─ Retry says so, or nothing proves that it is
+        └─────── raises ──┬─ Retry allows it, or the error may not be
                           │  the record's fault ──────────────────────> another attempt, by a timer
-                          ├─ nothing is left to try ──────────────────> the dead letters
-                          └─ or there are none, or nothing more is
-                             to be handled ───────────────────────────> the end of `run`
+                          ├─ no attempts are left ────────────────────> the dead letters
+                          └─ without dead letters, or on an error that
+                             stops processing ────────────────────────> the end of `run`
 
-The circuit breaker (breaker.py) is asked here, and nowhere else: which record may be tried while
-it is open, and what a success or a failure says to it.
+Only this module uses the circuit breaker (breaker.py).
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ Fate = Literal["again", "dead", "stop", "gone"]
 
 
 class Beginner(Protocol):
-    """A run, as far as its attempts begin records."""
-
-    def begin_again(self, job: Job) -> None:
-        """Begin a record again."""
+    def begin_again(self, job: Job) -> None: ...
 
     def offer(self) -> None:
         """Begin records that could not begin before."""
@@ -52,15 +48,9 @@ class Beginner(Protocol):
 class Attempts:
     """The attempts of one run.
 
-    Args:
-        state: Of the consumer: whom to tell.
-        handling: How often what is tried.
-        rng: For the lengths of pauses.
-        run: The run.
-
     Attributes:
-        breaker: Is closed, if there is one, as long as every record may be tried.
-        success_count: How many calls have succeeded, so that it can be seen whether one has since.
+        breaker: Closed as long as every record may be tried; None: there is none.
+        success_count: The calls that have succeeded, to see whether one has since a given moment.
     """
 
     __slots__ = (
@@ -108,7 +98,6 @@ class Attempts:
         self._dead_letter_failures = 0
 
     def close(self) -> None:
-        """Try nothing again."""
         for timer in self._waiting.values():
             timer.cancel()
         if self._probe_timer is not None:
@@ -136,9 +125,10 @@ class Attempts:
         return job.state is not LISTED or not is_closed
 
     def _is_proven(self, job: Job) -> bool:
-        """Whether others have succeeded since a record was first tried, and it has failed.
+        """Whether other records have succeeded since a record was first tried, and it has failed.
 
-        Then another record that fails holds it up no more, and its next failure is an attempt.
+        Then another record that fails does not delay it any more, and its next failure is an
+        attempt.
         """
         breaker = self.breaker
         if breaker is None or not (breaker.is_closed or breaker.is_suspicion):
@@ -150,38 +140,36 @@ class Attempts:
         self._run.offer()
 
     def gone(self) -> list[Job]:
-        """Return what waited, and is not to be finished any more; it waits no longer."""
+        """Remove and return the waiting records that are not to be finished here any more."""
         gone = [job for job in self._waiting if not job.is_current]
         for job in gone:
             self._waiting.pop(job).cancel()
         return gone
 
     def begin(self, job: Job, now: float) -> None:
-        """Note that a record goes to its handler."""
         job.began_at = now
         if job.error is None:
             job.success_count = self.success_count
 
     # --- What has become of an attempt ------------------------------------------------------
     def succeeded(self, job: Job) -> None:
-        """Note a call that succeeded."""
         self.success_count += 1
         if self.breaker is not None and not self.breaker.is_closed:
             self._prove(job, self.breaker)
 
     def cancelled(self, job: Job) -> None:
-        """Note a call that was cut off, which says nothing of the record."""
+        """Note a call that was cancelled, which proves nothing about the record."""
         if job is self._probe:
             self._probe = None
             if self.breaker is not None:
                 self.breaker.abandoned(self._loop.time())
 
     def failed(self, job: Job, error: BaseException) -> Fate:
-        """Note a call for a record that failed; return what becomes of it.
+        """Note a call for a record that failed; return the next step.
 
         Returns:
-            "again": it waits for another attempt; "dead": nothing is left but the dead letters;
-            "stop": it can neither be handled nor be passed over; "gone": it is another's by now.
+            "again": the record waits for another attempt; "dead": it has no attempts left; "stop":
+            `run` ends; "gone": it was finished, or its partition was revoked.
         """
         is_probe, is_new = job is self._probe, job.error is None
         counts = self.count_failure(job, error)
@@ -217,11 +205,10 @@ class Attempts:
         return "dead"
 
     def count_failure(self, job: Job, error: BaseException) -> bool:
-        """Count a failure of a call; whether it says something of the record, as far as is known.
+        """Count a failure of a call; return whether it counts as an attempt of the record, so far.
 
-        A record that fails again shows nothing new about other records. So only its first failure
-        counts for the breaker: otherwise a few bad records with many attempts look like a database
-        that is down.
+        Only a record's first failure counts for the breaker. Otherwise a few bad records with many
+        attempts look like a database that is down.
         """
         self._totals["failed_total"] += 1
         breaker = self.breaker
@@ -249,7 +236,7 @@ class Attempts:
         return was_closed
 
     def _may_be_everybodys(self, job: Job, error: BaseException) -> bool:
-        """Whether nothing proves that other records fare better; then handling pauses."""
+        """Whether all records may be failing, as no other has succeeded; then handling pauses."""
         breaker = self.breaker
         if breaker is None or self._retry.is_bad_record(error):
             return False
@@ -266,7 +253,7 @@ class Attempts:
         return True
 
     def _gives_up(self) -> bool:
-        """Whether all that has failed counts as bad now: one more failure of each is its last."""
+        """Whether all failed records count as bad now: one more failure of each is its last."""
         breaker, now = self.breaker, self._loop.time()
         if breaker is None or not breaker.gives_up(now, is_alone=len(self._suspects) == 1):
             return False
@@ -289,7 +276,7 @@ class Attempts:
         self._events.publish(CircuitOpened(breaker.reason))
 
     def _prove(self, job: Job, breaker: Breaker) -> None:
-        """Let everything be tried again, if it is proven that it is not all that fails."""
+        """Try every record again, if this success proves that not all of them fail."""
         if breaker.succeeded(is_probe=job is self._probe):
             self._probe = None  # if another one has proven it, this is no probe any more
             log.info("handlers succeed again, and handling continues")
@@ -297,7 +284,7 @@ class Attempts:
             self._run.offer()
 
     def _wait_for_probe(self, job: Job) -> None:
-        """Let a record wait until one may be tried: meanwhile another may be, and succeed."""
+        """Let a record wait until one may be tried; until then another one may be, and succeed."""
         breaker = self.breaker
         probe_at = self._loop.time() if breaker is None else breaker.probe_at
         self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
@@ -312,7 +299,6 @@ class Attempts:
 
     # --- Dead letters -----------------------------------------------------------------------
     def buried(self, job: Job, error: BaseException) -> None:
-        """Note that a record is among the dead letters."""
         self._dead_letter_error, self._dead_letter_failures = None, 0
         log.warning(
             "%s was written to the dead letters after %d attempts: %s",
@@ -324,7 +310,7 @@ class Attempts:
         self._totals["dead_total"] += 1
 
     def not_buried(self, job: Job, failure: BaseException) -> None:
-        """Let a record wait whose dead letter could not be written: whatever it is, it is kept."""
+        """Keep a record whose dead letter could not be written, until the next attempt."""
         self._dead_letter_error = failure
         self._dead_letter_failures += 1
         log.warning(
@@ -343,11 +329,9 @@ class Attempts:
     # --- For operators ----------------------------------------------------------------------
     @property
     def is_paused(self) -> bool:
-        """Whether the circuit breaker pauses the handlers."""
         return self.breaker is not None and not self.breaker.is_closed
 
     def troubles(self, now: float) -> Iterator[str]:
-        """Say what is wrong, at loop time `now`."""
         breaker = self.breaker
         if breaker is not None and not breaker.is_closed:
             trying = max(0.0, breaker.probe_at - now)
@@ -365,22 +349,19 @@ class Attempts:
             )
 
     def pause_of(self, job: Job, now: float) -> float | None:
-        """Return in how many seconds a record is tried again; None: it does not wait for that."""
+        """Return in how many seconds a record is tried again; None: it waits for something else."""
         timer = self._waiting.get(job)
         return None if timer is None else max(0.0, timer.when() - now)
 
     @property
     def waiting_count(self) -> int:
-        """How many records wait for another attempt."""
         return len(self._waiting)
 
 
 def place_of(job: Job) -> str:
-    """Return where a record is, for messages."""
     tp = job.cursor.tp
     return f"{tp.topic}/{tp.partition} offset {job.record.offset}"
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error on one line, for messages."""
     return " ".join(repr(error).split())[:200]

@@ -13,20 +13,19 @@ OPEN        any one after the pause                PROBING: it is tried
 PROBING     none: one is being tried               OPEN: it fails
 ==========  =====================================  ===============================================
 
-The record that is being tried is the probe. A success of the probe closes the breaker. If the probe
-is cancelled, its state is followed by the one before it. `MOVES` has this as data.
+The record that is being tried is the probe. A success of the probe closes the breaker. A
+cancellation returns to the state before. `MOVES` has this as data.
 
 A record that has failed for the last time looks the same whether it is bad, or the database is
-down. The difference shows when another record succeeds. Until then the breaker suspects the
-database, and the record waits. A new record (one that has not failed yet) is tried at once: if it
-succeeds, the first record is bad. Any success of a call that began before proves the same. When a
-second record has failed, only a probe's success closes the breaker. Failures while the breaker is
-not closed do not count as attempts of the record.
+down. The difference shows when another record succeeds, so until then the record waits. A new
+record (one that has not failed yet) is tried at once: if it succeeds, the first record is bad. Any
+success of a call that began before proves the same. When a second record has failed, only a probe's
+success closes the breaker. Failures while it is not closed are no attempts of the record.
 
-New records are tried first. If the database is down, they fail as well, and the breaker stays open
-as long as there are new records. Once only failed records are left, the pause has an end: a record
-that is the only one to fail counts as bad after `probes` more tries. Several failed records count
-as bad when no call has succeeded for `give_up_ms`. Pauses grow until a call succeeds.
+New records are tried first. If the database is down, they fail as well, and the breaker stays open.
+Once only failed records are left, the pause has an end: a record that is the only one to fail
+counts as bad after `probes` more tries, several when no call has succeeded for `give_up_ms`. Pauses
+grow until a call succeeds.
 
 Plain data. The caller passes the loop's time.
 """
@@ -92,7 +91,7 @@ class CircuitBreaker:
 
 
 class BreakerState(enum.Enum):
-    """Which records may be tried. The table is in the module's docstring."""
+    """The table is in the module's docstring."""
 
     CLOSED = enum.auto()
     SUSPECTING = enum.auto()
@@ -128,14 +127,9 @@ SUSPICION: Final = frozenset({BreakerState.SUSPECTING, BreakerState.ASKING, Brea
 
 
 class Breaker:
-    """The state of one circuit breaker.
-
-    Args:
-        settings: When it opens, and for how long.
-        rng: For the lengths of pauses.
+    """The state of one circuit breaker; this class alone writes its fields.
 
     Attributes:
-        state: Which records may be tried. This class alone writes it, and the others.
         since: The loop time since when it is not closed.
         probe_at: The loop time at which the pause ends.
         reason: Why it opened, or did not close.
@@ -175,7 +169,6 @@ class Breaker:
 
     @property
     def is_closed(self) -> bool:
-        """Whether all records may be tried."""
         return self.state is BreakerState.CLOSED
 
     @property
@@ -185,7 +178,6 @@ class Breaker:
 
     @property
     def is_probing(self) -> bool:
-        """Whether a record is being tried while the breaker is not closed."""
         return self.state in AFTER_PROBE
 
     def _enter(self, state: BreakerState) -> None:
@@ -221,10 +213,10 @@ class Breaker:
         return True
 
     def begins_anew(self, began_at: float, now: float, success_count: int, *, is_new: bool) -> bool:
-        """Note that a call has failed; whether it is the first since one succeeded.
+        """Note that a call has failed; return whether it is the first since one succeeded.
 
-        It also is if no failure came for a long time, as when there were no records: that says
-        nothing of what handlers depend on.
+        A failure after `give_up_ms` without one counts as the first, too: perhaps there were no
+        records.
 
         Args:
             began_at: When the call began.
@@ -242,11 +234,11 @@ class Breaker:
 
     @property
     def gives_up_at(self) -> float:
-        """The loop time from which on what has failed counts as bad, if nothing has succeeded."""
+        """The loop time from which on failed records count as bad, if no call has succeeded."""
         return self._failing_since + self._settings.give_up_ms / 1000
 
     def gives_up(self, now: float, *, is_alone: bool) -> bool:
-        """Whether what has failed counts as bad: no other record was left to try, and that failed.
+        """Whether failed records count as bad, after the last one that was left to try has failed.
 
         Args:
             now: The loop time.
@@ -257,7 +249,7 @@ class Breaker:
         return now >= self.gives_up_at
 
     def give_up(self) -> None:
-        """Let everything be tried again, though nothing has succeeded."""
+        """Let every record be tried again, although no call has succeeded."""
         self._close()
 
     def _close(self) -> None:
@@ -265,13 +257,13 @@ class Breaker:
         self._window_ends_at = 0.0
 
     def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:
-        """Note a call that failed by what is not the record's fault; whether it opened.
+        """Note a call that failed, not because of its record; return whether the breaker opened.
 
         Args:
             now: The loop time.
-            reason: What it failed by.
+            reason: The error.
             success_count: How many calls have succeeded by now.
-            is_probe: It was the one that was tried.
+            is_probe: The record was the probe.
         """
         if not self.is_closed:
             if is_probe:
@@ -301,7 +293,6 @@ class Breaker:
             self._pause(state, now, self.reason)
 
     def open(self, now: float, reason: str, *, is_suspicion: bool) -> None:
-        """Try no failed record for a while."""
         self.since = now
         self._pause(BreakerState.SUSPECTING if is_suspicion else BreakerState.OPEN, now, reason)
 

@@ -58,8 +58,8 @@ class RunContext(NamedTuple):
         arguments: The consumer's, for a connection to the cluster.
         group_id: The group whose offsets are committed.
         offsets: For a transaction that commits them; None: the consumer does not commit.
-        finish: Marks a record as finished at once, before the writer of its letter returns.
-        outbox: The outbox of the run's transactions; None: it has none.
+        finish: Marks a record as finished, before the writer of its letter returns.
+        outbox: The outbox of the run's transactions, if it has one.
     """
 
     arguments: ClientArguments
@@ -73,32 +73,20 @@ class RunContext(NamedTuple):
 class DeadLetterKeeper(Protocol):
     """A `DeadLetter` with calls at the start and the end of a run."""
 
-    async def open(self, run: RunContext) -> None:
-        """Prepare for records; `run` raises its exceptions."""
+    async def open(self, run: RunContext) -> None: ...
 
-    async def close(self) -> None:
-        """End the run."""
+    async def close(self) -> None: ...
 
     async def __call__(self, dead: DeadRecord) -> object:
         """Store a record, and return when it is stored."""
 
 
 def check_producer(name: str, producer: object) -> None:
-    """Check that a value is a producer or None.
-
-    Raises:
-        TypeError: It is neither.
-    """
     if producer is not None and not hasattr(producer, "lend"):
         raise TypeError(f"{name} must be an AIOKafkaProducer or None, not {producer!r}")
 
 
 def retry_of(retry: object) -> Retry:
-    """Convert an argument `retry`.
-
-    Raises:
-        TypeError: It is neither a Retry, nor a number of attempts, nor None.
-    """
     if retry is None:
         return ONCE
     if is_int(retry):
@@ -109,11 +97,6 @@ def retry_of(retry: object) -> Retry:
 
 
 def dead_letter_of(dead_letter: object) -> DeadLetter | None:
-    """Convert an argument `dead_letter`.
-
-    Raises:
-        TypeError: It is neither DeadLetters, nor a topic, nor an async function, nor None.
-    """
     if isinstance(dead_letter, str):
         # By name: the package of what users import stands above this one.
         kept: DeadLetter = import_module("aiokafka_lite.processing").DeadLetters(dead_letter)
@@ -127,11 +110,6 @@ def dead_letter_of(dead_letter: object) -> DeadLetter | None:
 
 
 def breaker_of(breaker: object) -> CircuitBreaker | None:
-    """Convert an argument `breaker`.
-
-    Raises:
-        TypeError: It is neither a CircuitBreaker, nor "default", nor None.
-    """
     if breaker == "default":
         return CircuitBreaker()
     if breaker is not None and not isinstance(breaker, CircuitBreaker):
@@ -141,7 +119,7 @@ def breaker_of(breaker: object) -> CircuitBreaker | None:
 
 @dataclass(frozen=True)
 class Handling:
-    """How records are handled; see `AIOKafkaConsumer.run`."""
+    """The arguments of `AIOKafkaConsumer.run`, checked."""
 
     concurrency: int
     order: Order

@@ -52,14 +52,13 @@ class Job:
     It counts only while its partition's table has it at its offset (`is_current`).
 
     Attributes:
-        record: What the handler gets.
-        cursor: Of the assignment that handed it out.
+        cursor: The assignment that it was returned of.
         lane: The lanes of its partition; None: it is in none.
-        name: What its lane is called among them.
+        name: The key of its lane among them.
         follower: The next record of its lane.
         attempts: How often a handler has failed on it.
-        began_at: The loop time at which its latest attempt began; None: none did.
-        error: What the latest attempt failed by.
+        began_at: The loop time at which its latest attempt began.
+        error: The error of the latest attempt.
         state: How its next attempt is made; `enter` changes it.
         success_count: How many calls had succeeded when it was first tried.
     """
@@ -96,11 +95,6 @@ class Job:
         self.success_count = 0
 
     def enter(self, state: JobState) -> None:
-        """Change the state.
-
-        Raises:
-            AssertionError: `MOVES` has no such move.
-        """
         if state is not self.state and state not in MOVES[self.state]:
             raise AssertionError(
                 f"a job cannot change its state from {self.state.name} to {state.name}"
@@ -109,22 +103,18 @@ class Job:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still to be finished: nobody else has its partition, or will get it."""
+        """Whether it is still to be finished here: no other member may have its partition."""
         progress = self.cursor.progress
         return progress is not None and progress.is_held_by(self.record.offset, self)
 
     @property
     def order_key(self) -> Hashable:
-        """What it has in common with the records of its lane, and no others; None: it has none."""
+        """What the records of its lane have in common, and no others; None: it has no lane."""
         return None if self.lane is None else (self.cursor.tp, self.name)
 
 
 class Lanes:
-    """The lanes of all partitions, and what may begin.
-
-    Attributes:
-        ready: What may begin, the next first.
-    """
+    """The lanes of all partitions, and the records that may begin."""
 
     def __init__(self, order: Order) -> None:
         self.order: Final = order
@@ -140,10 +130,10 @@ class Lanes:
         return lane
 
     def put(self, jobs: Iterable[Job]) -> None:
-        """Add records that were handed out; each may begin at once if its lane is empty.
+        """Add returned records; each may begin at once if its lane is empty.
 
         Raises:
-            TypeError: The key of one cannot be told from others.
+            TypeError: A key is not hashable.
         """
         ready, is_by_key = self.ready, self.order == "key"
         name: Hashable = None
@@ -170,7 +160,7 @@ class Lanes:
                 last.follower = job
 
     def put_again(self, jobs: Iterable[Job]) -> None:
-        """Add records whose lanes have gone on: they are in order among themselves only."""
+        """Add records whose lanes have continued: they are in order among themselves only."""
         lanes: dict[Cursor, Lane] = {}
         again = list(jobs)
         for job in again:
@@ -191,10 +181,7 @@ class Lanes:
 
     @staticmethod
     def chain(first: Job, most: int) -> list[Job]:
-        """Return a record and those behind it in its lane that may share a list, so many at most.
-
-        That is until one that is to be tried by itself.
-        """
+        """Return a record and the next ones of its lane that may share a list, at most `most`."""
         found = [first]
         while len(found) < most and (follower := found[-1].follower) is not None:
             if follower.state is not LISTED or not follower.is_current:

@@ -1,4 +1,4 @@
-"""What came of records, on its way into transactions with their offsets.
+"""Writes the outputs of handlers and dead letters in transactions, with their records' offsets.
 
 ::
 
@@ -6,21 +6,18 @@
     dead letter ─────────────^          ^                                   │
                                         └── aborted: written again ─────────┘
 
-An entry is what came of some records: a handler's outputs, or a dead letter. A task takes what is
-there, as many entries as have come meanwhile, and writes them and the offsets of their records in
-one transaction after the other. Only then the records are finished. No handler waits for that, so
-the next record of a lane begins as soon as the one before has returned. Entries go in the order in
-which they came, and so do the outputs of a lane.
+An entry is the result of some records: a handler's outputs, or a dead letter. A task writes the
+entries that have arrived, with the offsets of their records, in one transaction after the other.
+The commit finishes the records. Handlers do not wait for it. Entries keep their order, and so do
+the outputs of a lane.
 
-An entry is dropped if one of its records is not to be finished here any more: a rebalance took its
-partition away, or the application sought back. Its next owner handles it again.
+An entry is dropped if its records are not to be finished here any more. Their next owner handles
+them again. If a list of records was refused, or has lost some, the others are handled again, and
+entries of later records of their lanes wait until then. An entry of an unknown topic waits until
+metadata has the topic.
 
-What names a topic that is not known waits until that was found, and is refused if it is missing.
-If a list of records was refused, or has lost some, the others are handled again. What came of later
-records of their lanes waits meanwhile, and what came of later ones than these.
-
-A commit says which records are finished in metadata, whose room is bounded. Records that it could
-not tell apart from unfinished ones wait, until those before them are finished.
+A commit lists finished records in metadata of bounded size. Records that it has no room for wait
+until those before them are finished.
 """
 
 from __future__ import annotations
@@ -125,20 +122,19 @@ class Outputs:
         self._taken.append(self._encoded(topic, value, key, partition, timestamp_ms, headers))
 
     def close(self) -> list[Output]:
-        """Take nothing more; return what was taken."""
+        """Refuse further outputs, and return those so far."""
         self._is_closed = True
         return self._taken
 
 
 class Entry:
-    """What came of some records: it is written as a whole, or not at all.
+    """The outputs of some records, written as a whole or not at all.
 
     Attributes:
-        jobs: The records.
-        outputs: What is to be written; nothing, if only the offsets are.
-        size: No fewer bytes than these take.
-        outcome: Who waits for it; None: nobody.
-        is_alone: One of a transaction was refused, and it may be this one: it is tried alone.
+        outputs: Empty if only the offsets are written.
+        size: An upper bound of its bytes.
+        outcome: The future of a caller that waits for it.
+        is_alone: It needs a transaction of its own, because it may be the one that was refused.
     """
 
     __slots__ = ("is_alone", "jobs", "outcome", "outputs", "size")
@@ -157,31 +153,28 @@ class Entry:
 
     @property
     def is_current(self) -> bool:
-        """Whether all of its records are still to be finished here."""
         return all(job.is_current for job in self.jobs)
 
     def fail(self, error: BaseException) -> None:
-        """Tell who waits that it is not written."""
         if self.outcome is not None and not self.outcome.done():
             self.outcome.set_exception(own_copy(error))
 
 
 class ProducerSource(Protocol):
-    """Where an outbox has its producer from."""
+    """Gives an outbox its producer."""
 
     @property
     def can_replace(self) -> bool:
-        """Whether another producer can be had if one can do nothing more."""
+        """Whether another producer can be had after one has failed."""
 
-    async def lend(self) -> ProducerLease:
-        """Return a producer that can be used."""
+    async def lend(self) -> ProducerLease: ...
 
     async def dismiss(self) -> None:
         """Give it back; idempotent."""
 
 
 class GivenProducer:
-    """The application's producer."""
+    """The application's producer, which the outbox alone uses until `dismiss`."""
 
     can_replace: Final = False
 
@@ -190,7 +183,6 @@ class GivenProducer:
         self._lease: ProducerLease | None = None
 
     async def lend(self) -> ProducerLease:
-        """Return the producer, for the outbox alone."""
         if self._lease is None:
             self._lease = self._producer.lend(
                 "consumer.run(transactions=…) writes the outputs of handlers with this "
@@ -199,42 +191,37 @@ class GivenProducer:
         return self._lease
 
     async def dismiss(self) -> None:
-        """Let the application use it again."""
         if self._lease is not None:
             self._lease.release()
             self._lease = None
 
 
 class Recipient(Protocol):
-    """Whose handlers' outputs are in an outbox: `Run`."""
+    """The owner of the handlers whose outputs are in an outbox: `Run`."""
 
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Note that what came of records cannot be written."""
+        """Note that the outputs of records cannot be written."""
 
     def handle_again(self, jobs: Sequence[Job]) -> None:
-        """Note that what came of records is dropped, though these are still to be finished."""
+        """Note that the outputs of records were dropped, and these are still to be finished."""
 
     def outbox_failed(self, error: BaseException) -> None:
-        """Note that nothing can be written any more."""
+        """Note that no more outputs can be written."""
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
-        """Note that there is room, and that these records are not in it any more."""
+        """Note that there is room, and that these records have left the outbox."""
 
 
 class Outbox:
     """Writes entries in transactions, one after the other.
 
-    A producer that can do nothing more is replaced, if it can be. That ends its transaction;
-    whether as committed, the group's offsets say. The application's producer cannot be replaced:
-    then its partitions begin anew from what is committed, and `recipient` hears of the error.
+    A producer that failed is replaced, if possible. The replacement ends its transaction, and the
+    group's offsets show whether that was committed. If the application's producer fails, its
+    partitions restart at the committed offsets, and `recipient` receives the error.
 
     Args:
-        source: Has the producer.
-        offsets: Of the consumer whose records these are.
-        finish: Counts a record as finished.
-        rng: For the lengths of pauses.
-        recipient: Hears what becomes of entries. Without one, all entries have somebody who waits,
-            and hears of each failure: nothing is kept to be tried again.
+        recipient: Is notified of results. Without one, every entry has a caller that waits and
+            tries again itself.
     """
 
     def __init__(
@@ -275,11 +262,6 @@ class Outbox:
 
     # --- What comes -----------------------------------------------------------------------
     async def open(self) -> None:
-        """Get the producer, and start the task that writes.
-
-        Raises:
-            KafkaError: There is no producer.
-        """
         lease = await self._source.lend()
         self._most_bytes = lease.most_bytes
         self._encoded, self._knows = lease.encoded, lease.knows()
@@ -289,15 +271,12 @@ class Outbox:
         self._task = self._scope.spawn(self._run(), name="writer")
 
     async def lease(self) -> ProducerLease:
-        """Return the producer, to ask it what is known of topics."""
         return await self._source.lend()
 
     def new_outputs(self) -> Outputs:
-        """Return what takes the outputs of one call of a handler."""
         return Outputs(self._encoded)
 
     def put(self, entry: Entry) -> None:
-        """Have an entry written in one of the next transactions."""
         if self._is_closing:
             entry.fail(IllegalStateError("run() is ending, so outputs are no longer written"))
             return
@@ -311,10 +290,9 @@ class Outbox:
         self._came.set()
 
     async def deliver(self, job: Job, output: Output) -> None:
-        """Have a record written for another one that is finished then, and wait for that.
+        """Write a record in a transaction that finishes `job`, and wait for it.
 
-        When it is cancelled before that has begun, the record is not written. Later it is, or not,
-        and the other's offset is committed with it, or not.
+        A cancellation before the transaction begins drops the record.
 
         Raises:
             KafkaError: It was not written.
@@ -336,14 +314,14 @@ class Outbox:
         return job in self._awaited
 
     def look_again(self) -> None:
-        """Let go on what waits for records that are not to be finished here any more."""
+        """Continue with entries that wait for records which are no longer to be finished here."""
         if self._waits_from:
             self._place_anew([*self._entries, *self._waiting])
             self._is_blocked = False
             self._came.set()
 
     def _await(self, jobs: Iterable[Job]) -> None:
-        """Let what came of later records of their lanes wait for these, which are handled again."""
+        """Let entries of later records of their lanes wait for these, which are handled again."""
         self._awaited.update(job for job in jobs if job.order_key is not None)
         self._place_anew([*self._entries, *self._waiting])
 
@@ -355,9 +333,9 @@ class Outbox:
             self._place(entry)
 
     def _place(self, entry: Entry) -> None:
-        """Let an entry wait if it is to; one that is to be dropped, or somebody waits for, is not.
+        """Add an entry, or let it wait, unless it is to be dropped or a caller waits for it.
 
-        A worker waits for a dead letter, perhaps the one that is to handle the earlier record.
+        A worker waits for a dead letter, and may be the one that has to handle the earlier record.
         """
         is_free = not self._waits_from and all(self._knows(each.topic) for each in entry.outputs)
         waits = not is_free and entry.outcome is None and entry.is_current
@@ -380,12 +358,13 @@ class Outbox:
                 self._waits_from[lane] = min(offset, self._waits_from.get(lane, offset))
 
     async def close(self, wait_s: float | None = None) -> None:
-        """Write nothing more, but end the transaction that is under way; give the producer back.
+        """Write nothing more after the transaction in progress, and give the producer back.
 
-        A cancellation is raised after that end, so that its records are not handled again.
+        A cancellation is raised after that transaction, so that its records are not handled again.
 
         Args:
-            wait_s: How long to wait for that end. Then its partitions begin from what is committed.
+            wait_s: How long to wait for its end; after that, its partitions restart at the
+                committed offsets.
         """
         self._is_closing = True
         try:
@@ -399,25 +378,23 @@ class Outbox:
     # --- What is in it --------------------------------------------------------------------
     @property
     def is_full(self) -> bool:
-        """Whether there are so many bytes in it that nothing more is to be made."""
         return self._size >= self._most_bytes
 
     @property
     def is_busy(self) -> bool:
-        """Whether something in it is going to be written."""
+        """Whether an entry is going to be written."""
         is_next = bool(self._entries) and not self._is_blocked
         return bool(self._writing) or is_next or bool(self._asked_for)
 
     # --- What waits for its topic ---------------------------------------------------------
     def _asks_for_topics(self, entry: Entry) -> bool:
-        """Whether one of its topics is not known, which is asked for: a transaction would wait."""
+        """Whether topics of an entry are unknown; they are requested, so no transaction waits."""
         unknown = {each.topic for each in entry.outputs if not self._knows(each.topic)}
         for topic in unknown - self._asked_for.keys():
             self._asked_for[topic] = self._scope.spawn(self._ask_for(topic), name=f"find {topic}")
         return bool(unknown)
 
     async def _ask_for(self, topic: str) -> None:
-        """Have the producer find a topic; refuse what is to be written to one that is missing."""
         error: Exception | None = None
         lease = await self._source.lend()
         try:
@@ -449,11 +426,10 @@ class Outbox:
 
     @property
     def record_count(self) -> int:
-        """Of how many records there is something in it."""
         return sum(len(entry.jobs) for entry in self._all())
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what of these partitions is going to be written."""
+        """Return the records of these partitions that are going to be written."""
         found: dict[TopicPartition, Range] = {}
         waiting = self._waiting if self._asked_for else ()
         for entry in (*self._writing, *self._entries, *waiting):
@@ -464,11 +440,11 @@ class Outbox:
         return found
 
     def is_writing(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a transaction is under way that commits something of these partitions."""
+        """Whether the transaction in progress contains records of these partitions."""
         return any(job.cursor.tp in partitions for entry in self._writing for job in entry.jobs)
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop what is of these partitions, and in no transaction yet."""
+        """Drop the entries of these partitions, of which no transaction is in progress."""
         given_up = [
             entry
             for entry in (*self._entries, *self._waiting)
@@ -493,7 +469,6 @@ class Outbox:
                 self._recipient.handle_again(left)
 
     def troubles(self) -> Iterator[str]:
-        """Say what is wrong."""
         if self._error is not None:
             yield (
                 f"transactions cannot be committed, and {self.record_count} records wait for a "
@@ -529,7 +504,7 @@ class Outbox:
                 await asyncio.sleep(pause_s)
 
     async def _write_next(self) -> float:
-        """Write what may be written now; return how long to pause after that."""
+        """Write the entries that may be written now; return how long to pause after that."""
         offsets: OffsetsByCursor = {}
         seeks: Seeks = {}
         lease: ProducerLease | None = None
@@ -571,7 +546,7 @@ class Outbox:
 
     @staticmethod
     def _is_about_metadata(error: Exception, offsets: OffsetsByCursor) -> bool:
-        """Whether a transaction was aborted because what its offsets say is too long."""
+        """Whether a transaction was aborted because the offsets' metadata is too long."""
         cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
         has_metadata = any(each.metadata for each in offsets.values())
         return has_metadata and isinstance(cause, OffsetMetadataTooLargeError)
@@ -583,10 +558,10 @@ class Outbox:
     async def _write(
         self, lease: ProducerLease, offsets: OffsetsByCursor, seeks: Seeks
     ) -> dict[int, Exception]:
-        """Write what was chosen in one transaction; return which outputs are refused, and why.
+        """Write the chosen entries in one transaction; return the refused outputs and their errors.
 
         Raises:
-            KafkaError: Nothing is written, and no output is known to be why.
+            KafkaError: Nothing is written, and no single output is the cause.
         """
         # As whom the offsets were looked at: a later generation may have given them to others.
         group = self._offsets.group()
@@ -621,7 +596,7 @@ class Outbox:
     async def _is_committed_after_all(self, offsets: OffsetsByCursor) -> bool:
         """Whether the transaction of a producer that failed was committed; waits until it is known.
 
-        Another producer with its transactional id makes sure that nothing more comes of it.
+        Another producer with its transactional id has fenced it, so the result is final.
         """
         failures = 0
         while True:
@@ -641,7 +616,7 @@ class Outbox:
 
     # --- Which go into a transaction --------------------------------------------------------
     def _choose(self) -> tuple[Sequence[Entry], OffsetsByCursor]:
-        """Take the entries of the next transaction, and the offsets that say they are finished."""
+        """Take the entries of the next transaction, and the offsets that finish their records."""
         first = self._first_of(self._entries)
         while gone := [each for each in first if not each.is_current]:
             self._take(gone)
@@ -661,7 +636,6 @@ class Outbox:
         return chosen, offsets
 
     def _take(self, entries: Collection[Entry]) -> None:
-        """Take entries out; those that come first cost less."""
         taken = set(entries)
         while taken and self._entries and self._entries[0] in taken:
             taken.remove(self._entries.popleft())
@@ -685,7 +659,6 @@ class Outbox:
 
     @staticmethod
     def _first_of(entries: Iterable[Entry]) -> list[Entry]:
-        """Return as many as one transaction takes."""
         chosen: list[Entry] = []
         size = 0
         for entry in entries:
@@ -698,7 +671,7 @@ class Outbox:
         return chosen
 
     def _fitting(self, entries: list[Entry]) -> tuple[list[Entry], OffsetsByCursor]:
-        """Return those of which a commit says that they are finished, and what it commits."""
+        """Return the entries that the commit's metadata has room for, and the offsets to commit."""
         while True:
             finished: dict[Cursor, Set[int]] = {}
             for entry in entries:
@@ -721,7 +694,7 @@ class Outbox:
 
     # --- What could not be written ----------------------------------------------------------
     def _refused(self, entries: Sequence[Entry], refused: dict[int, Exception]) -> None:
-        """Part with what cannot be written, or find out what that is; the others go again."""
+        """Fail the entries that cannot be written, or isolate them; put the others back."""
         numbers = iter(range(sum(len(entry.outputs) for entry in entries)))
         errors: dict[Entry, Exception] = {}
         for entry in entries:
@@ -738,7 +711,6 @@ class Outbox:
         self._refuse(errors)
 
     def _refuse(self, errors: Mapping[Entry, Exception]) -> None:
-        """Part with entries that cannot be written."""
         self._take(errors)
         for entry, error in errors.items():
             self._size -= entry.size
@@ -753,10 +725,7 @@ class Outbox:
         self._entries.extendleft(reversed(entries))
 
     def _not_written(self, error: Exception, *, is_over: bool) -> float:
-        """Try again after a pause, or tell that this makes no sense; return the pause.
-
-        It makes none if the error is one that stays, or the producer can do nothing more.
-        """
+        """Try again after a pause, which is returned, or fail if a retry is pointless."""
         entries, self._writing = self._writing, ()
         cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
         is_passing = isinstance(cause, CommitFailedError) or (
@@ -781,7 +750,6 @@ class Outbox:
         return delay_after(self._failures - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
 
     def _task_failed(self, error: BaseException) -> None:
-        """Write nothing more."""
         self._is_closing = True
         self._drop_all(error)
         if self._recipient is not None:
@@ -798,11 +766,7 @@ class Outbox:
 
 
 async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
-    """Wait for a task, for so long at most; a cancellation is raised after that.
-
-    Raises:
-        asyncio.CancelledError: It was cancelled meanwhile.
-    """
+    """Wait for a task, at most `wait_s`; a cancellation is raised after that."""
     loop = asyncio.get_running_loop()
     until = math.inf if wait_s is None else loop.time() + wait_s
     cancellation: asyncio.CancelledError | None = None

@@ -1,25 +1,22 @@
-"""`consumer.run`: many handlers at a time, in order by key, and nothing lost.
+"""`consumer.run`: many concurrent handlers, in order by key, without a lost record.
 
 ::
 
-    Buffer ──take──> OneByOne ─> Progress (one per partition: handed out, finished)
+    Buffer ──take──> OneByOne ─> Progress (one per partition: returned, finished)
                         └─────> Lanes ──ready──> workers ──> handler
                                   ^                 │
                                   └──after a pause──┴──> finished, dead letters, or the end of `run`
 
-- One task feeds: it takes records when fewer are ready than twice the handlers. In a turn of the
-  loop each handler may begin one, and the next turn's records are to be there already.
-- A worker is a task that calls the handler for one record after the other. There are as many as
-  have had work at the same time, `concurrency` at most.
-- A record that waits for another attempt is in no worker's hands. It comes back by a timer
-  (attempts.py).
-- With transactions a record is finished when its outputs and its offset are committed (outbox.py).
-- What a rebalance takes away is not begun any more. Handlers are waited for, and cancelled when
-  the time is up (membership/revocation.py).
+- One task feeds: it takes records when fewer are ready than twice the handlers, because in a turn
+  of the loop each handler may begin one, and the next turn needs as many.
+- A worker is a task that calls the handler for one record after the other.
+- A record that waits for another attempt has no worker. A timer makes it ready again (attempts.py).
+- With transactions, the commit of its outputs and its offset finishes a record (outbox.py).
+- No record of a partition that is being revoked begins. The rebalance waits for its handlers, and
+  cancels them after the limit (membership/revocation.py).
 
-Everything is changed on the event loop, between two awaits: when records are handed out, and when
-a handler returns. Whoever finishes a record of an assignment that is over finishes nothing: its
-table does not know the job any more.
+State changes on the event loop between two awaits. A result of an earlier assignment is ignored:
+the partition's table no longer has its job.
 """
 
 from __future__ import annotations
@@ -105,34 +102,29 @@ class JobReceipt(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """The record's offset."""
         return self.job.record.offset
 
     @property
     def cursor(self) -> Cursor:
-        """The assignment that it was returned of."""
         return self.job.cursor
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still to be finished."""
         return self.job.is_current
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was finished before."""
         return self.job.cursor.is_assigned and not self.job.is_current
 
     @property
     def refusal_count(self) -> int:
-        """Return 0: no handler refuses a record."""
+        """No handler refuses a record."""
         return 0
 
     def enlist(self, transaction: object | None) -> None:
         """Do nothing: no handler acknowledges a record."""
 
     def ack(self) -> bool:
-        """Finish the record; False: it is another's by now, or finished."""
         is_current = self.job.is_current
         self.run.finish(self.job)
         return is_current
@@ -142,20 +134,10 @@ class Run:
     """One call of `consumer.run`.
 
     Args:
-        state: Whose records these are.
-        reads: Of the same consumer.
-        works: Of the same consumer.
-        buffer: Has them.
-        gate: Says whether they may begin.
-        events: Tell of dead letters and of the breaker.
-        observers: Tell of changes of partitions, and are told of finished records.
-        handler: Is awaited for each record, or for lists of them.
-        handling: How.
         budget: For the bytes that handlers hold.
-        hold_s: How long handlers may hold up a rebalance.
-        end_s: How long they may go on when something else has failed; None: as long.
-        rng: For the lengths of pauses.
-        deliver: Makes a delivery ready for a transaction.
+        hold_s: How long handlers may delay a rebalance.
+        end_s: How long they may continue after another failure; None: the same.
+        deliver: Prepares a delivery for a transaction.
     """
 
     #: Records are asked for as long as it goes on, whatever handlers do.
@@ -251,13 +233,7 @@ class Run:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Take the consumer's records for itself, within a block around `run`.
-
-        Records can be finished until its end, also after `run` has ended.
-
-        Raises:
-            IllegalStateError: Another run takes them already, or a get waits.
-        """
+        """Take the consumer's records in a block around `run`; in it they can be finished."""
         self._works.open_processing(self)
         self._observers.on_partition_change(self._partition_changed)
         self._observers.on_assignment_change(self._assignment_changed)
@@ -276,13 +252,6 @@ class Run:
             self._allowance.close()
 
     async def run(self) -> None:
-        """Handle records until the consumer is stopped.
-
-        When it is cancelled, handlers are cancelled; what they had begun is not finished.
-
-        Raises:
-            BaseException: What ended it: a handler's error, or a get's.
-        """
         self._runner = asyncio.current_task()
         try:
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
@@ -298,7 +267,7 @@ class Run:
             raise self._error
 
     def _note_end(self, error: BaseException | None) -> None:
-        """Let `run` end, by the first error that there was."""
+        """Let `run` end, with its first error."""
         if not self._ended.is_set():
             self._error = error
             self._ended.set()
@@ -327,11 +296,7 @@ class Run:
             self._note_end(error)
 
     async def _take_bad_record(self, error: DeserializationError) -> None:
-        """Let a record that cannot be deserialised be a dead letter, and pass it.
-
-        Raises:
-            DeserializationError: There are no dead letters.
-        """
+        """Make a dead letter of a record that cannot be deserialised, or raise its error."""
         cursor = None if error.tp is None else self._state.assignment.get(error.tp)
         record, next_offset = error.record, error.next_offset
         if isinstance(error, DeserializerUnavailableError):
@@ -350,7 +315,7 @@ class Run:
         self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float) -> None:
-        """Begin with nothing more, wait for handlers until a loop time, and cancel the rest.
+        """Begin no record, wait for handlers until a loop time, and cancel the rest.
 
         The caller's own handler is not waited for.
         """
@@ -407,10 +372,7 @@ class Run:
         epochs: Epochs,
         error: DeserializationError | None = None,
     ) -> None:
-        """Make jobs of what a get hands out of a partition; no await comes in between.
-
-        Where there is an error, they are dead from the beginning.
-        """
+        """Make jobs of taken records, without an await in between; with an error they are dead."""
         lane = self._lanes.of(cursor.tp)
         jobs = self._works.hand_out_each(
             cursor, records, epochs, partial(new_job, cursor, lane, error)
@@ -419,7 +381,6 @@ class Run:
         self._allowance.handed_out(cursor)
 
     def _partition_changed(self, cursor: Cursor) -> None:
-        """Look anew at what of a partition may begin, and how much of it there is."""
         if self._outbox is not None:
             self._outbox.look_again()
         allowance = self._allowance
@@ -430,7 +391,7 @@ class Run:
             self.offer()
 
     def _assignment_changed(self) -> None:
-        """Forget what is assigned no more; its lanes go on."""
+        """Forget partitions that are no longer assigned; their lanes continue."""
         self._allowance.forget_unassigned()
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
@@ -441,7 +402,7 @@ class Run:
 
     # --- Workers --------------------------------------------------------------------------
     def offer(self, most: int | None = None) -> None:
-        """Wake workers for what is ready, `most` at most, or start some."""
+        """Wake or start workers for ready records, at most `most`."""
         if self._steps.is_finishing:
             return
         wanted = len(self._lanes.ready)
@@ -462,7 +423,7 @@ class Run:
             wanted -= 1
 
     def begin_again(self, job: Job) -> None:
-        """Let a record begin that has waited for another attempt."""
+        """Make a record ready that has waited for another attempt."""
         ready = self._lanes.ready
         if self._attempts.is_free(job):
             ready.appendleft(job)  # not behind those that wait for a probe
@@ -471,7 +432,7 @@ class Run:
         self.offer()
 
     async def _wait_for_work(self) -> None:
-        """Wait until there is something to begin, or until others of this loop have had a turn."""
+        """Wait until a record may begin, or until other tasks of this loop have had a turn."""
         if self._steps.slice_ends_at is not None and self._loop.time() >= self._steps.slice_ends_at:
             self._displaced_count += 1
         waiter = self._loop.create_future()
@@ -479,7 +440,7 @@ class Run:
         await waiter
 
     def _begin_slice(self, now: float) -> None:
-        """Limit what begins in this turn of the loop: handlers may never wait."""
+        """Limit the records that begin in this turn of the loop: handlers may never wait."""
         self._gate.look()  # a handler that was ready runs right after a block, before timers
         self._steps.slice_ends_at = now + SLICE_S
         self._loop.call_soon(self._end_slice)
@@ -491,7 +452,7 @@ class Run:
             self.offer(count)
 
     def _next(self, now: float) -> Job | None:
-        """Return what begins now; None: there is nothing, or nothing may."""
+        """Return the record that begins now, if there is one."""
         if (slice_ends_at := self._steps.slice_ends_at) is None:
             self._begin_slice(now)
         elif now >= slice_ends_at:
@@ -519,7 +480,7 @@ class Run:
         return job
 
     def _first_that_may(self) -> Job | None:
-        """Take the first record that may begin, past those that may not; None: there is none."""
+        """Take the first record that may begin, past those that may not."""
         attempts, ready = self._attempts, self._lanes.ready
         breaker = attempts.breaker
         while ready:
@@ -537,14 +498,10 @@ class Run:
         return None
 
     def _is_awaited_first(self) -> bool:
-        """Whether what begins next is for what a full outbox may wait."""
         return bool(self._lanes.ready) and self._is_awaited(self._lanes.ready[0])
 
     def _is_awaited(self, job: Job) -> bool:
-        """Whether it may begin, and a full outbox may wait for what comes of it.
-
-        It is the first unfinished record of its partition, or is handled again.
-        """
+        """Whether a full outbox may wait for it: the first unfinished, or one handled again."""
         cursor, progress = job.cursor, job.cursor.progress
         is_first = progress is not None and progress.holder_of_first() is job
         is_wanted = is_first or self._is_handled_again(job)
@@ -563,7 +520,6 @@ class Run:
         return found is not None
 
     async def _work(self) -> None:
-        """Handle one record after the other."""
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         base, is_cancelled = self._context, asker(task)
@@ -608,7 +564,6 @@ class Run:
                 self._steps.isolates = True
 
     async def _work_on_lists(self) -> None:
-        """Handle one list of records after the other."""
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         base, is_cancelled = self._context, asker(task)
@@ -650,7 +605,7 @@ class Run:
                 self._steps.isolates = True
 
     def _next_list(self, now: float) -> list[list[Job]]:
-        """Return what begins now as one list: of each lane those that come next, in order."""
+        """Return the records that begin now as one list: of each lane the next ones, in order."""
         chains: list[list[Job]] = []
         left = self._handling.batch_size or 1
         while left > 0 and (job := self._next(now)) is not None:
@@ -669,7 +624,7 @@ class Run:
         return chains
 
     def _list_failed(self, chains: list[list[Job]], error: BaseException) -> None:
-        """Note that a list failed: which of its records are bad is found by trying each alone."""
+        """Try each record of a failed list alone, to find the bad ones."""
         if len(chains) == 1 and len(chains[0]) == 1:
             self._failed(chains[0][0], error)
             return
@@ -684,7 +639,7 @@ class Run:
         self.offer()
 
     def _is_cancelled(self, task: asyncio.Task[None]) -> bool:
-        """Whether a worker was cancelled as such, and not by a handler, or what that awaits."""
+        """Whether a worker was cancelled, and not by its handler or an awaitable of that."""
         runner = self._runner
         return (
             task in self._cut
@@ -693,18 +648,14 @@ class Run:
         )
 
     def _raise_unless_failed(self, error: BaseException, task: asyncio.Task[None]) -> None:
-        """Raise what a handler ended by if it is not its failure.
-
-        Raises:
-            BaseException: It is to end everything, or the worker was cancelled.
-        """
+        """Raise an exception that is not a handler's failure, or the worker's cancellation."""
         if not is_failure(error, task):
             raise error
         if self._is_cancelled(task):
             raise asyncio.CancelledError from error
 
     def _tell_landed(self, cursor: Cursor) -> None:
-        """Tell whoever waits that nobody works on a record of a partition any more."""
+        """Notify the rebalance or the end of `run` that a record has no worker now."""
         if cursor.is_revoking or not cursor.is_assigned:
             self._observers.acted()  # a rebalance may wait for it
         if self._steps.is_finishing:
@@ -712,7 +663,7 @@ class Run:
 
     # --- What becomes of a record ----------------------------------------------------------
     def finish(self, job: Job) -> None:
-        """Count a record as finished, if it is still this one's."""
+        """Count a record as finished, unless it has another holder."""
         cursor, record = job.cursor, job.record
         if not self._allowance.is_exact:
             self._works.finish(cursor, record.offset, job)
@@ -750,7 +701,6 @@ class Run:
         self._lanes.ready.appendleft(job)
 
     def _failed(self, job: Job, error: BaseException) -> None:
-        """Let a record wait for another attempt, go to the dead letters, or end everything."""
         fate = self._attempts.failed(job, error)
         if fate == "gone":
             self._lanes.leave(job)
@@ -759,7 +709,7 @@ class Run:
         # Otherwise it comes back by a timer; or it is dead, and whoever works on it goes on.
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
-        """End everything: a record can neither be handled nor be passed over."""
+        """End `run`: a record can neither be handled nor be skipped."""
         log.error("%s: the handler failed, so run() ends: %s", place_of(job), one_line(error))
         if isinstance(error, asyncio.CancelledError):
             # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
@@ -792,7 +742,7 @@ class Run:
 
     # --- As what an outbox tells (outbox.py) --------------------------------------------------
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Take a record for dead whose outputs cannot be written; of several, try each alone."""
+        """Make a dead letter of a record that cannot be written; of several, try each alone."""
         if len(jobs) > 1:
             for job in jobs:
                 job.enter(JobState.ALONE)
@@ -808,12 +758,10 @@ class Run:
             self.handle_again(jobs)
 
     def handle_again(self, jobs: Sequence[Job]) -> None:
-        """Handle records again: their lanes have gone on."""
         self._lanes.put_again(jobs)
         self.offer()
 
     def outbox_failed(self, error: BaseException) -> None:
-        """End everything: nothing can be finished any more."""
         log.error(
             "run() ends, because the outputs of handlers cannot be written in transactions: %s",
             one_line(error),
@@ -821,7 +769,6 @@ class Run:
         self._note_end(error)
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
-        """Begin more, and tell who waits for these records."""
         for cursor in {job.cursor for job in jobs}:
             self._tell_landed(cursor)
         if self._steps.is_finishing:
@@ -830,11 +777,9 @@ class Run:
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     def takes(self, sink: object) -> bool:
-        """Whether a get is its own."""
         return sink is self._sink
 
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]]:
-        """Return the records whose handler is the current task."""
         if self._outbox is not None:
             raise IllegalStateError(
                 "handlers cannot commit offsets, because run(transactions=…) commits the offsets "
@@ -848,11 +793,6 @@ class Run:
         return own
 
     def receipts(self) -> list[JobReceipt]:
-        """Return the records whose handler is the current task.
-
-        Raises:
-            IllegalOperation: It is no handler.
-        """
         task = asyncio.current_task()
         own = [JobReceipt(self, job) for job, worker in self._flights.items() if worker is task]
         if not own:
@@ -863,12 +803,7 @@ class Run:
         return own
 
     def _delivery_of(self, record: ConsumerRecord) -> DeliveryToCommit:
-        """Return a record of a handler for a transaction that commits it.
-
-        Raises:
-            IllegalOperation: The record is finished, or was never this run's.
-            BatchRevokedError: A rebalance has taken its partition away.
-        """
+        """Return a record of a handler for a transaction that commits it."""
         tp = TopicPartition(record.topic, record.partition)
         for job in self._flights:
             if job.record is record:
@@ -880,18 +815,13 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything may be left to do."""
         return bool(self._flights) or (self._outbox is not None and self._outbox.is_busy)
 
     def partitions(self) -> Set[TopicPartition]:
-        """Return the partitions of which it has records."""
         return {cursor.tp for cursor in self._allowance if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what handlers are at work on, and what of it is not committed yet.
-
-        What waits for its turn goes as it is.
-        """
+        """Return the records in handlers, and those handled and not committed."""
         found = {} if self._outbox is None else self._outbox.undone(partitions)
         for job in self._flights:
             tp, offset = job.cursor.tp, job.record.offset
@@ -900,10 +830,9 @@ class Run:
         return found
 
     def is_wanted_by(self, until: float) -> None:
-        """Do nothing: nothing more begins of partitions that are to be given back."""
+        """Do nothing: records of partitions that are being revoked do not begin."""
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Cancel handlers of partitions that go, and write nothing more of these."""
         self._cut_off(job for job in self._flights if job.cursor.tp in partitions)
         if self._outbox is not None:
             self._outbox.give_up(partitions)
@@ -913,7 +842,7 @@ class Run:
         return False
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a handler that was cancelled has not ended yet, or a transaction."""
+        """Whether a cancelled handler, or a transaction, has not ended yet."""
         return any(
             task in self._cut and job.cursor.tp in partitions for job, task in self._flights.items()
         ) or (self._outbox is not None and self._outbox.is_writing(partitions))
@@ -927,20 +856,18 @@ class Run:
                 self._scope.cancel(task)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        """Let another worker take the place of one that was cancelled."""
+        """Replace a worker that was cancelled."""
         self._cut.discard(task)
         self._worker_count -= 1
         self.offer()
 
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:
-        """Say what is wrong, at loop time `now`."""
         yield from self._attempts.troubles(now)
         if self._outbox is not None:
             yield from self._outbox.troubles()
 
     def explain(self, cursor: Cursor, now: float) -> str:
-        """Say what of a partition is being worked on, and what holds its commit back."""
         progress = cursor.progress
         job = None if progress is None else progress.holder_of_first()
         if progress is None or not isinstance(job, Job):
@@ -967,11 +894,9 @@ class Run:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the circuit breaker pauses the handlers."""
         return self._attempts.is_paused
 
     def counts(self) -> dict[str, int]:
-        """Return how many records are where, by name."""
         return {
             "at_work": len(self._flights),
             "ready": len(self._lanes.ready),

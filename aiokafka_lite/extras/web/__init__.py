@@ -16,7 +16,7 @@ All requests are GET or HEAD. They change no state and cause no request to a bro
 that can reach the port sees the names of topics, group and client, and the error that stopped the
 consumer. By default only this machine can. ``/health`` and ``/metrics`` accept every host name. The
 page accepts IP addresses, "localhost" and the names in `hosts`, so that a foreign web page cannot
-read it under its own name (DNS rebinding).
+read it (DNS rebinding).
 
 =================  =================================================================================
 ``/``              the page, which reads the three below every second or two
@@ -25,12 +25,11 @@ read it under its own name (DNS rebinding).
 ``/api/…``         the data of the page, a private format that may change
 =================  =================================================================================
 
-The load has limits, for any number of clients. Measuring takes at most 1 % of the event loop's
-time; above that, responses repeat the latest values. `serve` keeps at most 32 connections open. A
-further one closes the oldest.
+Measuring takes at most 1 % of the event loop's time; above that, responses repeat the latest
+values. `serve` keeps at most 32 connections open. A further one closes the oldest.
 
 `serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``. `asgi` needs
-only prometheus_client, for ``/metrics``; the extra includes it.
+only prometheus_client, for ``/metrics``.
 """
 
 from __future__ import annotations

@@ -47,11 +47,6 @@ def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Applicat
 
 
 def require_web() -> None:
-    """Import the packages of the extra.
-
-    Raises:
-        ModuleNotFoundError: One is not installed. The message has the command that installs it.
-    """
     try:
         for name in EXTRA:
             importlib.import_module(name)

@@ -17,25 +17,20 @@ Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def asgi(consumer: Shown, *, hosts: Collection[str] = ()) -> Application:
-    """Return an ASGI application that shows a consumer's state. The module lists its paths.
+    """Return an ASGI application that shows a consumer's state, as `application` does.
 
     Mount it in FastAPI or Starlette with `app.mount("/kafka", asgi(…))`, or run it in a server such
-    as uvicorn. It has to run in the consumer's event loop. The consumer may start before or after.
-    The application does not start, stop or keep the consumer alive. The server limits the
-    connections.
+    as uvicorn. The server limits the connections.
 
     Args:
-        consumer: The consumer, or a function that returns it, or None until the consumer exists. A
-            consumer needs a running loop, and an application is often created before that.
-        hosts: Accepted host names without a port, such as "consumer.svc.cluster.local". IP
-            addresses and "localhost" are always accepted.
+        consumer: As for `application`. A consumer needs a running loop, and an application is often
+            created before that: pass a function.
+        hosts: As for `application`.
     """
     return _Asgi(Pages(consumer, hosts))
 
 
 class _Asgi:
-    """Translates between ASGI and `Pages`."""
-
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
 

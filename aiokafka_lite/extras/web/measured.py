@@ -56,19 +56,13 @@ class ConsumerGoneError(NoConsumerError):
 
 
 class ConsumerNotMadeError(NoConsumerError):
-    """The application's function returned None instead of a consumer."""
-
     verdict = "degraded"
     text = "the application has not created the consumer yet"
     health_status = 200
 
 
 def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
-    """Return a function that returns the consumer to show, or raises NoConsumerError.
-
-    Raises:
-        TypeError: It is neither a consumer nor a function.
-    """
+    """Return a function that returns the consumer to show, or raises NoConsumerError."""
     CONSUMER.check("consumer", shown)
     if callable(shown):
         return lambda: _made(shown())
@@ -86,19 +80,12 @@ def _made(consumer: AnyConsumer | None) -> AnyConsumer:
 
 
 def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
-    """Return the consumer.
-
-    Raises:
-        ConsumerGoneError: It was garbage-collected.
-    """
     if (consumer := reference()) is None:
         raise ConsumerGoneError
     return consumer
 
 
 class HealthAnswer(NamedTuple):
-    """A verdict and its response."""
-
     verdict: str
     reasons: tuple[str, ...]
     is_dead: bool
@@ -118,8 +105,6 @@ class Measured:
     """A consumer's metrics at one moment, and the responses built from them.
 
     Attributes:
-        metrics: The result of `AIOKafkaConsumer.metrics`.
-        health: The consumer's health.
         measured_at: The loop time of the measurement.
         exposition: The response of ``/metrics``, None before its first request.
         until: The loop time until which the measurement is used.
@@ -146,18 +131,13 @@ class Measured:
 
     @property
     def explain(self) -> Callable[[str, int], str]:
-        """Returns why a partition returns no records."""
         from aiokafka_lite import TopicPartition
 
         consumer = present(self._consumer)
         return lambda topic, partition: consumer.explain(TopicPartition(topic, partition))
 
     def body(self, key: Hashable, make: Callable[[Measured], dict[str, Json]]) -> bytes:
-        """Return a response, built at its first request.
-
-        Raises:
-            TooManyError: The limit of different responses is reached.
-        """
+        """Return a response, built at its first request; raise TooManyError above the limit."""
         found = self._bodies.get(key)
         if found is None:
             if len(self._bodies) >= MOST_BODIES:
@@ -180,11 +160,7 @@ class Measuring:
         self._health: HealthAnswer | None = None
 
     def health(self) -> HealthAnswer:
-        """Return the consumer's health, or the latest measured one.
-
-        Raises:
-            NoConsumerError: There is no consumer.
-        """
+        """Return the consumer's health, or the latest measured one, or raise NoConsumerError."""
         consumer = self._consumer()
         loop = asyncio.get_running_loop()
         if self._health is None or self._health.until <= loop.time():
@@ -198,11 +174,7 @@ class Measuring:
         return self._health
 
     def now(self) -> Measured:
-        """Return a measurement of the consumer, or the latest one.
-
-        Raises:
-            NoConsumerError: There is no consumer.
-        """
+        """Return a measurement of the consumer, or the latest one, or raise NoConsumerError."""
         consumer = self._consumer()
         if self._measured is None or self._measured.until <= asyncio.get_running_loop().time():
             self._measured = Measured(consumer, self.health())

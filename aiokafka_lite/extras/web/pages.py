@@ -41,13 +41,6 @@ VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json
 
 
 class Pages:
-    """Responds to requests about one consumer, independent of the server.
-
-    Args:
-        shown: The consumer, or a function that returns it.
-        hosts: Accepted host names in addition to IP addresses and "localhost".
-    """
-
     def __init__(self, shown: Shown, hosts: Collection[str]) -> None:
         NAMES.check("hosts", hosts)
         self._measuring = Measuring(shown)
@@ -63,14 +56,6 @@ class Pages:
     async def answer(
         self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
     ) -> Answer:
-        """Return the response to a request.
-
-        Args:
-            method: Such as "GET".
-            hosts: The values of the header `Host`.
-            path: The path below the mount; "" is the page.
-            parameters: The parameters of the query.
-        """
         checked = ("localhost",) if path in FOR_MACHINES else hosts
         refused = refusal(method, checked, self._is_own_name, NAME_THE_HOST)
         if refused is not None:

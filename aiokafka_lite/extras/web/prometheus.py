@@ -123,13 +123,7 @@ Rows = Sequence[Mapping[str, object]]
 def render(
     metrics: Mapping[str, object], verdict: str, everywhere: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return metrics as text. Any thread may call it.
-
-    Args:
-        metrics: The result of `AIOKafkaConsumer.metrics`.
-        verdict: The verdict of the consumer's health.
-        everywhere: Labels of all series, in addition to their own.
-    """
+    """Return metrics as text, all with the labels `everywhere`. Any thread may call it."""
     collected = list(families(metrics, verdict))
     if everywhere:
         for family in collected:
@@ -149,8 +143,6 @@ def labels_of(metrics: Mapping[str, object]) -> dict[str, str]:
 
 
 class _Collected:
-    """Passes collected metrics to a registry."""
-
     def __init__(self, collected: list[Metric]) -> None:
         self._collected = collected
 
@@ -162,7 +154,6 @@ class _Collected:
 
 
 def families(metrics: Mapping[str, object], verdict: str) -> Iterator[Metric]:
-    """Yield the metrics, each with all its series."""
     for name, value in metrics.items():
         if isinstance(value, (int, float)):
             yield _family(name, (), [((), value)])

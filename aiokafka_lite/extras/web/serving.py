@@ -36,10 +36,10 @@ async def serve(
     responses that are being sent.
 
     Args:
-        consumer: The consumer, or a function that returns it, or None until the consumer exists.
+        consumer: As for `application`.
         host: The address to listen on. "0.0.0.0" serves every client that can reach this machine.
         port: 0 uses a free port.
-        hosts: Accepted host names. See `application`.
+        hosts: As for `application`.
 
     Raises:
         KafkaConnectionError: The address cannot be listened on.
@@ -75,8 +75,7 @@ async def serve(
 class _Door:
     """Accepts connections, and closes the oldest one above the limit.
 
-    So clients that send or read slowly hold a bounded number of sockets and buffers, and a new
-    client is served anyway.
+    So clients that send or read slowly hold a bounded number of sockets and buffers.
     """
 
     def __init__(self, server: web.Server) -> None:

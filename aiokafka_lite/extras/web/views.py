@@ -30,7 +30,6 @@ LONG_STANDSTILL_S: Final = 25.0
 
 
 def is_in_trouble(row: Row) -> bool:
-    """Whether a partition has a problem."""
     return row["state"] in TROUBLES or cast("float", row["standstill_seconds"]) >= LONG_STANDSTILL_S
 
 
@@ -62,14 +61,6 @@ OVERVIEW: Final = (
 
 
 class ConsumerPageQuery(NamedTuple):
-    """The parameters of a request.
-
-    Attributes:
-        show: The filter of partitions: a name of `FILTERS`.
-        find: A part of the rows' names.
-        page: The number of the page, from 1.
-    """
-
     show: str
     find: str
     page: int
@@ -100,7 +91,6 @@ def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
 
 
 def partitions(measured: Measured, query: ConsumerPageQuery) -> Row:
-    """Return the assigned partitions by name."""
     is_shown = FILTERS[query.show]
     found = [
         row
@@ -128,13 +118,11 @@ def _partition(measured: Measured, row: Row) -> Row:
 
 
 def nodes(measured: Measured, query: ConsumerPageQuery) -> Row:
-    """Return the brokers in the consumer's metadata."""
     found = rows_of(measured, "nodes")
     return {"total": len(found), "rows": cast("list[Json]", found[:ROWS])}
 
 
 def rows_of(measured: Measured, name: str) -> list[Row]:
-    """Return the rows of a list in the metrics."""
     return cast("list[Row]", measured.metrics[name])
 
 
