@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.classic.driver import ClassicDriver
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.records import created_record, restore_group
+from aiokafka_lite.broker.groups.classic.records import metadata_record, restore_group
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
@@ -28,7 +28,11 @@ from aiokafka_lite.broker.groups.coordinator_log import (
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.machine import Beat, BeatReply, ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.machine import (
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+)
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
@@ -73,7 +77,7 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class CoordinatorServices(Protocol):
-    """Settings, time, topics and logs."""
+    """The cluster as the group coordinator uses it."""
 
     @property
     def clock(self) -> Callable[[], int]: ...
@@ -93,8 +97,6 @@ class CoordinatorServices(Protocol):
 
 
 class TimedGroup(Protocol):
-    """A machine that says when it wants to be called."""
-
     @property
     def group_id(self) -> str: ...
 
@@ -105,13 +107,10 @@ TimedT = TypeVar("TimedT", bound=TimedGroup)
 
 
 class GroupTimers(Generic[TimedT]):
-    """Calls groups when their deadlines have come; seconds of the loop's clock.
+    """One timer of the event loop per group, set to the earliest of the group's deadlines.
 
-    A timer may fire before its group's next deadline, as heartbeats move that without touching
-    the timer; it is then armed again.
-
-    Args:
-        expire: Has a group act on one deadline that has passed, and arms what the group has become.
+    Heartbeats move deadlines without a change of the timer, so it may fire too early. `expire`
+    handles one deadline that has passed, and sets the group's timer again.
     """
 
     def __init__(self, expire: Callable[[TimedT, float], None]) -> None:
@@ -119,7 +118,7 @@ class GroupTimers(Generic[TimedT]):
         self._armed: dict[str, asyncio.TimerHandle] = {}
 
     def arm(self, group: TimedT) -> None:
-        """See to it that a group is called when its next deadline has come."""
+        """Set a group's timer to its next deadline."""
         self.cancel(group.group_id)
         deadline = group.next_deadline()
         if deadline is not None:
@@ -127,7 +126,6 @@ class GroupTimers(Generic[TimedT]):
             self._armed[group.group_id] = timer
 
     def cancel(self, group_id: str) -> None:
-        """Forget a group's timer, if it has one."""
         timer = self._armed.pop(group_id, None)
         if timer is not None:
             timer.cancel()
@@ -145,11 +143,6 @@ log = logging.getLogger(__name__)
 
 
 class GroupCoordinator:
-    """The groups that this node coordinates. One writer: this class, on the broker's event loop.
-
-    It serves the groups of those partitions of the offsets topic that it was elected for.
-    """
-
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
         self._settings = services.group_settings
@@ -210,21 +203,15 @@ class GroupCoordinator:
     def elect(self, partitions: Iterable[int]) -> None:
         """Coordinate the groups of partitions of the offsets topic, which this node leads now.
 
-        Their logs are replayed first, in a task of the scope. Until then requests for their groups
-        are refused with COORDINATOR_LOAD_IN_PROGRESS. Partitions that it leads already are left.
+        Requests for their groups fail with COORDINATOR_LOAD_IN_PROGRESS until a task has read the
+        log.
         """
         self._partitions.elect(partitions)
 
     def resign(self, partitions: Iterable[int]) -> None:
-        """Coordinate the groups of partitions no longer: other nodes lead them.
-
-        Parked requests are answered NOT_COORDINATOR, as is everything asked from now on; groups,
-        offsets and timers are forgotten, the log is left as it is.
-        """
         self._partitions.resign(partitions)
 
     async def until_loaded(self) -> None:
-        """Wait until every partition has been read; raises what the reading raised."""
         await self._partitions.until_loaded()
 
     async def close(self) -> None:
@@ -249,7 +236,6 @@ class GroupCoordinator:
                 self._classic.act(group, group.restored(self._now()))
 
     def _forget(self, group: Group, error: ErrorType) -> None:
-        """Answer what a group has parked, and stop its timers."""
         if isinstance(group, ClassicGroup):
             self._classic.act(group, group.die(error))
         self._timers.cancel(group.group_id)
@@ -260,9 +246,9 @@ class GroupCoordinator:
     # -- membership ----------------------------------------------------------------------------
 
     async def join(self, group_id: str, call: Join) -> Joined:
-        """Answer a JoinGroup request, once the rebalance that it takes part in has got so far.
+        """Answer a JoinGroup request when its rebalance phase ends.
 
-        Cancelled while parked, the request is forgotten; the member is not: it may join again.
+        Cancellation drops the parked request, but not the member, which may join again.
         """
         error = self._check(group_id)
         if error is NoError and not self._settings.allows_session(call.session_timeout_ms):
@@ -277,14 +263,14 @@ class GroupCoordinator:
                 return Joined(UnknownMemberIdError, member_id=call.member_id)
             classic = self._classic.new_group(group_id)
             tombstones = [] if group is None else group_tombstones(group)
-            error = self._append(group_id, [*tombstones, created_record(classic)])
+            error = self._append(group_id, [*tombstones, metadata_record(classic, {})])
             if error is not NoError:
                 return Joined(error)
             group = self._groups[group_id] = classic
         return await self._classic.join(group, call)
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
-        """Answer a SyncGroup request, once the leader has sent the assignment."""
+        """Answer a SyncGroup request when the leader has sent the assignment."""
         error = self._check(group_id)
         if error is not NoError:
             return Synced(error)
@@ -298,10 +284,9 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
-        """Keep a member's session alive."""
         error = self._check(group_id)
         if error is CoordinatorLoadInProgressError:
-            return NoError  # its session has not been started yet, so it cannot end
+            return NoError  # its session has not started, so it cannot expire
         if error is not NoError:
             return error
         group = self._groups.get(group_id)
@@ -314,7 +299,7 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leavers: Sequence[Leaver]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        """Remove members; returns an error for all, or none and one error type for each."""
+        """Remove members. Return an error for the request, or NoError and an error per member."""
         error = self._check(group_id)
         if error is not NoError:
             return error, ()
@@ -327,24 +312,22 @@ class GroupCoordinator:
         self._classic.act(group, effects)
         return NoError, errors
 
-    def consumer_group_heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
-        """Answer a ConsumerGroupHeartbeat request (KIP-848): joining, staying, leaving.
-
-        Raises:
-            KafkaError: What the member is to be told; see `ConsumerMachine`.
-        """
+    def consumer_group_heartbeat(
+        self, group_id: str, beat: ConsumerHeartbeat
+    ) -> ConsumerHeartbeatReply:
+        """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
         error = self._check(group_id)
         if error is not NoError:
             raise error(error.description)
         return self._consumers.heartbeat(group_id, beat)
 
     def expire_session(self, group_id: str, member_id: str) -> None:
-        """Do what happens when a member's session runs out, now; for tests of consumers.
+        """Expire a member's session now. For tests of consumers.
 
         Raises:
             NotCoordinatorError: Another node coordinates the group.
             CoordinatorLoadInProgressError: The group may not have been loaded yet.
-            GroupIdNotFound: There is no such group.
+            GroupIdNotFound: The group does not exist.
             UnknownMemberIdError: The group has no such member.
         """
         error = self._check(group_id)
@@ -377,17 +360,15 @@ class GroupCoordinator:
         unknown_group: ErrorType = GroupIdNotFound,
         knows_epochs: bool = True,
     ) -> list[ErrorType]:
-        """Commit offsets and return one error type for each; they are in the log then.
+        """Append offsets of existing partitions, and return one error type per offset.
+
+        Without members, any client may commit for a group, which creates the group.
 
         Args:
-            group_id: The group; without members anyone may commit for it, and thereby create it.
-            offsets: What to commit; topics and partitions have been checked.
-            member_id: Who commits, "" for no member.
-            instance_id: Its static identity, if any.
-            generation: The generation or epoch it believes in, negative for no member.
-            retention_ms: How long to keep them, -1 for the broker's rule.
-            unknown_group: What a member of a group that does not exist is told.
-            knows_epochs: The request is of a version made for groups of KIP-848.
+            generation: The member's generation or epoch, negative for no member.
+            retention_ms: How long to keep the offsets, -1 for the broker's retention.
+            unknown_group: The error for a member of a group that does not exist.
+            knows_epochs: The request version supports groups of KIP-848.
         """
         error = self.availability(group_id)
         group = self._groups.get(group_id)
@@ -408,11 +389,11 @@ class GroupCoordinator:
         return errors if error is NoError else [error] * len(offsets)
 
     def committed(self, group_id: str, tp: TopicPartition, topic_id: bytes) -> CommittedOffset:
-        """Return what a group has committed; ask ``availability`` first."""
+        """Return the committed offset of a group whose `availability` was checked."""
         return self.offsets.fetch(group_id, tp, topic_id)
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
-        """Say whether committed offsets may be fetched so (KIP-848)."""
+        """Return NoError if this member may fetch committed offsets in this epoch (KIP-848)."""
         error = self.availability(group_id)
         group = self._consumers.stored(group_id)
         if error is not NoError or group is None:
@@ -423,35 +404,31 @@ class GroupCoordinator:
 
     @property
     def groups(self) -> Mapping[str, Group]:
-        """The groups that have been loaded, by id."""
         return self._groups
 
     @property
     def is_loading(self) -> bool:
-        """Whether some groups may be missing from ``groups`` yet."""
+        """Whether `groups` may be incomplete."""
         return self._partitions.is_loading
 
     @property
     def parked_count(self) -> int:
-        """Requests that wait for a rebalance."""
+        """JoinGroup and SyncGroup requests that wait for a rebalance."""
         return self._classic.parked_count
 
     def partition_for(self, group_id: str) -> int:
-        """Return the partition of the offsets topic whose leader coordinates the group."""
         return self._log.partition_for(group_id)
 
     def availability(self, group_id: str) -> ErrorType:
-        """Say whether this coordinator can answer for a group now."""
+        """Return NoError if this coordinator serves a group now."""
         if not self._is_open:
             return CoordinatorNotAvailableError
         return self.availability_of(self._log.partition_for(group_id))
 
     def availability_of(self, partition: int) -> ErrorType:
-        """Say whether this coordinator can answer for the groups of a partition now."""
         return self._partitions.availability(partition)
 
     def delete(self, group_id: str) -> ErrorType:
-        """Delete an empty group with all its offsets."""
         error = self.availability(group_id)
         if error is not NoError:
             return error
@@ -466,7 +443,6 @@ class GroupCoordinator:
     # -- the log -------------------------------------------------------------------------------
 
     def _append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> ErrorType:
-        """Append records, then replay them."""
         error = self._write(group_id, records)
         if error is NoError:
             for record in records:
@@ -474,13 +450,13 @@ class GroupCoordinator:
         return error
 
     def _write(self, group_id: str, records: Sequence[CoordinatorRecord]) -> ErrorType:
-        """Append records; a request whose records cannot be written has no effect."""
+        """Append records. If they cannot be written, the request has no effect."""
         if not records:
             return NoError
         try:
             self._log.append(group_id, records)
         except (KafkaError, OSError) as error:
-            # Kafka tells clients to look for another coordinator when its disk fails.
+            # As in Kafka, clients then look for another coordinator.
             log.error(
                 "cannot write %d records of group %r to %s: %s",
                 len(records), group_id, OFFSETS_TOPIC, error,
@@ -489,9 +465,11 @@ class GroupCoordinator:
         return NoError
 
     def _replay(self, record: LogEntry) -> None:
-        """Apply one record; the only code that changes offsets, and that loads and ends groups."""
+        """Apply one record. No other code changes offsets, or loads and ends groups."""
         if isinstance(record, TransactionEnd):
-            self.transactional.end(*record)
+            self.offsets.end_transaction(
+                record.partition, record.producer_id, is_commit=record.is_commit
+            )
             return
         key, value, producer = record
         if isinstance(key, OffsetCommitKey):
@@ -501,7 +479,7 @@ class GroupCoordinator:
                     f"but a value of type {type(value).__name__}"
                 )
             if value is not None and key.group not in self._groups:
-                # A group that only stores offsets here.
+                # A group without members, which only stores offsets.
                 self._groups[key.group] = self._classic.new_group(key.group)
             self.offsets.replay(key, value, self.transactional.opened(key.group, producer))
         elif isinstance(key, GroupMetadataKey):
@@ -525,7 +503,7 @@ class GroupCoordinator:
         group = self._groups.get(key.group_id)
         if not isinstance(group, ConsumerGroup):
             if value is None:
-                return  # compaction may leave tombstones of what it has removed
+                return  # compaction may leave tombstones of removed records
             group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
         if value is None and isinstance(key, ConsumerGroupMetadataKey):
             self._end(key.group_id)
@@ -535,7 +513,7 @@ class GroupCoordinator:
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         if group is not None:
-            # A group ends with members only when it goes on by the other protocol.
+            # A group with members ends only when it changes to the other protocol.
             error = UnknownMemberIdError if group.is_empty else RebalanceInProgressError
             self._forget(group, error)
 
@@ -556,5 +534,5 @@ class GroupCoordinator:
         return asyncio.get_running_loop().time()
 
     def _check(self, group_id: str) -> ErrorType:
-        """Refuse the empty id, which only offset requests may use (as Kafka has it)."""
+        """Refuse the empty id, which Kafka accepts only in offset requests."""
         return self.availability(group_id) if group_id else InvalidGroupIdError

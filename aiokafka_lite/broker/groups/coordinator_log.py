@@ -1,8 +1,6 @@
-"""The records of ``__consumer_offsets``: which partition, which bytes, written and read back.
+"""The records of `__consumer_offsets`, in Kafka's format (GroupCoordinatorRecordSerde.java).
 
-Keys begin with the type of the record, values with the version of their layout, both int16
-(Kafka: GroupCoordinatorRecordSerde.java). The bytes are those that Kafka writes, so that its own
-tools print our log and a log of Kafka's can be loaded.
+Keys begin with the record type, values with the layout version, both int16.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroup
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the log; a value of None is a tombstone.
+    """One record of the log. A value of None is a tombstone.
 
     Attributes:
-        producer: Whose transaction it is a part of; only offsets are committed so.
+        producer: The producer of the transaction that commits the offset, NO_PRODUCER outside one.
     """
 
     key: RecordKey
@@ -54,7 +52,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class TransactionEnd(NamedTuple):
-    """A marker in the log: it decides what a transaction has committed before it."""
+    """A marker, which commits or aborts the producer's earlier records in the partition."""
 
     partition: int
     producer_id: int
@@ -65,8 +63,6 @@ LogEntry: TypeAlias = "CoordinatorRecord | TransactionEnd"
 
 
 class OffsetsLog(Protocol):
-    """What the coordinator needs of a partition's log."""
-
     @property
     def log_start_offset(self) -> int: ...
 
@@ -88,13 +84,12 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    """Return the partition of a group, as Kafka's Utils.abs has it: of -2**31 there is no abs."""
+    """Return a group's partition. Kafka's Utils.abs maps -2**31 to 0."""
     value = java_hash(group_id)
     return 0 if value == -(1 << 31) else abs(value) % partition_count
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Return the key's and the value's bytes, None for a tombstone's value."""
     key = encode_key(record.key)
     value = record.value
     if value is None:
@@ -111,11 +106,7 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """Return a record of the log; None for a type that a newer Kafka may have written.
-
-    Raises:
-        KafkaError: The bytes are not what their type and version say.
-    """
+    """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
     if key is None:
         raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has no key")
     decoded = decode_key(key)
@@ -131,14 +122,6 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
 
 
 class CoordinatorLog:
-    """``__consumer_offsets`` as this broker holds it.
-
-    Args:
-        open_partition: Gives the log of one partition, making the topic if need be.
-        partition_count: Of the topic.
-        clock: Wall time in ms, for the records' timestamps.
-    """
-
     def __init__(
         self,
         open_partition: Callable[[int], OffsetsLog],
@@ -151,16 +134,10 @@ class CoordinatorLog:
         self.partition_count = partition_count
 
     def partition_for(self, group_id: str) -> int:
-        """Return the partition that a group's records go to, whose leader coordinates it."""
         return partition_for(group_id, self.partition_count)
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Append records as one batch: all of them are there after a crash, or none.
-
-        Raises:
-            KafkaError: The log did not take them.
-            OSError: The disk did not take them.
-        """
+        """Append records as one batch, so that a crash leaves all or none."""
         now_ms = self._clock()
         producer = records[0].producer
         batch = build_batch(
@@ -172,16 +149,11 @@ class CoordinatorLog:
         self._open_partition(self.partition_for(group_id)).append(batch)
 
     def is_empty(self, partition: int) -> bool:
-        """Say whether there is nothing to load."""
         log = self._open_partition(partition)
         return log.log_start_offset >= log.high_watermark
 
     def read(self, partition: int) -> Iterator[list[LogEntry]]:
-        """Read a partition from its start, some records at a time.
-
-        Raises:
-            KafkaError: The log is damaged, or holds what is no record of this topic.
-        """
+        """Yield the records of a partition in lists. Raise KafkaError if the log is damaged."""
         log = self._open_partition(partition)
         offset = log.log_start_offset
         while offset < log.high_watermark:

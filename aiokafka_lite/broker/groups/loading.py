@@ -1,10 +1,8 @@
-"""Which partitions of its topic a coordinator answers for, and whether they are loaded.
+"""The partitions that a coordinator serves, and whether they are loaded.
 
-absent  → LOADING   elected: another node, or nobody, coordinated its groups
-LOADING → ACTIVE    every record has been replayed
-LOADING, ACTIVE → absent   resigned: its groups are forgotten, the log stays
-
-One task loads all partitions, one after the other; it ends when there is nothing left to load.
+absent  → LOADING   elected
+LOADING → ACTIVE    all records have been replayed, by a task that loads partitions in turn
+LOADING, ACTIVE → absent   resigned: the groups are dropped, the log remains
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from aiokafka_lite.errors import (
 
 @dataclass(eq=False)
 class Term:
-    """The time between an election and the resignation that follows it."""
-
     is_loading: bool
 
 
@@ -34,23 +30,16 @@ RecordT = TypeVar("RecordT")
 
 
 class RecordSource(Protocol[RecordT]):
-    """The log of a coordinator."""
-
     def is_empty(self, partition: int) -> bool: ...
 
     def read(self, partition: int) -> Iterator[list[RecordT]]: ...
 
 
 class CoordinatedPartitions(Generic[RecordT]):
-    """The partitions of the offsets topic whose groups live here, or of another coordinator's.
+    """The partitions of a coordinator's internal topic that this node leads.
 
-    Args:
-        source: Where the records are.
-        scope: Gives the loading its task; damage found in a log is the scope's failure.
-        replay: Applies one record.
-        loaded: Called when a partition has been read to its end.
-        unload: Forgets everything that belongs to a partition.
-        task_name: Of the task that loads.
+    A damaged log is a failure of `scope`, which runs the load task. `unload` drops the state of a
+    partition, and `loaded` completes it.
     """
 
     def __init__(
@@ -77,14 +66,14 @@ class CoordinatedPartitions(Generic[RecordT]):
         return any(term.is_loading for term in self._terms.values())
 
     def availability(self, partition: int) -> ErrorType:
-        """Say whether requests about a partition's groups can be answered."""
+        """Return NoError, or the error for requests about a partition."""
         term = self._terms.get(partition)
         if term is None:
             return NotCoordinatorError
         return CoordinatorLoadInProgressError if term.is_loading else NoError
 
     def elect(self, partitions: Iterable[int]) -> None:
-        """Begin to answer for partitions; those with records are read first, in a task."""
+        """Serve partitions, once the load task has read their records."""
         for partition in partitions:
             if partition not in self._terms:
                 self._terms[partition] = Term(is_loading=not self._log.is_empty(partition))
@@ -92,13 +81,12 @@ class CoordinatedPartitions(Generic[RecordT]):
             self._load_task = self._scope.spawn(self._load(), name=self._task_name)
 
     def resign(self, partitions: Iterable[int]) -> None:
-        """Answer no longer for partitions, whether or not they have been loaded."""
         for partition in partitions:
             if self._terms.pop(partition, None) is not None:
                 self._unload(partition)
 
     async def until_loaded(self) -> None:
-        """Wait until nothing is being read; raises what the reading raised."""
+        """Wait for the load task, and raise its error."""
         if self._load_task is not None:
             await asyncio.shield(self._load_task)
 
@@ -113,7 +101,7 @@ class CoordinatedPartitions(Generic[RecordT]):
         return next((index for index, term in self._terms.items() if term.is_loading), None)
 
     async def _read(self, partition: int, term: Term) -> bool:
-        """Replay a partition; False if the term has ended meanwhile, even if another has begun."""
+        """Replay a partition. Return False if its term ended, even if another term has begun."""
         for records in self._log.read(partition):
             for record in records:
                 self._replay(record)

@@ -1,8 +1,6 @@
-"""What goes into the group coordinator's state machine and what comes out: plain values.
+"""Requests and replies of the classic group protocol, without wire format and versions.
 
-The handlers translate requests to these and these to responses, so that the machine knows neither
-the wire nor its versions. A ``Ticket`` stands for one parked request; the machine answers every
-ticket that it was given exactly once.
+A `Ticket` identifies one parked request. The machine answers every ticket exactly once.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from aiokafka_lite.errors import BrokerResponseError, NoError
 
 Ticket = NewType("Ticket", int)
 ErrorType: TypeAlias = type[BrokerResponseError]
-# What a member says about each of its protocols, the one it likes best first: (name, metadata).
+# A member's protocols, the preferred one first: (name, metadata).
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -26,16 +24,11 @@ NO_ASSIGNMENT = b""
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """The broker's limits for groups; the names are those of Kafka's configuration.
+    """The broker's limits for groups, under the names of Kafka's configuration.
 
     Attributes:
-        initial_rebalance_delay_ms: group.initial.rebalance.delay.ms
-        min_session_timeout_ms: group.min.session.timeout.ms
-        max_session_timeout_ms: group.max.session.timeout.ms
-        max_size: group.max.size
-        new_member_join_timeout_ms: A member that never heard its id cannot send heartbeats; its
-            parked JoinGroup is given up after this time (a constant of five minutes in Kafka).
-        offset_metadata_max_bytes: offset.metadata.max.bytes
+        new_member_join_timeout_ms: Time limit of a new member's parked JoinGroup, because the
+            member cannot send heartbeats before it receives its id (five minutes in Kafka).
     """
 
     initial_rebalance_delay_ms: int = 3_000
@@ -46,7 +39,6 @@ class GroupSettings:
     offset_metadata_max_bytes: int = 4_096
 
     def allows_session(self, timeout_ms: int) -> bool:
-        """Say whether a member may have such a session timeout."""
         return self.min_session_timeout_ms <= timeout_ms <= self.max_session_timeout_ms
 
 
@@ -55,8 +47,8 @@ class Join:
     """A JoinGroup request.
 
     Attributes:
-        needs_known_member_id: The sender understands MEMBER_ID_REQUIRED (KIP-394, v4).
-        can_skip_assignment: The sender understands SkipAssignment (KIP-814, v9).
+        needs_known_member_id: The client supports MEMBER_ID_REQUIRED (KIP-394, v4).
+        can_skip_assignment: The client supports SkipAssignment (KIP-814, v9).
     """
 
     protocol_type: str
@@ -73,8 +65,6 @@ class Join:
 
 @dataclass(frozen=True)
 class JoinedMember:
-    """One line of the member list that the leader gets."""
-
     member_id: str
     instance_id: str | None
     metadata: bytes
@@ -82,8 +72,6 @@ class JoinedMember:
 
 @dataclass(frozen=True)
 class Joined:
-    """The answer to a Join."""
-
     error: ErrorType = NoError
     generation: int = -1
     protocol_type: str | None = None
@@ -96,7 +84,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Sync:
-    """A SyncGroup request; only the leader's has assignments."""
+    """A SyncGroup request. Only the leader's has assignments."""
 
     member_id: str
     generation: int
@@ -108,8 +96,6 @@ class Sync:
 
 @dataclass(frozen=True)
 class Synced:
-    """The answer to a Sync."""
-
     error: ErrorType = NoError
     protocol_type: str | None = None
     protocol: str | None = None
@@ -118,7 +104,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class Leaver:
-    """One member named by a LeaveGroup request; an administrator may name the instance only."""
+    """A member in a LeaveGroup request. Administrators may name only the instance."""
 
     member_id: str = NO_MEMBER_ID
     instance_id: str | None = None
@@ -126,11 +112,7 @@ class Leaver:
 
 @dataclass(frozen=True)
 class Write:
-    """The group's metadata, with these assignments, is to be appended to the log.
-
-    The driver does that at once, before it gives the machine anything else, then calls ``done``
-    with the result and acts on the effects which that gives.
-    """
+    """Request to append the group's metadata. The driver passes the result to `done`."""
 
     assignments: Mapping[str, bytes]
     done: Callable[[ErrorType, float], Effects]
@@ -138,12 +120,12 @@ class Write:
 
 @dataclass
 class Effects:
-    """What the driver has to do after one step of the machine, in this order."""
+    """Actions for the driver, in this order."""
 
     replies: list[tuple[Ticket, Joined | Synced]] = field(default_factory=list)
     write: Write | None = None
 
 
 def nothing_follows(_error: ErrorType, _now: float) -> Effects:
-    """Do nothing after a write: an empty group that was not stored is only forgotten sooner."""
+    """Ignore the result: an empty group may be lost."""
     return Effects()

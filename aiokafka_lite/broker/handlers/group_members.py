@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
-from aiokafka_lite.broker.groups.kip848.machine import Beat
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerHeartbeat
 from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
 from aiokafka_lite.broker.handlers.registry import handler
@@ -166,9 +166,9 @@ def consumer_group_heartbeat(
     )
 
 
-def _beat(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Beat:
+def _beat(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
     owned = request.topic_partitions
-    return Beat(
+    return ConsumerHeartbeat(
         member_id=request.member_id,
         epoch=request.member_epoch,
         instance_id=request.instance_id,

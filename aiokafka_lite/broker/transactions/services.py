@@ -154,7 +154,7 @@ class ClusterTransactions:
         error = groups.availability_of(partition.index)
         if error is NoError:
             self._write(partition, marker)
-            groups.transactional.end(
+            groups.offsets.end_transaction(
                 partition.index, marker.producer_id, is_commit=marker.is_commit
             )
         return error

@@ -1,8 +1,4 @@
-"""Drives the machines of classic groups: parks requests, writes what the machines want stored.
-
-A machine (machine.py) knows no I/O. It is given requests and the loop's time, and says in
-``Effects`` what is to be done: which parked JoinGroup or SyncGroup to answer, what to append.
-"""
+"""Drives the machines of classic groups: parks requests, writes records, answers."""
 
 from __future__ import annotations
 
@@ -28,21 +24,10 @@ from aiokafka_lite.broker.groups.values import (
 )
 
 ReplyT = TypeVar("ReplyT", Joined, Synced)
-# Appends records of a group to the log.
 Write: TypeAlias = Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
 
 
 class ClassicDriver:
-    """The parked requests of every classic group.
-
-    Args:
-        settings: The broker's limits for groups.
-        clock: Wall time in ms.
-        rng: Where member ids come from.
-        write: Appends records of a group to the log.
-        arm: Sees to it that a group is called when its next deadline has come.
-    """
-
     def __init__(
         self,
         settings: GroupSettings,
@@ -63,20 +48,14 @@ class ClassicDriver:
 
     @property
     def parked_count(self) -> int:
-        """Requests that wait for their group."""
         return len(self._joins) + len(self._syncs)
 
     def new_group(self, group_id: str) -> ClassicGroup:
-        """Return a group without members."""
         return ClassicGroup(
             group_id, self._settings, new_suffix=self._new_suffix, clock=self._clock
         )
 
     async def join(self, group: ClassicGroup, call: Join) -> Joined:
-        """Answer a JoinGroup request, once the rebalance that it takes part in has got so far.
-
-        Cancelled while parked, the request is forgotten; the member is not: it may join again.
-        """
         ticket, parked = self._park(self._joins)
         self.act(group, group.join(call, ticket, self._now()))
         try:
@@ -85,7 +64,6 @@ class ClassicDriver:
             del self._joins[ticket]
 
     async def sync(self, group: ClassicGroup, call: Sync) -> Synced:
-        """Answer a SyncGroup request, once the leader has sent the assignment."""
         ticket, parked = self._park(self._syncs)
         self.act(group, group.sync(call, ticket, self._now()))
         try:
@@ -94,7 +72,7 @@ class ClassicDriver:
             del self._syncs[ticket]
 
     def act(self, group: ClassicGroup, effects: Effects) -> None:
-        """Do what a step of a machine asks for, and what follows from that."""
+        """Apply effects, and the effects that their write returns."""
         while True:
             for ticket, reply in effects.replies:
                 self._resolve(ticket, reply)
@@ -113,7 +91,6 @@ class ClassicDriver:
         return ticket, future
 
     def _resolve(self, ticket: Ticket, reply: Joined | Synced) -> None:
-        """Answer a parked request, if whoever sent it still waits."""
         if isinstance(reply, Joined):
             _set_result(self._joins.get(ticket), reply)
         else:

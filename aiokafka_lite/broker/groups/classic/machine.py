@@ -13,7 +13,7 @@ PreparingRebalance: waiting for every member to join again.
     sync, heartbeat REBALANCE_IN_PROGRESS
     leave           the member is removed
     commit          accepted from the previous generation
-CompletingRebalance: every member has joined; waiting for the leader's assignment.
+CompletingRebalance: waiting for the leader's assignment.
     join            unchanged member: answered again; new or changed    -> PreparingRebalance
     sync            parked; the leader's is written to the log, then    -> Stable
     heartbeat       accepted (a member may start before it has synced)
@@ -32,15 +32,15 @@ Dead: deleted, or coordinated by another node. Final.
 The first rebalance of an empty group ends after the initial delay instead of when all have joined.
 Each further member prolongs the delay, up to the rebalance timeout.
 
-Timers: one per member or pending member (its session), one for joins, one for syncs. Each call is
-atomic and returns its outside actions as `Effects`. Unlike Kafka, the machine answers every
-parked request, also one that is sent again and the SyncGroup of a member that leaves.
+Unlike Kafka, the machine answers every parked request, also one that is sent again and the
+SyncGroup of a member that leaves.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
@@ -79,8 +79,6 @@ from aiokafka_lite.errors import (
 
 
 class GroupState(enum.Enum):
-    """The states, under the names that DescribeGroups and ListGroups give."""
-
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -104,17 +102,14 @@ LEGAL_TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 
 
 class Timer(enum.Enum):
-    """The timers that a group has besides its members' sessions (which go by member id)."""
+    """A group's timers, besides its members' sessions (by member id)."""
 
     JOIN = enum.auto()
     SYNC = enum.auto()
 
 
 class ClassicGroup:
-    """A group's state, timers and rebalance. Times are seconds on the driver's clock.
-
-    Its fields are written here and in the subclass that answers requests.
-    """
+    """The machine of one group. Times are seconds of the driver's clock."""
 
     def __init__(
         self,
@@ -131,13 +126,13 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.members = Members()
-        # Ids handed out with MEMBER_ID_REQUIRED that have not come back yet.
+        # Ids returned with MEMBER_ID_REQUIRED that no member has used yet.
         self._pending_ids: dict[str, None] = {}
-        # Members of this generation that have not sent their SyncGroup yet.
+        # Members of this generation whose SyncGroup has not arrived.
         self._unsynced_ids: dict[str, None] = {}
         self._timers: dict[str | Timer, float] = {}
-        # In the first rebalance of an empty group: until when further members prolong it, and
-        # whether one has joined since the delay began.
+        # First rebalance of an empty group: until when further members prolong it, and whether
+        # one has joined since the delay began.
         self._prolonged_until: float | None = None
         self._has_newcomer: bool
         self._settings = settings
@@ -145,13 +140,11 @@ class ClassicGroup:
         self._clock = clock
 
     def next_deadline(self) -> float | None:
-        """Return when ``expire`` is to be called, None without timers."""
         return min(self._timers.values(), default=None)
 
     # -- the rebalance -------------------------------------------------------------------------
 
     def _rebalance(self, now: float, effects: Effects) -> None:
-        """Begin a rebalance, or see whether the one in progress can end."""
         if PREPARING in LEGAL_TRANSITIONS[self.state]:
             self._prepare_rebalance(now, effects)
         else:
@@ -199,13 +192,13 @@ class ClassicGroup:
         self._timers[Timer.JOIN] = min(now + self._initial_delay_s, self._prolonged_until)
 
     def _complete_join(self, now: float, effects: Effects) -> None:
-        """End the join phase with those who are there; late dynamic members are out."""
+        """End the join phase. Dynamic members that have not joined are removed."""
         self._timers.pop(Timer.JOIN, None)
         for member in tuple(self.members):
             if not member.is_awaiting_join and not member.is_static:
                 self._remove(member.member_id, effects)
         if self.members and not self.members.elect_joined_leader():
-            # Only static members that did not come: wait until their sessions end.
+            # Only static members, and none joined: wait until their sessions end.
             self._timers[Timer.JOIN] = now + self.members.rebalance_timeout_ms / 1000
             return
         self.generation += 1
@@ -223,13 +216,15 @@ class ClassicGroup:
             self._unsynced_ids[member.member_id] = None
         self._timers[Timer.SYNC] = now + self.members.rebalance_timeout_ms / 1000
 
-    def _hand_out(self, assignments: Mapping[str, bytes], now: float, effects: Effects) -> None:
+    def _deliver_assignments(
+        self, assignments: Mapping[str, bytes], now: float, effects: Effects
+    ) -> None:
         for member in self.members:
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
             if member.sync_ticket is not None:
                 self._answer_sync(member.sync_ticket, member.assignment, effects)
                 member.sync_ticket = None
-                # While it waited, its session may have run out without effect.
+                # Its session may have expired, without effect, while the request was parked.
                 self._restart_session(member, now)
         self._transition(STABLE)
 
@@ -254,7 +249,6 @@ class ClassicGroup:
         members: Sequence[JoinedMember] | None = None,
         skip_assignment: bool = False,
     ) -> Joined:
-        """Return the answer that tells a member about the current generation."""
         if members is None:
             is_leader = member.member_id == self.members.leader_id
             members = self.members.listing(self.protocol or "") if is_leader else ()
@@ -287,7 +281,7 @@ class ClassicGroup:
         effects.replies.append((ticket, reply))
 
     def _remove(self, member_id: str, effects: Effects) -> None:
-        """Forget a member or a pending id; whatever it has parked is answered UNKNOWN_MEMBER_ID."""
+        """Remove a member or pending id. Its parked requests get UNKNOWN_MEMBER_ID."""
         self._timers.pop(member_id, None)
         self._pending_ids.pop(member_id, None)
         self._unsynced_ids.pop(member_id, None)
@@ -307,7 +301,6 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """Say whether a member with these protocols could join now."""
         if self.state is EMPTY:
             return bool(protocol_type and names)
         return protocol_type == self.protocol_type and self.members.support_any(names)
@@ -315,30 +308,22 @@ class ClassicGroup:
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorType:
-        """Say whether offsets may be committed so; a member's commit keeps its session alive."""
+        """Return NoError if offsets may be committed. A member's commit extends its session."""
         if generation < 0 and self.state is EMPTY:
             return NoError  # from an administrator, or a consumer that only stores offsets here
-        error = self._check_member(member_id, instance_id, generation)
+        error = self.check_member(member_id, instance_id, generation)
         if error is NoError and self.state is COMPLETING:
             return RebalanceInProgressError
         if error is NoError:
             self._restart_session(self.members[member_id], now)
         return error
 
-    def check_transactional_commit(
-        self, member_id: str, instance_id: str | None, generation: int
-    ) -> ErrorType:
-        """Say whether a member may commit offsets in a transaction, also during a rebalance."""
-        return self._check_member(member_id, instance_id, generation)
-
     def check_delete(self) -> ErrorType:
-        """Say whether the group may be deleted now."""
         return NoError if self.state is EMPTY else NonEmptyGroup
 
     # -- requests ------------------------------------------------------------------------------
 
     def join(self, call: Join, ticket: Ticket, now: float) -> Effects:
-        """Answer or park a JoinGroup request."""
         effects = Effects()
 
         def refuse(error: ErrorType, member_id: str) -> Effects:
@@ -366,9 +351,8 @@ class ClassicGroup:
         return effects
 
     def sync(self, call: Sync, ticket: Ticket, now: float) -> Effects:
-        """Answer or park a SyncGroup request; the leader's brings the assignment."""
         effects = Effects()
-        error = self._check_member(call.member_id, call.instance_id, call.generation)
+        error = self.check_member(call.member_id, call.instance_id, call.generation)
         if error is NoError and not self._agrees(call):
             error = InconsistentGroupProtocolError
         if error is NoError and self.state is PREPARING:
@@ -381,24 +365,20 @@ class ClassicGroup:
         if self.state is STABLE:
             self._answer_sync(ticket, member.assignment, effects)
             return effects
-        self._reply_sync(member, Synced(RebalanceInProgressError), effects)  # an older one of its
+        self._reply_sync(member, Synced(RebalanceInProgressError), effects)  # an earlier SyncGroup
         member.sync_ticket = ticket
         if call.member_id == self.members.leader_id:
             assignments = {
                 m.member_id: call.assignments.get(m.member_id, NO_ASSIGNMENT) for m in self.members
             }
-
-            def done(error: ErrorType, now: float) -> Effects:
-                return self._assignment_written(assignments, error, now)
-
-            effects.write = Write(assignments, done)
+            effects.write = Write(assignments, partial(self._assignment_written, assignments))
         return effects
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorType:
-        """Keep a member's session alive; REBALANCE_IN_PROGRESS asks it to join again."""
-        error = self._check_member(member_id, instance_id, generation)
+        """Extend a member's session. REBALANCE_IN_PROGRESS makes the member join again."""
+        error = self.check_member(member_id, instance_id, generation)
         if error is NoError:
             self._restart_session(self.members[member_id], now)
             if self.state is PREPARING:
@@ -406,7 +386,7 @@ class ClassicGroup:
         return error
 
     def leave(self, leavers: Sequence[Leaver], now: float) -> tuple[list[ErrorType], Effects]:
-        """Remove members, named by id, or static ones by instance id; one error type for each."""
+        """Remove members, static ones also by instance id. Return one error type per leaver."""
         effects = Effects()
         if self.state is DEAD:
             return [CoordinatorNotAvailableError] * len(leavers), effects
@@ -421,7 +401,7 @@ class ClassicGroup:
     # -- what the driver reports ---------------------------------------------------------------
 
     def expire(self, now: float) -> Effects:
-        """Act on the earliest timer, whose time has come."""
+        """Handle the earliest deadline, which has passed."""
         effects = Effects()
         timer = min(self._timers, key=self._timers.__getitem__)
         del self._timers[timer]
@@ -434,11 +414,10 @@ class ClassicGroup:
         return effects
 
     def has_session(self, member_id: str) -> bool:
-        """Say whether a member, or one that is still to come back with its id, is timed."""
+        """Include pending ids."""
         return member_id in self._timers
 
     def expire_session(self, member_id: str, now: float) -> Effects:
-        """Act as if the session of a member had run out at this moment."""
         effects = Effects()
         self._session_has_expired(member_id, now, effects)
         return effects
@@ -448,7 +427,7 @@ class ClassicGroup:
     ) -> Effects:
         effects = Effects()
         if error is NoError:
-            self._hand_out(assignments, now, effects)
+            self._deliver_assignments(assignments, now, effects)
         else:
             self._prepare_rebalance(now, effects, cause=error)
         return effects
@@ -463,7 +442,7 @@ class ClassicGroup:
         leader_id: str | None,
         state_since_ms: int,
     ) -> None:
-        """Take over what the log says; for a machine that has not been used yet."""
+        """Set the stored state of an unused machine."""
         for member in members:
             self.members.add(member)
         if leader_id is not None and leader_id in self.members:
@@ -475,7 +454,7 @@ class ClassicGroup:
         self.state_since_ms = state_since_ms
 
     def restored(self, now: float) -> Effects:
-        """Start the sessions of members that came from the log, once it has been read."""
+        """Start the sessions of members, once the log has been read."""
         effects = Effects()
         for member in self.members:
             self._restart_session(member, now)
@@ -484,13 +463,12 @@ class ClassicGroup:
         return effects
 
     def rebalance(self, now: float) -> Effects:
-        """Make the members join again, for a reason outside of the group."""
         effects = Effects()
         self._rebalance(now, effects)
         return effects
 
     def die(self, error: ErrorType = NotCoordinatorError) -> Effects:
-        """End the group; every parked request is answered with the error. Idempotent."""
+        """End the group, and answer every parked request with the error. Idempotent."""
         effects = Effects()
         if self.state is DEAD:
             return effects
@@ -504,15 +482,15 @@ class ClassicGroup:
     # -- joining -------------------------------------------------------------------------------
 
     def _join_unknown(self, call: Join, ticket: Ticket, now: float, effects: Effects) -> None:
-        """Give a member without an id one, or take a static one back."""
+        """Assign an id to a new member, or replace a static member."""
         prefix = call.client_id if call.instance_id is None else call.instance_id
         member_id = f"{prefix}-{self._new_suffix()}"
         old_id = self.members.static_member_id(call.instance_id)
         if old_id is not None:
             self._replace_static(call, self.members[old_id], member_id, ticket, now, effects)
         elif call.instance_id is None and call.needs_known_member_id:
-            # A client that gives up and tries again would leave a ghost behind: it has to prove
-            # that it got the answer before it counts (KIP-394).
+            # A client that retries would leave an unused member behind, so the client must return
+            # the id before the member counts (KIP-394).
             self._pending_ids[member_id] = None
             self._timers[member_id] = now + call.session_timeout_ms / 1000
             effects.replies.append((ticket, Joined(MemberIdRequired, member_id=member_id)))
@@ -524,8 +502,7 @@ class ClassicGroup:
     ) -> None:
         is_leader = member.member_id == self.members.leader_id
         is_unchanged = member.protocols == call.protocols
-        # In CompletingRebalance the answer may have been lost; a stable follower may ask again.
-        # The leader of a stable group wants a rebalance, for reasons that only it knows.
+        # The response may have been lost. The leader of a stable group requests a rebalance.
         if is_unchanged and (self.state is COMPLETING or (self.state is STABLE and not is_leader)):
             effects.replies.append((ticket, self._joined(member)))
             return
@@ -557,7 +534,6 @@ class ClassicGroup:
     def _park_join(
         self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
     ) -> None:
-        """Take over what a known member says now, and keep its request."""
         self._reply_join(
             member, Joined(RebalanceInProgressError, member_id=member.member_id), effects
         )
@@ -567,11 +543,11 @@ class ClassicGroup:
         member.join_ticket = ticket
 
     def _has_room_for(self, member_id: str) -> bool:
-        """Say whether one more may join, or this one join again (group.max.size)."""
+        """Return whether group.max.size lets this member join, or join again."""
         member = self.members.get(member_id)
         if self.state is PREPARING:
-            # Counting those who wait, not those who are members, sheds the latest ones of a group
-            # that is too large because the limit was lowered.
+            # Counts parked members, not all members, so that a group that exceeds a lowered limit
+            # loses the latest ones.
             is_waiting = member is not None and member.is_awaiting_join
             return is_waiting or self.members.awaiting_join_count < self._settings.max_size
         return member is not None or len(self.members) < self._settings.max_size
@@ -587,7 +563,7 @@ class ClassicGroup:
         now: float,
         effects: Effects,
     ) -> None:
-        """Give a static member that comes back a new id, and fence the old one."""
+        """Give a restarted static member a new id, and fence the old id."""
         self._reply_join(old, Joined(FencedInstanceIdError, member_id=old.member_id), effects)
         self._reply_sync(old, Synced(FencedInstanceIdError), effects)
         new = ClassicGroupMember(
@@ -604,13 +580,12 @@ class ClassicGroup:
         leader_before = self.members.leader_id
         self._swap(old, new, now)
         if self.state is STABLE and self.members.select_protocol() == self.protocol:
-
-            def done(error: ErrorType, now: float) -> Effects:
-                return self._replacement_written(old, new, call, leader_before, error, now)
-
-            effects.write = Write({m.member_id: m.assignment for m in self.members}, done)
+            effects.write = Write(
+                {m.member_id: m.assignment for m in self.members},
+                partial(self._replacement_written, old, new, call, leader_before),
+            )
         else:
-            # The leader may be assigning to the old id at this moment.
+            # The leader may be computing an assignment for the old id.
             self._rebalance(now, effects)
 
     def _replacement_written(
@@ -630,7 +605,7 @@ class ClassicGroup:
             is_leader = new.member_id == self.members.leader_id
             self._reply_join(new, self._joined(new, skip_assignment=is_leader), effects)
         else:
-            # Told its own new id, a leader would assign again. The old id makes it a follower.
+            # With its own new id as leader, it would assign again. The old id makes it a follower.
             self._reply_join(
                 new, self._joined(new, leader=leader_before or NO_LEADER, members=()), effects
             )
@@ -679,7 +654,7 @@ class ClassicGroup:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def _check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorType:
+    def check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorType:
         if self.state is DEAD:
             return CoordinatorNotAvailableError
         error = self.members.identify(member_id, instance_id)
@@ -688,7 +663,7 @@ class ClassicGroup:
         return error
 
     def _agrees(self, call: Sync) -> bool:
-        """Return whether the protocol that the member names, if any, is the group's (KIP-559)."""
+        """Return whether the request names the group's protocol, or no protocol (KIP-559)."""
         return call.protocol_type in (None, self.protocol_type) and call.protocol in (
             None,
             self.protocol,

@@ -1,8 +1,4 @@
-"""The members of one classic group: identities, supported protocols, leader.
-
-Members keep the order in which they joined, and the first one leads, so equal requests give equal
-groups.
-"""
+"""The members of one classic group, in the order in which they joined: the first one leads."""
 
 from __future__ import annotations
 
@@ -22,13 +18,11 @@ from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberId
 
 @dataclass(slots=True, eq=False)
 class ClassicGroupMember:
-    """One member of a classic group.
+    """One member, with the tickets of its parked requests.
 
     Attributes:
-        is_new: It joined after the latest rebalance. It may not know its id yet, so its parked
-            JoinGroup does not keep it alive for ever.
-        join_ticket: Its parked JoinGroup, if any.
-        sync_ticket: Its parked SyncGroup, if any.
+        is_new: It joined after the latest rebalance, and may not know its id yet. Its parked
+            JoinGroup therefore has a time limit.
     """
 
     member_id: str
@@ -53,24 +47,20 @@ class ClassicGroupMember:
 
     @property
     def proves_life_by_waiting(self) -> bool:
-        """A parked request stands for heartbeats, except the first join of a new member."""
+        """Whether a parked request replaces heartbeats: not the first join of a new member."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
     def metadata(self, protocol: str) -> bytes:
-        """Return what the member says about a protocol that it supports."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
         raise ValueError(f"member {self.member_id!r} does not support protocol {protocol!r}")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """Return the candidate that this member likes best."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
 class Members:
-    """The members of one group, their static identities, their leader and their protocols."""
-
     def __init__(self) -> None:
         self._by_id: dict[str, ClassicGroupMember] = {}
         self._id_by_instance: dict[str, str] = {}
@@ -92,7 +82,7 @@ class Members:
         return self._by_id.get(member_id)
 
     def static_member_id(self, instance_id: str | None) -> str | None:
-        """Return the id under which a static member is known now, or None."""
+        """Return the current member id of an instance id, or None."""
         return None if instance_id is None else self._id_by_instance.get(instance_id)
 
     @property
@@ -101,11 +91,11 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits for the slowest member, 0 without members."""
+        """The longest rebalance timeout, 0 without members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def identify(self, member_id: str, instance_id: str | None) -> ErrorType:
-        """Say whether these ids name a member: no error, unknown, or replaced since (KIP-345)."""
+        """Return NoError, or UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (KIP-345)."""
         if instance_id is not None:
             current = self._id_by_instance.get(instance_id)
             if current is None:
@@ -115,7 +105,6 @@ class Members:
         return NoError if member_id in self._by_id else UnknownMemberIdError
 
     def add(self, member: ClassicGroupMember) -> None:
-        """Add a member; the first one leads."""
         if member.instance_id is not None:
             self._id_by_instance[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
@@ -123,7 +112,7 @@ class Members:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> ClassicGroupMember | None:
-        """Remove a member, if it is one; the first of the others leads when it was the leader."""
+        """Remove a member, if present. The first remaining member replaces a removed leader."""
         member = self._by_id.pop(member_id, None)
         if member is not None and member.instance_id is not None:
             del self._id_by_instance[member.instance_id]
@@ -132,7 +121,7 @@ class Members:
         return member
 
     def replace(self, old_id: str, new: ClassicGroupMember) -> None:
-        """Put a static member's new incarnation in the old one's place, leadership included."""
+        """Replace a static member in place, leadership included."""
         self._by_id = {
             (new.member_id if member_id == old_id else member_id): (
                 new if member_id == old_id else member
@@ -145,35 +134,30 @@ class Members:
             self._id_by_instance[new.instance_id] = new.member_id
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who has joined; False when nobody has."""
+        """Choose a joined member as leader. Return False if no member has joined."""
         joined = [member.member_id for member in self if member.is_awaiting_join]
         if joined and self.leader_id not in joined:
             self.leader_id = joined[0]
         return bool(joined)
 
     def common_protocols(self) -> frozenset[str]:
-        """Return the protocols that every member supports; there must be members."""
+        """Return the protocols that every member supports. There must be members."""
         names = [dict(member.protocols).keys() for member in self]
         return frozenset(names[0]).intersection(*names)
 
     def support_any(self, names: Collection[str]) -> bool:
-        """Say whether every member supports at least one and the same of these protocols.
-
-        Where nobody is a member, as in a rebalance that all have left, any protocol will do.
-        """
+        """Return whether all members support one of these protocols, True without members."""
         if not self:
             return bool(names)
         common = self.common_protocols()
         return any(name in common for name in names)
 
     def select_protocol(self) -> str:
-        """Return the common protocol that most members prefer."""
         candidates = self.common_protocols()
         votes = Counter(member.vote(candidates) for member in self)
         return max(votes, key=votes.__getitem__)
 
     def listing(self, protocol: str) -> tuple[JoinedMember, ...]:
-        """Return the member list that the leader needs for the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self

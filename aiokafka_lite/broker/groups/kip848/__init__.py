@@ -1,1 +1,1 @@
-"""Groups of KIP-848: ConsumerGroupHeartbeat, and members that still speak the classic protocol."""
+"""Groups of KIP-848, which may also have members that use the classic protocol."""

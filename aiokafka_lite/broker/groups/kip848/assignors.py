@@ -13,12 +13,7 @@ Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
 
 @dataclass(frozen=True)
 class MemberSpec:
-    """One member as an assignor sees it.
-
-    Attributes:
-        topic_ids: The existing topics that it subscribes to.
-        assigned: What the target assignment gave it so far.
-    """
+    """One member. `assigned` is its part of the previous target assignment."""
 
     topic_ids: frozenset[bytes]
     assigned: Assignment = field(default_factory=dict)
@@ -27,21 +22,19 @@ class MemberSpec:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A group as an assignor sees it: at least one member, and the sizes of their topics."""
+    """A group's members, at least one, and the partition counts of their topics."""
 
     members: Mapping[str, MemberSpec]
     partition_counts: Mapping[bytes, int]
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether all members subscribe to the same topics."""
         subscriptions = iter(self.members.values())
         first = next(subscriptions).topic_ids
         return all(member.topic_ids == first for member in subscriptions)
 
     @property
     def topic_ids(self) -> list[bytes]:
-        """The topics that anybody subscribes to, in an order that does not vary."""
         return sorted(frozenset().union(*(m.topic_ids for m in self.members.values())))
 
 
@@ -49,7 +42,11 @@ Assignor: TypeAlias = Callable[[GroupSpec], dict[str, Assignment]]
 
 
 def assign_ranges(group: GroupSpec) -> dict[str, Assignment]:
-    """Give each member a range of each topic that it subscribes to."""
+    """Assign each topic in contiguous ranges to its subscribers (Java: RangeAssignor).
+
+    The order of subscribers is the same for all topics, which are thus co-partitioned: static
+    members by instance id, then the others by member id.
+    """
     assigned: dict[str, dict[bytes, frozenset[int]]] = {name: {} for name in group.members}
     members = sorted(group.members, key=lambda member_id: _place(group, member_id))
     for topic_id in group.topic_ids:
@@ -73,7 +70,13 @@ ROUNDS: Final = 16
 
 
 def assign_uniformly(group: GroupSpec) -> dict[str, Assignment]:
-    """Give each member the same number of partitions, as far as subscriptions allow."""
+    """Balance partition counts, and keep previous assignments (Java: UniformAssignor).
+
+    If all members subscribe to the same topics, each member has a quota. Otherwise, unowned
+    partitions are assigned to the topic's least loaded subscriber. Then each topic's partitions
+    move from the most to the least loaded subscriber, until no move helps, for at most `ROUNDS`
+    rounds.
+    """
     mixed = _Assigning(group)
     if group.is_homogeneous:
         mixed.keep_quotas()
@@ -85,8 +88,6 @@ def assign_uniformly(group: GroupSpec) -> dict[str, Assignment]:
 
 
 class _Assigning:
-    """An assignment in the making: who owns each partition, and how many each member has."""
-
     def __init__(self, group: GroupSpec) -> None:
         self._members = list(group.members)
         self._group = group
@@ -101,7 +102,7 @@ class _Assigning:
         for member_id, member in group.members.items():
             for topic_id in sorted(member.topic_ids & member.assigned.keys()):
                 for partition in sorted(member.assigned[topic_id]):
-                    # Two may have it while a static member is being replaced.
+                    # Two members may have it while a static member is being replaced.
                     if self._owners[topic_id][partition] is None:
                         self._give(topic_id, partition, member_id)
 
@@ -119,7 +120,7 @@ class _Assigning:
     # -- the same subscriptions ----------------------------------------------------------------
 
     def keep_quotas(self) -> None:
-        """Take away what exceeds a member's quota; those who have most get the larger quotas."""
+        """Take partitions above the quotas. The most loaded members get the larger quotas."""
         total = sum(len(owners) for owners in self._owners.values())
         quota, larger = divmod(total, len(self._members))
         self._quotas = dict.fromkeys(self._members, quota)
@@ -134,7 +135,6 @@ class _Assigning:
                     self._take(topic_id, partition)
 
     def fill_up(self) -> None:
-        """Deal out what nobody has to those below their quota."""
         unassigned = self._unassigned()
         for member_id in self._members:
             while self._load[member_id] < self._quotas[member_id]:
@@ -144,7 +144,6 @@ class _Assigning:
     # -- different subscriptions ---------------------------------------------------------------
 
     def deal_out(self) -> None:
-        """Give what nobody has to the least loaded subscriber."""
         for topic_id in self._hardest_first():
             loads = [
                 (self._load[member_id], place, member_id)
@@ -157,7 +156,6 @@ class _Assigning:
                     heapq.heapreplace(loads, (load + 1, place, member_id))
 
     def balance(self) -> None:
-        """Move partitions within topics until no topic's subscribers can be made more equal."""
         topic_ids = self._hardest_first()
         for _ in range(ROUNDS):
             before = dict(self._load)
@@ -184,7 +182,7 @@ class _Assigning:
             owned.setdefault(least, []).append(partition)
 
     def _hardest_first(self) -> list[bytes]:
-        """Topics with the most partitions for each subscriber first, then those with few."""
+        """Return topics by partitions per subscriber, descending, then by subscriber count."""
 
         def key(topic_id: bytes) -> tuple[float, int, bytes]:
             count = len(self._subscribers[topic_id])

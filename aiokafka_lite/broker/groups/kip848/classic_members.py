@@ -1,9 +1,8 @@
-"""Members that speak the classic protocol in a group of KIP-848, without I/O.
+"""Members that use the classic protocol in a KIP-848 group, without I/O.
 
-They are told as little as a follower is: JoinGroup gives the epoch as a generation, SyncGroup the
-assignment that the coordinator has computed, Heartbeat says when to join again
-(Kafka: GroupMetadataManager.classicGroupJoinToConsumerGroup and its like). Errors are raised;
-each method returns the answer and a step to store.
+JoinGroup returns the epoch as generation, SyncGroup the coordinator's assignment, and Heartbeat
+asks for a new JoinGroup when necessary (Kafka:
+GroupMetadataManager.classicGroupJoinToConsumerGroup).
 """
 
 from __future__ import annotations
@@ -51,14 +50,6 @@ from aiokafka_lite.errors import (
 
 
 class ClassicMembers:
-    """What requests of the classic protocol do to a group of KIP-848 that has members.
-
-    Args:
-        machine: The rest of the group's machine.
-        clock: Wall time in ms.
-        new_id: Makes ids for members that bring none.
-    """
-
     def __init__(
         self,
         machine: ConsumerMachine,
@@ -74,13 +65,7 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, call: Join, now: float, *, is_fresh: bool
     ) -> tuple[Joined, CoordinatorResult]:
-        """Answer a member that joins, or joins again; it waits for nobody.
-
-        Raises:
-            InconsistentGroupProtocolError: Its protocols are not those of the other classic
-                members, or groups may not have members of both protocols.
-            KafkaError: See `ConsumerMachine.heartbeat`.
-        """
+        """Answer a JoinGroup request at once. Raises like `ConsumerMachine.heartbeat`."""
         settings = self._machine.settings_of(group.group_id)
         if not (settings.can_upgrade or settings.can_downgrade):
             raise InconsistentGroupProtocolError(
@@ -137,11 +122,6 @@ class ClassicMembers:
     def sync(
         self, group: ConsumerGroup, call: Sync, now: float
     ) -> tuple[Synced, CoordinatorResult]:
-        """Tell a member its assignment.
-
-        Raises:
-            KafkaError: It is no such member, of another generation, or has to join again.
-        """
         result = CoordinatorResult()
         member, classic = self._identify(group, call.member_id, call.instance_id, call.generation)
         agrees = call.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
@@ -173,11 +153,7 @@ class ClassicMembers:
         generation: int,
         now: float,
     ) -> tuple[ErrorType, CoordinatorResult]:
-        """Keep a member's session alive; REBALANCE_IN_PROGRESS asks it to join again.
-
-        Raises:
-            KafkaError: It is no such member, or of another generation.
-        """
+        """Extend a member's session. REBALANCE_IN_PROGRESS makes the member join again."""
         result = CoordinatorResult()
         member, classic = self._identify(group, member_id, instance_id, generation)
         self._machine.start_session(member_id, classic.session_timeout_ms, result, now)
@@ -194,7 +170,6 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, leavers: Sequence[Leaver]
     ) -> tuple[list[ErrorType], CoordinatorResult]:
-        """Remove members of either protocol; one error type for each."""
         errors: list[ErrorType] = []
         leaving: dict[str, None] = {}
         for leaver in leavers:
@@ -245,13 +220,12 @@ class ClassicMembers:
         result: CoordinatorResult,
         now: float,
     ) -> None:
-        """Give a member its rebalance timeout to join again, unless it is running."""
         timer = (MemberTimer.JOIN, member.member_id)
         if timer not in group.deadlines:
             result.deadlines[timer] = Deadline(now + member.rebalance_timeout_ms / 1000)
 
     def _downgrade(self, group: ConsumerGroup, result: CoordinatorResult) -> None:
-        """Make the group what it is after a result's records, and a classic one."""
+        """Append the records that make the group, after the result's records, a classic group."""
         future = copy.deepcopy(group)
         replay(future, result.records)
         result.records += downgraded(future, (), self._topics, self._clock)
@@ -259,7 +233,6 @@ class ClassicMembers:
 
 
 def _supports(group: ConsumerGroup, call: Join) -> bool:
-    """Say whether all classic members have one of these protocols in common."""
     members = [m.classic for m in group.members.values() if m.classic is not None]
     support = Counter(name for member in members for name in dict(member.protocols))
     return call.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
@@ -268,7 +241,7 @@ def _supports(group: ConsumerGroup, call: Join) -> bool:
 
 
 def _is_waiting(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """Say whether others still hold something that the member is to get."""
+    """Return whether other members still hold partitions of the member's target."""
     return any(
         partition not in member.assigned.get(topic_id, {})
         and group.held_in(topic_id, partition) != NOT_OWNED

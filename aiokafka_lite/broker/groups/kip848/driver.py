@@ -1,4 +1,4 @@
-"""Drives the groups of KIP-848: stores what their machine wants stored, and keeps their timers."""
+"""Drives the machine of KIP-848 groups: stores its results, and sets its timers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import (
-    Beat,
-    BeatReply,
     ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     ConsumerMachine,
     CoordinatorResult,
 )
@@ -28,23 +28,18 @@ from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 
-# A timer whose effect could not be stored is tried again after this time.
+# Delay after a timer whose effect could not be stored.
 RETRY_S = 0.5
 
 
 class ConsumerDriver:
-    """The members of every group of KIP-848.
+    """The members of all KIP-848 groups.
 
     Args:
-        settings: Returns the settings of such a group, which may change.
-        topics: What exists.
-        groups: All groups, of either kind; written by the coordinator, which replays.
-        clock: Wall time in ms.
-        rng: Where member ids come from.
-        append: Appends records of a group to the log and replays them.
-        arm: Sees to it that a group is called when its next deadline has come.
-        became_classic: Told of a group whose members all speak the classic protocol now, and
-            whether it has to rebalance.
+        groups: All groups of both protocols. Only the coordinator writes to it.
+        append: Appends records of a group to the log, and replays them.
+        became_classic: Receives a group that has become a classic group, and whether the group must
+            rebalance.
     """
 
     def __init__(
@@ -68,15 +63,11 @@ class ConsumerDriver:
         self._became_classic = became_classic
         self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=self._new_id)
         self._classic = ClassicMembers(self._machine, clock=clock, new_id=self._new_id)
-        # Groups whose regular expressions are about to be resolved.
+        # Groups whose regular expressions will be resolved in the next turn of the loop.
         self._resolving: dict[str, None] = {}
 
-    def heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
-        """Answer a ConsumerGroupHeartbeat request.
-
-        Raises:
-            KafkaError: See `ConsumerMachine`; also of the log, which may not take the records.
-        """
+    def heartbeat(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
+        """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
         if beat.epoch < JOINING:
             group = self._stored(group_id)
             reply, result = self._machine.leave(group, beat)
@@ -95,7 +86,6 @@ class ConsumerDriver:
     # -- members of the classic protocol ---------------------------------------------------------
 
     def join(self, group: ConsumerGroup, call: Join) -> Joined:
-        """Answer a JoinGroup request to a group that has members."""
         try:
             reply, result = self._classic.join(group, call, _now(), is_fresh=self._is_fresh(group))
         except BrokerResponseError as error:
@@ -104,7 +94,6 @@ class ConsumerDriver:
         return reply if stored is NoError else Joined(stored, member_id=call.member_id)
 
     def sync(self, group: ConsumerGroup, call: Sync) -> Synced:
-        """Answer a SyncGroup request."""
         try:
             reply, result = self._classic.sync(group, call, _now())
         except BrokerResponseError as error:
@@ -115,7 +104,6 @@ class ConsumerDriver:
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
-        """Answer a Heartbeat request."""
         try:
             reply, result = self._classic.heartbeat(
                 group, member_id, instance_id, generation, _now()
@@ -128,7 +116,6 @@ class ConsumerDriver:
     def leave(
         self, group: ConsumerGroup, leavers: Sequence[Leaver]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        """Answer a LeaveGroup request, which may name members of either protocol."""
         errors, result = self._classic.leave(group, leavers)
         error = self._store(group.group_id, result)
         return (error, ()) if error is not NoError else (NoError, errors)
@@ -136,12 +123,11 @@ class ConsumerDriver:
     # -- what happens to groups ------------------------------------------------------------------
 
     def stored(self, group_id: str) -> ConsumerGroup | None:
-        """Return a group of this kind, if there is one."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
     def expire(self, group: ConsumerGroup, now: float) -> None:
-        """Act on the earliest timer, whose time has come."""
+        """Handle the earliest deadline, which has passed."""
         timer = min(group.deadlines, key=lambda timer: group.deadlines[timer].at)
         deadline = group.deadlines.pop(timer)
         result = self._machine.expire(group, timer[1], deadline)
@@ -150,11 +136,9 @@ class ConsumerDriver:
             self._arm(group)
 
     def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
-        """Remove a member as if its session had expired now; raises what storing raises."""
         self._take(group.group_id, self._machine.fence(group, [member_id]))
 
     def restored(self, group: ConsumerGroup) -> None:
-        """Start the timers of a group that has just been read from the log."""
         self._store(group.group_id, self._machine.restored(group, _now()))
 
     def _stored(self, group_id: str) -> ConsumerGroup:
@@ -168,17 +152,14 @@ class ConsumerDriver:
     def _group_for(
         self, group_id: str, *, is_joining: bool
     ) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-        """Return a member's group, and the records that make a group of this kind of another."""
+        """Return a member's group, with the records that convert a group of the other protocol."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group, []
         if not is_joining:
-            what = (
-                "Consumer group {} not found."
-                if group is None
-                else ("Group {} is not a consumer group.")
-            )
-            raise GroupIdNotFound(what.format(group_id))
+            if group is None:
+                raise GroupIdNotFound(f"Consumer group {group_id} not found.")
+            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
         if group is None:
             return ConsumerGroup(group_id), []
         if group.is_empty:
@@ -186,7 +167,6 @@ class ConsumerDriver:
         return self._upgrade(group)
 
     def _upgrade(self, group: ClassicGroup) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-        """Return what a classic group with members becomes when one of the new protocol joins."""
         settings = self._settings_of(group.group_id)
         why = None
         if not settings.can_upgrade:
@@ -221,7 +201,7 @@ class ConsumerDriver:
             raise error(f"the broker could not store the new state of group {group_id!r}")
 
     def _store(self, group_id: str, result: CoordinatorResult) -> ErrorType:
-        """Store a result's records; only then its timers count."""
+        """Store a result's records. Its timers are set only if that succeeds."""
         error = self._append(group_id, result.records)
         group = self._groups.get(group_id)
         if error is NoError and isinstance(group, ClassicGroup):
@@ -234,7 +214,7 @@ class ConsumerDriver:
             group.metadata_version = result.metadata_version
         self._arm(group)
         if result.must_resolve and group_id not in self._resolving:
-            # After the answer, as in Kafka, which searches the topics in another thread.
+            # After the response, as in Kafka, which resolves in another thread.
             self._resolving[group_id] = None
             asyncio.get_running_loop().call_soon(self._resolve, group_id)
         return error

@@ -1,15 +1,14 @@
-"""The stored state of one group of KIP-848; ``replay`` is the only code that changes it.
+"""The stored state of one KIP-848 group, which changes only in `replay`.
 
-States of the group, worked out from the rest (Kafka: ConsumerGroup.java):
+The state of a group is derived (Kafka: ConsumerGroup.java):
 
 Empty: no members.
-Assigning: the group's epoch is newer than the target assignment: one is about to be computed.
-Reconciling: some member has not got to the target assignment yet.
-Stable: every member has what the target gives it.
-Dead: deleted; only ever seen in answers.
+Assigning: the group's epoch is newer than the target assignment's.
+Reconciling: some members have not reached their target assignment.
+Stable: all members have reached it.
+Dead: deleted. Appears only in responses.
 
-The group's epoch grows with every change that may need a new assignment: members, subscriptions,
-topics. machine.py has the requests, member.py a member's way to its target.
+The group's epoch grows with every change of members, subscriptions or topics.
 """
 
 from __future__ import annotations
@@ -60,8 +59,6 @@ FIRST_EPOCH: Final = 1
 
 
 class ConsumerGroupState(enum.Enum):
-    """The states, under the names that clients are told."""
-
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
@@ -70,32 +67,21 @@ class ConsumerGroupState(enum.Enum):
 
 
 class MemberTimer(enum.Enum):
-    """What a member is timed for."""
-
-    SESSION = enum.auto()  # to be heard of
-    REBALANCE = enum.auto()  # to give up partitions
+    SESSION = enum.auto()  # to send a request
+    REBALANCE = enum.auto()  # to revoke partitions
     JOIN = enum.auto()  # a classic member, to join again
     SYNC = enum.auto()  # a classic member, to fetch its assignment
 
 
 class Deadline(NamedTuple):
-    """When a member's time is up, in the driver's seconds.
-
-    Attributes:
-        epoch: The time only counts while the member is in this epoch; None for any.
-    """
+    """A deadline in seconds of the driver's clock, which applies only in `epoch`, None for any."""
 
     at: float
     epoch: int | None = None
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that a regular expression matches.
-
-    Attributes:
-        version: Of the metadata that was searched.
-        timestamp_ms: When.
-    """
+    """The topics that a regular expression matches, in a version of the metadata."""
 
     topics: frozenset[str]
     version: int
@@ -103,11 +89,10 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """One group, as the log has it, and what follows directly.
+    """One group, as stored in the log. Only the driver writes deadlines and metadata_version.
 
     Attributes:
-        deadlines: The members' timers. Not in the log: the driver writes them.
-        metadata_version: Of the topics that ``metadata_hash`` has been compared with; likewise.
+        metadata_version: Topics version to which `metadata_hash` was compared.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -119,11 +104,11 @@ class ConsumerGroup:
         self.target_timestamp_ms = 0
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        # Brokers before 4.1 wrote a record that is to be removed when there is an occasion.
+        # A record of brokers before 4.1, removed with the next change.
         self.has_partition_metadata_record = False
         self.deadlines: dict[tuple[MemberTimer, str], Deadline] = {}
         self.metadata_version: int | None = None
-        # What follows from the members, for speed.
+        # Indexes over the members.
         self._static_ids: dict[str, str] = {}
         self._held_in: dict[tuple[bytes, int], int] = {}
 
@@ -142,7 +127,6 @@ class ConsumerGroup:
         return not self.members
 
     def next_deadline(self) -> float | None:
-        """Return when the first member's time is up, None without timers."""
         return min((deadline.at for deadline in self.deadlines.values()), default=None)
 
     def check_commit(
@@ -153,16 +137,11 @@ class ConsumerGroup:
         *,
         knows_epochs: bool = True,
     ) -> ErrorType:
-        """Say whether offsets may be committed so.
+        """Return NoError if a member may commit offsets.
 
-        In an older epoch than its own a member may still commit for what it has had since then
-        (KIP-1251): a commit may have been on its way when the epoch changed.
-
-        Args:
-            member_id: Who commits, "" for no member.
-            epoch: The epoch it believes in, negative for no member.
-            partitions: The topic ids and partitions.
-            knows_epochs: The request is of a version that was made for such groups.
+        A commit in an older epoch is accepted for partitions that the member has owned since then
+        (KIP-1251), because the commit may have been in flight when the epoch changed.
+        `knows_epochs`: the request version supports KIP-848.
         """
         if epoch < 0 and not self.members:
             return NoError
@@ -181,15 +160,13 @@ class ConsumerGroup:
         return NoError
 
     def check_delete(self) -> ErrorType:
-        """Say whether the group may be deleted now."""
         return NonEmptyGroup if self.members else NoError
 
     def has_session(self, member_id: str) -> bool:
-        """Say whether a member is timed."""
         return member_id in self.members
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorType:
-        """Say whether committed offsets may be fetched so; without a member anybody may."""
+        """Return NoError if committed offsets may be fetched, as always without a member."""
         if member_id is None and epoch < 0:
             return NoError
         member = self.members.get(member_id or "")
@@ -200,16 +177,16 @@ class ConsumerGroup:
         return NoError
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """Return the member of that instance id, also while it is away for a moment."""
+        """Return the member of an instance id, also while it is temporarily away."""
         member_id = None if instance_id is None else self._static_ids.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
     def held_in(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of the member that has a partition, or has still to give it up."""
+        """Return the epoch of the member that holds a partition or must still revoke it."""
         return self._held_in.get((topic_id, partition), NOT_OWNED)
 
     def target_of(self, member: ConsumerGroupMember) -> Assignment:
-        """Return what a member is to have; a static one has what its former self had."""
+        """Return a member's target. A static member inherits its predecessor's."""
         known = self.static_member(member.instance_id)
         return self.targets.get(member.member_id if known is None else known.member_id, {})
 
@@ -217,7 +194,7 @@ class ConsumerGroup:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
-        """Return the names of the topics that a member subscribes to, whether they exist or not."""
+        """Return the topic names of a member's subscription, including topics that do not exist."""
         resolved = self.regexes.get(member.topic_regex or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
@@ -228,13 +205,7 @@ class ConsumerGroup:
         changed: ConsumerGroupMember | None = None,
         regexes: Mapping[str, ResolvedRegex] | None = None,
     ) -> frozenset[str]:
-        """Return the topics of all members, or what they would be after a change.
-
-        Args:
-            without: Ids of members that leave.
-            changed: A member as it will be.
-            regexes: What regular expressions will match.
-        """
+        """Return the topics of all members, optionally without some members and after a change."""
         gone = {*without}
         members = [member for member in self.members.values() if member.member_id not in gone]
         if changed is not None:
@@ -247,13 +218,11 @@ class ConsumerGroup:
         return frozenset(names)
 
     def regex_users(self) -> Counter[str]:
-        """Return how many members use each regular expression."""
         return Counter(m.topic_regex for m in self.members.values() if m.topic_regex)
 
     # -- the log -------------------------------------------------------------------------------
 
     def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
-        """Apply one record about this group."""
         match key, value:
             case ConsumerGroupMetadataKey(), ConsumerGroupMetadataValue():
                 self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
@@ -347,14 +316,14 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
         for tp in _partitions(member):
-            # Of two that claim it the one in the newer epoch has it.
+            # If two members claim it, the one in the newer epoch has it.
             self._held_in[tp] = max(member.epoch, self._held_in.get(tp, member.epoch))
 
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         self._release(member)
         instance_id = None if member is None else member.instance_id
-        # A successor may have taken the instance id over already.
+        # A successor may have the instance id already.
         if instance_id is not None and self._static_ids.get(instance_id) == member_id:
             del self._static_ids[instance_id]
 
@@ -373,7 +342,7 @@ def _partitions(member: ConsumerGroupMember) -> Iterable[tuple[bytes, int]]:
 
 
 def _with_epochs(topics: Iterable[TopicPartitions], member_epoch: int) -> PartitionEpochs:
-    """Read partitions; brokers before 4.3 did not write in which epoch the member got them."""
+    """Return partitions with assignment epochs, which brokers before 4.3 did not store."""
     found: dict[bytes, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs

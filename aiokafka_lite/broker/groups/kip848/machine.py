@@ -1,11 +1,9 @@
 """The requests of KIP-848 groups, without I/O (Kafka: GroupMetadataManager.java).
 
-Each method reads a group and returns a `CoordinatorResult`: records to store, timers to set. The
-group changes only when the driver has stored the records and replays them.
-
-One heartbeat runs all steps in this order: store the member's new subscription, bump the group's
-epoch if the subscription or the topics changed, compute a target assignment for the new epoch, and
-move this member one step towards its target.
+Methods return a `CoordinatorResult`. The group changes only when the driver has stored the records
+and replays them. Each heartbeat stores the member's new subscription, bumps the group's epoch if
+the subscription or the topics changed, computes a target assignment for the new epoch, and moves
+this member one step towards its target.
 """
 
 from __future__ import annotations
@@ -65,17 +63,12 @@ from aiokafka_lite.errors import (
 
 @dataclass(frozen=True)
 class ConsumerGroupSettings:
-    """The broker's settings for groups of KIP-848, without Kafka's prefix ``group.consumer``.
+    """The broker's settings for KIP-848 groups, without Kafka's prefix `group.consumer`.
 
     Attributes:
-        session_timeout_ms: A member that is silent for so long is removed.
-        heartbeat_interval_ms: What members are told.
-        max_size: Members of one group.
-        assignment_interval_ms: Least time between two target assignments of one group.
-        regex_refresh_interval_ms: How old the topics of a regular expression may get.
-        can_upgrade: Classic groups may become groups of KIP-848 while they have members.
-        can_downgrade: The same, back.
-        classic_max_size: group.max.size, for groups that change back.
+        can_upgrade: Classic groups with members may become KIP-848 groups.
+        can_downgrade: The reverse.
+        classic_max_size: group.max.size, for groups that become classic.
     """
 
     session_timeout_ms: int = 45_000
@@ -89,8 +82,8 @@ class ConsumerGroupSettings:
 
 
 @dataclass(frozen=True)
-class Beat:
-    """A ConsumerGroupHeartbeat request; None and -1 stand for "as before"."""
+class ConsumerHeartbeat:
+    """A ConsumerGroupHeartbeat request. None and -1 mean "unchanged"."""
 
     member_id: str
     epoch: int
@@ -105,8 +98,7 @@ class Beat:
     client_host: str = ""
 
     @property
-    def says_all(self) -> bool:
-        """Whether the member wants to be told all, too."""
+    def is_full(self) -> bool:
         return (
             self.rebalance_timeout_ms != -1
             and not (self.topic_names is None and self.topic_regex is None)
@@ -115,12 +107,8 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class BeatReply:
-    """The answer to a Beat.
-
-    Attributes:
-        assigned: What the member may consume, None when that is what it was.
-    """
+class ConsumerHeartbeatReply:
+    """The reply to a heartbeat. `assigned` is None if unchanged."""
 
     member_id: str
     epoch: int
@@ -130,14 +118,13 @@ class BeatReply:
 
 @dataclass
 class CoordinatorResult:
-    """The outcome of a request. Nothing of it counts before the records are stored.
+    """The outcome of a request. Takes effect only when the records are stored.
 
     Attributes:
-        records: To be stored, then replayed.
-        deadlines: Timers to start, or to stop (None), by timer and member id.
-        metadata_version: The version of the topics that the group's stored hash is of, if known.
-        must_resolve: The group's regular expressions are to be resolved next.
-        must_rebalance: The records make the group a classic one, which has to rebalance.
+        deadlines: Timers to set, or to stop (None), by timer and member id.
+        metadata_version: Topics version that the stored hash matches, None if unchanged.
+        must_resolve: The group's regular expressions must be resolved next.
+        must_rebalance: The records make the group a classic one, which must rebalance.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
@@ -155,15 +142,6 @@ REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
 
 
 class ConsumerMachine:
-    """What members' requests do to a group.
-
-    Args:
-        settings: Returns the settings of such a group, which may change.
-        topics: What exists.
-        clock: Wall time in ms, for what is stored.
-        new_id: Makes ids for members that bring none (before v1).
-    """
-
     def __init__(
         self,
         settings: Callable[[str], ConsumerGroupSettings],
@@ -180,23 +158,19 @@ class ConsumerMachine:
     # -- requests ------------------------------------------------------------------------------
 
     def heartbeat(
-        self, group: ConsumerGroup, beat: Beat, now: float, *, is_fresh: bool
-    ) -> tuple[BeatReply, CoordinatorResult]:
+        self, group: ConsumerGroup, beat: ConsumerHeartbeat, now: float, *, is_fresh: bool
+    ) -> tuple[ConsumerHeartbeatReply, CoordinatorResult]:
         """Answer a member that joins (epoch 0) or stays.
 
-        Args:
-            group: As it is stored, or a new one if the member joins.
-            beat: The request.
-            now: The driver's time.
-            is_fresh: The group's stored hash is of the topics as they are now.
+        `is_fresh`: the group's stored hash matches the current topics.
 
         Raises:
-            GroupMaxSizeReachedError: It would be one too many.
-            UnknownMemberIdError: It is no member, or no longer.
-            FencedMemberEpochError: It is not in the epoch that it thinks it is in.
-            FencedInstanceIdError: Another member has its instance id.
-            UnreleasedInstanceIdError: The same, and it wants to join.
-            InvalidRegularExpressionError: Its regular expression is none.
+            GroupMaxSizeReachedError: The group is full.
+            UnknownMemberIdError: The group has no such member.
+            FencedMemberEpochError: The member is in another epoch.
+            FencedInstanceIdError: Another member has the instance id.
+            UnreleasedInstanceIdError: The same, for a member that joins.
+            InvalidRegularExpressionError: The regular expression is invalid.
         """
         result = CoordinatorResult()
         self.check_room(group, beat.member_id)
@@ -223,23 +197,20 @@ class ConsumerMachine:
         updated = self.advance(group, member, updated, beat.owned, result, now, is_fresh=is_fresh)
         settings = self.settings_of(group.group_id)
         self.start_session(member_id, settings.session_timeout_ms, result, now)
-        tells_all = beat.epoch == JOINING or beat.says_all or member.assigned != updated.assigned
-        reply = BeatReply(
+        is_reply_full = beat.epoch == JOINING or beat.is_full or member.assigned != updated.assigned
+        reply = ConsumerHeartbeatReply(
             member_id,
             updated.epoch,
             settings.heartbeat_interval_ms,
-            partitions_of(updated.assigned) if tells_all else None,
+            partitions_of(updated.assigned) if is_reply_full else None,
         )
         return reply, result
 
-    def leave(self, group: ConsumerGroup, beat: Beat) -> tuple[BeatReply, CoordinatorResult]:
-        """Remove a member that leaves; a static one with epoch -2 keeps its place for a session.
-
-        Raises:
-            UnknownMemberIdError: It is no member.
-            FencedInstanceIdError: Another member has its instance id.
-        """
-        reply = BeatReply(beat.member_id, beat.epoch)
+    def leave(
+        self, group: ConsumerGroup, beat: ConsumerHeartbeat
+    ) -> tuple[ConsumerHeartbeatReply, CoordinatorResult]:
+        """Remove a member. A static member with epoch -2 keeps its place for a session."""
+        reply = ConsumerHeartbeatReply(beat.member_id, beat.epoch)
         member = self.identify(group, beat.member_id, beat.instance_id)
         if beat.instance_id is not None and beat.epoch == LEAVING_FOR_NOW:
             return reply, CoordinatorResult(
@@ -248,7 +219,7 @@ class ConsumerMachine:
         return reply, self.fence(group, [member.member_id])
 
     def fence(self, group: ConsumerGroup, member_ids: Sequence[str]) -> CoordinatorResult:
-        """Remove members; when only classic ones are left, the group becomes a classic one."""
+        """Remove members. If only classic members remain, the group becomes a classic group."""
         result = CoordinatorResult()
         if self.can_downgrade(group, member_ids):
             result.records = downgraded(group, member_ids, self.topics, self._clock)
@@ -269,10 +240,7 @@ class ConsumerMachine:
     def can_downgrade(
         self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
     ) -> bool:
-        """Say whether a group becomes a classic one when members leave, and a classic one joins.
-
-        One without members stays what it is.
-        """
+        """Return whether only classic members remain, at least one, and the settings allow it."""
         left = [member for member in group.members.values() if member.member_id not in leaving]
         settings = self.settings_of(group.group_id)
         return (
@@ -282,14 +250,12 @@ class ConsumerMachine:
         )
 
     def expire(self, group: ConsumerGroup, member_id: str, deadline: Deadline) -> CoordinatorResult:
-        """Remove a member whose time is up."""
         member = group.members.get(member_id)
         if member is None or deadline.epoch not in (None, member.epoch):
             return CoordinatorResult()
         return self.fence(group, [member_id])
 
     def restored(self, group: ConsumerGroup, now: float) -> CoordinatorResult:
-        """Start the timers of a group that has just been read from the log."""
         result = CoordinatorResult()
         settings = self.settings_of(group.group_id)
         for member in group.members.values():
@@ -329,7 +295,6 @@ class ConsumerMachine:
         *,
         is_fresh: bool,
     ) -> ConsumerGroupMember:
-        """Store a changed subscription, and lead the member a step nearer to its target."""
         group_epoch, has_new_subscription = self.take_over(
             group, member, updated, result, is_fresh=is_fresh
         )
@@ -355,7 +320,7 @@ class ConsumerMachine:
         *,
         is_fresh: bool,
     ) -> tuple[int, bool]:
-        """Store the member's subscription; return the group's epoch, and whether it changed."""
+        """Store the member's subscription. Return the group's epoch, and whether topics changed."""
         if updated != member:
             result.records.append(member_record(group.group_id, updated))
         has_new_names = updated.topic_names != member.topic_names
@@ -384,7 +349,7 @@ class ConsumerMachine:
         updated: ConsumerGroupMember,
         result: CoordinatorResult,
     ) -> bool:
-        """See to regular expressions; returns whether the member's is known to match what."""
+        """Update the group's regular expressions. Return whether the member's matches are known."""
         users = group.regex_users()
         old, new = member.topic_regex or "", updated.topic_regex or ""
         is_resolved = must_refresh = False
@@ -400,7 +365,7 @@ class ConsumerMachine:
             now_ms = self._clock()
             if now_ms <= resolved.timestamp_ms + REGEX_REFRESH_AT_MOST_EVERY_MS:
                 return is_resolved
-            # Versions count from the broker's start: a later one is of an earlier life.
+            # Versions count from the broker's start: a later one was stored before the restart.
             is_recent = self.topics.created_version <= resolved.version <= self.topics.version
             age_ms = now_ms - resolved.timestamp_ms
             settings = self.settings_of(group.group_id)
@@ -416,10 +381,10 @@ class ConsumerMachine:
         updated: ConsumerGroupMember,
         result: CoordinatorResult,
     ) -> tuple[int, dict[bytes, frozenset[int]]]:
-        """Return the target's epoch and the member's part, computing a new one if it is time."""
+        """Return the target's epoch and the member's part. May compute a new target."""
         interval_ms = self.settings_of(group.group_id).assignment_interval_ms
         now_ms = self._clock()
-        # Not if the clock was put back.
+        # False if the clock was set back.
         is_too_early = 0 <= now_ms - group.target_timestamp_ms < interval_ms
         if group.target_epoch >= epoch or is_too_early:
             return group.target_epoch, dict(group.target_of(updated))
@@ -451,7 +416,6 @@ class ConsumerMachine:
     # -- members -------------------------------------------------------------------------------
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        """Refuse one member too many."""
         max_size = self.settings_of(group.group_id).max_size
         if len(group.members) >= max_size and member_id not in group.members:
             raise GroupMaxSizeReachedError(
@@ -461,7 +425,7 @@ class ConsumerMachine:
     def identify(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> ConsumerGroupMember:
-        """Return the member of these ids; a static one must be the latest of its instance id."""
+        """Return a member. A static member must be the latest of its instance id."""
         if instance_id is None:
             member = group.members.get(member_id)
             if member is None:
@@ -486,7 +450,7 @@ class ConsumerMachine:
         member_id: str,
         result: CoordinatorResult,
     ) -> ConsumerGroupMember:
-        """Put a static member that has come back under another id in its own former place."""
+        """Replace a static member by itself under a new id."""
         member = former.under_new_id(member_id)
         result.records += member_tombstones(group.group_id, former.member_id)
         result.stop_timers(former.member_id)
@@ -500,11 +464,14 @@ class ConsumerMachine:
     def start_session(
         self, member_id: str, timeout_ms: int, result: CoordinatorResult, now: float
     ) -> None:
-        """Give a member its time to be heard of again."""
         result.deadlines[MemberTimer.SESSION, member_id] = Deadline(now + timeout_ms / 1000)
 
     def _member_of(
-        self, group: ConsumerGroup, beat: Beat, member_id: str, result: CoordinatorResult
+        self,
+        group: ConsumerGroup,
+        beat: ConsumerHeartbeat,
+        member_id: str,
+        result: CoordinatorResult,
     ) -> ConsumerGroupMember:
         if beat.epoch != JOINING:
             member = self.identify(group, member_id, beat.instance_id)
@@ -523,7 +490,7 @@ class ConsumerMachine:
     def _time_revocation(
         self, member: ConsumerGroupMember, result: CoordinatorResult, now: float
     ) -> None:
-        """Start the rebalance timeout of a member that has to give up partitions, or stop it."""
+        """Start the rebalance timeout of a member that must revoke partitions, or stop it."""
         if member.is_classic:
             return
         timer = (MemberTimer.REBALANCE, member.member_id)
@@ -534,18 +501,17 @@ class ConsumerMachine:
 
 
 def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
-    """Return the partitions without their epochs, in order."""
     return {topic_id: sorted(held) for topic_id, held in assigned.items()}
 
 
 def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:
-    """Return the assignor that most members ask for, the default if none does."""
+    """Return the assignor that most members request, or the default."""
     votes = Counter(m.server_assignor for m in members if m.server_assignor)
     return max(votes, key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
 
 
-def _check_epoch(member: ConsumerGroupMember, beat: Beat) -> None:
-    """Refuse an epoch that the member is not in, or was not in when the answer got lost."""
+def _check_epoch(member: ConsumerGroupMember, beat: ConsumerHeartbeat) -> None:
+    """Accept the member's epoch, and the previous one if the last response may have been lost."""
     is_before = member.previous_epoch == beat.epoch < member.epoch
     if beat.epoch == member.epoch or (is_before and _is_subset(beat.owned, member)):
         return

@@ -1,16 +1,14 @@
-"""One member of a group of KIP-848, and how it gets from one assignment to the next.
+"""One member of a KIP-848 group, and its steps from one assignment to the next.
 
 States of a member (Kafka: MemberState.java, CurrentAssignmentBuilder.java):
 
-STABLE: it has what the target assignment gives it, in the epoch of that assignment.
-UNREVOKED_PARTITIONS: it was told to give partitions up, and has not said that it did. It stays in
-    its epoch; nobody gets those partitions meanwhile. It has its rebalance timeout to do so.
-UNRELEASED_PARTITIONS: it is in the epoch of the target assignment, but others still have to give
-    up some of what it is to get.
-UNKNOWN: a newer broker wrote something else. The member must join again.
+STABLE: has its target assignment, in the epoch of that assignment.
+UNREVOKED_PARTITIONS: must revoke partitions and has not confirmed. It stays in its epoch, and the
+    partitions are not reassigned. Its rebalance timeout runs.
+UNRELEASED_PARTITIONS: in the target's epoch, but waits for partitions that others must revoke.
+UNKNOWN: a newer broker wrote another state. The member must join again.
 
-A member leaves with the epoch -1; a static one that will come back with -2, which keeps its place.
-``reconcile`` is a function of a member and the target: what it returns is stored, then replayed.
+Members leave with the epoch -1, static members that will return with -2, which keeps their place.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.values import Protocols
 from aiokafka_lite.errors import FencedMemberEpochError
 
-# The epochs with a meaning of their own.
+# Epochs with a special meaning.
 JOINING: Final = 0
 LEAVING: Final = -1
 LEAVING_FOR_NOW: Final = -2
@@ -33,13 +31,11 @@ NOT_OWNED: Final = -1
 
 # Partitions by topic id, each with the epoch in which the member got it (KIP-1251).
 PartitionEpochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
-# Partitions that a member says it owns, None when it did not say.
+# The partitions that a member reports as owned, None if it does not report any.
 Owned: TypeAlias = "Mapping[bytes, Collection[int]] | None"
 
 
 class ConsumerGroupMemberState(enum.IntEnum):
-    """What a member is doing; the values are those of the log."""
-
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
@@ -66,22 +62,18 @@ LEGAL_TRANSITIONS: Final[Mapping[ConsumerGroupMemberState, frozenset[ConsumerGro
 
 @dataclass(frozen=True)
 class ClassicSide:
-    """What only a member has that speaks the classic protocol in a group of the new one."""
-
     session_timeout_ms: int
     protocols: Protocols
 
 
 @dataclass(frozen=True)
 class ConsumerGroupMember:
-    """One member; a new one replaces it whenever something changes.
+    """One member. Immutable: every change makes a new object.
 
     Attributes:
-        epoch: The epoch of the assignment that it has.
-        topic_regex: "" or None for none (clients send either).
-        assigned: What it may consume.
-        pending_revocation: What it was told to give up.
-        classic: None for a member of the consumer protocol.
+        topic_regex: "" or None for no expression (clients send either).
+        assigned: Partitions that it may consume.
+        pending_revocation: Partitions that it must revoke.
     """
 
     member_id: str
@@ -108,31 +100,29 @@ class ConsumerGroupMember:
         return self.state is STABLE and self.epoch == target_epoch
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """Return in which epoch it got a partition that it has, or has still to give up."""
+        """Return the epoch in which it got a partition that it has, or must still revoke."""
         found = self.assigned.get(topic_id, {}).get(partition)
         if found is None:
             found = self.pending_revocation.get(topic_id, {}).get(partition)
         return found
 
     def left_for_now(self) -> ConsumerGroupMember:
-        """Return what stays of a static member that will come back."""
         kept = {topic: dict.fromkeys(held, 0) for topic, held in self.assigned.items()}
         return dataclasses.replace(
             self, epoch=LEAVING_FOR_NOW, assigned=kept, pending_revocation={}
         )
 
     def under_new_id(self, member_id: str) -> ConsumerGroupMember:
-        """Return a static member that has come back under another id."""
         return dataclasses.replace(self, member_id=member_id, epoch=0, previous_epoch=0)
 
 
 @dataclass(frozen=True)
 class MemberTarget:
-    """The part of the target assignment that is for one member.
+    """One member's part of the target assignment.
 
     Attributes:
-        topic_ids: The topics that it subscribes to, as far as they exist.
-        held_in: Returns the epoch in which somebody holds a partition, or NOT_OWNED.
+        topic_ids: The existing topics of its subscription.
+        held_in: Returns the epoch of a partition's holder, or NOT_OWNED.
     """
 
     epoch: int
@@ -144,13 +134,7 @@ class MemberTarget:
 def reconcile(
     member: ConsumerGroupMember, target: MemberTarget, owned: Owned, *, has_new_subscription: bool
 ) -> ConsumerGroupMember:
-    """Return the member's next step towards the target, or the member itself if there is none.
-
-    Args:
-        member: As it is stored.
-        target: Where it has to get.
-        owned: What it says it owns.
-        has_new_subscription: It has just changed what it subscribes to.
+    """Return the member's next step towards the target, or the unchanged member.
 
     Raises:
         FencedMemberEpochError: A newer broker wrote its state, and it still owns partitions.
@@ -175,7 +159,7 @@ def reconcile(
 def _next(
     member: ConsumerGroupMember, epoch: int, target: MemberTarget, owned: Owned
 ) -> ConsumerGroupMember:
-    """Revoke first: a member gets nothing new, and no new epoch, while it has too much."""
+    """Revoke first: the member gets no partitions and no new epoch before that."""
     kept: dict[bytes, Mapping[int, int]] = {}
     to_revoke: dict[bytes, Mapping[int, int]] = {}
     to_add: dict[bytes, list[int]] = {}
@@ -206,7 +190,7 @@ def _next(
 def _without_unsubscribed(
     member: ConsumerGroupMember, target: MemberTarget, owned: Owned
 ) -> ConsumerGroupMember:
-    """Take topics away that the member subscribes to no more, before any new target."""
+    """Revoke topics that are no longer subscribed to, before any new target."""
     gone = {t: held for t, held in member.assigned.items() if t not in target.topic_ids}
     if not gone:
         return member
@@ -241,7 +225,7 @@ def _moved(
 
 
 def _owns_any(owned: Owned, partitions: PartitionEpochs) -> bool:
-    """Say whether a member may still own some of these: it does until it says otherwise."""
+    """Return whether a member may own some of these: it does until it reports otherwise."""
     if owned is None:
         return True
     return any(

@@ -1,9 +1,7 @@
 """Groups with members that change from one protocol to the other (KIP-848, online migration).
 
-A classic group becomes one of KIP-848 when the first member of the consumer protocol joins; the
-others go on speaking the classic protocol. It becomes a classic group again when the last member
-of the consumer protocol leaves. What members wrote for each other, subscriptions and assignments,
-is read and written here for the coordinator (Kafka: ConsumerGroup.fromClassicGroup,
+A classic group becomes a KIP-848 group when the first member of the consumer protocol joins, and a
+classic group again when the last one leaves (Kafka: ConsumerGroup.fromClassicGroup,
 ClassicGroup.fromConsumerGroup).
 """
 
@@ -14,7 +12,7 @@ from typing import cast
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
-from aiokafka_lite.broker.groups.classic.records import group_tombstone
+from aiokafka_lite.broker.groups.classic.records import group_tombstone, stored_member
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
@@ -41,23 +39,17 @@ from aiokafka_lite.protocol.messages.group_records import (
     ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
-    MemberMetadata,
 )
 
 
 def read_subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
-    """Read what a member wrote about itself, by its favourite protocol.
-
-    Raises:
-        KafkaError: It is no subscription.
-    """
+    """Decode the subscription in a member's preferred protocol."""
     return decode_versioned(ConsumerProtocolSubscription, protocols[0][1])
 
 
 def owned_by(
     subscription: ConsumerProtocolSubscription, topics: Topics
 ) -> dict[bytes, Collection[int]]:
-    """Return the partitions that a member says it owns, as far as they exist."""
     owned = (
         (topics.by_name(item.topic), item.partitions) for item in subscription.owned_partitions
     )
@@ -67,7 +59,7 @@ def owned_by(
 def encode_assignment(
     partitions: Mapping[bytes, Collection[int]], topics: Topics, protocols: Protocols
 ) -> bytes:
-    """Write an assignment as a leader would, in the version that the member itself uses."""
+    """Encode an assignment in the version that the member itself uses."""
     found = ((topics.by_id(topic_id), held) for topic_id, held in partitions.items())
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
@@ -83,10 +75,10 @@ def encode_assignment(
 
 
 def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-    """Return the consumer group that a classic group becomes, with the records for it.
+    """Return the KIP-848 group that a classic group becomes, with the records for it.
 
     Raises:
-        GroupIdNotFound: Its members speak of something else than topics and partitions.
+        GroupIdNotFound: The members' metadata is malformed, or they use a custom assignor.
     """
     try:
         members = [_upgraded_member(group, member, topics) for member in group.members]
@@ -147,10 +139,7 @@ def _upgraded_member(
 def downgraded(
     group: ConsumerGroup, leaving: Collection[str], topics: Topics, clock: Callable[[], int]
 ) -> list[CoordinatorRecord]:
-    """Return the records that make a group a classic one, of all members but those who leave.
-
-    All who stay speak the classic protocol.
-    """
+    """Return the records that make a group classic. All remaining members must be classic."""
     members = Members()
     for member in group.members.values():
         if member.member_id not in leaving and member.classic is not None:
@@ -175,26 +164,14 @@ def downgraded(
         protocol=protocol,
         leader=members.leader_id,
         current_state_timestamp=clock(),
-        members=[
-            MemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(protocol),
-                assignment=member.assignment,
-            )
-            for member in members
-        ],
+        members=[stored_member(member, protocol, member.assignment) for member in members],
     )
     record = CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
     return [*group_tombstones(group), record]
 
 
 def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None:
-    """Apply records to a group that is not the stored one, to see what it will be."""
+    """Apply records to a group that is not the stored one, to see its next state."""
     for key, value, _ in records:
         group.replay(cast("ConsumerGroupKey", key), cast("ConsumerGroupValue | None", value))
 

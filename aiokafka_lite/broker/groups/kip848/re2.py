@@ -1,8 +1,8 @@
 """Matches names with regular expressions in linear time, as Kafka does with RE2.
 
-The embedded broker accepts the syntax that RE2 and Python's `re` share (`protocol.regex`). `re`
-backtracks, so a client's `(a*)*b` could block the event loop for years. `re` therefore matches only
-single characters and anchors here. All else is a nondeterministic automaton.
+The syntax is what RE2 and Python's `re` share (`protocol.regex`). `re` backtracks, so a client's
+`(a*)*b` could block the event loop for years. Here `re` therefore matches only single characters
+and anchors in a nondeterministic automaton.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _State:
     """A state of the automaton.
 
     Attributes:
-        atom: Matches one character, or an anchor. None: the next states are entered at once.
+        atom: Matches one character or an anchor. None: the next states are entered at once.
         following: The next states. Only the last state has none.
     """
 
@@ -44,14 +44,11 @@ _Part: TypeAlias = Callable[[_State], _State]
 
 
 class Pattern:
-    """A compiled regular expression, to match whole names."""
-
     def __init__(self, first: _State) -> None:
         self._first = first
         self._after = functools.lru_cache(MAX_CACHED_STEPS)(self._find_after)
 
     def matches(self, text: str) -> bool:
-        """Return whether the whole text matches."""
         states = frozenset({self._first})
         before = ""
         for char in (*text, ""):
@@ -62,7 +59,7 @@ class Pattern:
         return True
 
     def _find_after(self, states: frozenset[_State], before: str, char: str) -> frozenset[_State]:
-        """Return the states after a character. After the text, this is the last state or none."""
+        """Return the states after a character. After the text, only the last state remains."""
         text, place = before + char, len(before)
         seen: set[_State] = set()
         waiting = list(states)
@@ -86,11 +83,6 @@ class Pattern:
 
 
 def compile(regex: str) -> Pattern:
-    """Compile a regular expression.
-
-    Raises:
-        RegexError: The expression is invalid, too large, or has syntax that is not supported.
-    """
     body = regex.removeprefix(IGNORE_CASE)
     flags = re.ASCII if body == regex else re.ASCII | re.IGNORECASE
     if len(body) > MAX_STATES:
@@ -114,15 +106,12 @@ def compile(regex: str) -> Pattern:
 
 
 class _Compiler:
-    """Makes an automaton from the tokens of a valid regular expression."""
-
     def __init__(self, tokens: list[str], flags: re.RegexFlag) -> None:
         self._tokens = iter(tokens)
         self._flags = flags
         self._state_count = 0
 
     def alternation(self) -> _Part:
-        """Read up to the end of the group."""
         parts: list[_Part] = []
         branches = [parts]
         for symbol in self._tokens:
@@ -170,7 +159,7 @@ def _in_order(parts: list[_Part], after: _State) -> _State:
 
 
 def _counts(quantifier: str) -> tuple[int, int | None]:
-    """Return how often a quantifier repeats at least and at most; None: without a limit."""
+    """Return a quantifier's minimum and maximum. None: no limit."""
     if quantifier[0] in "*+?":
         return int(quantifier[0] == "+"), 1 if quantifier[0] == "?" else None
     least, comma, most = quantifier.strip("{}?").partition(",")

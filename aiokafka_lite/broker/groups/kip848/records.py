@@ -1,4 +1,4 @@
-"""The records that a group of KIP-848 is stored as (Kafka: GroupCoordinatorRecordHelpers.java)."""
+"""The records that store a KIP-848 group (Kafka: GroupCoordinatorRecordHelpers.java)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from aiokafka_lite.protocol.messages.group_records import (
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """Store a group's epoch."""
     return CoordinatorRecord(
         ConsumerGroupMetadataKey(group_id=group_id),
         ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
@@ -39,12 +38,11 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """Remove what brokers before 4.1 wrote."""
+    """Remove a record of brokers before 4.1."""
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """Store who a member is and what it subscribes to."""
     classic = member.classic
     return CoordinatorRecord(
         ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
@@ -71,7 +69,6 @@ def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorReco
 
 
 def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
-    """Store what a member is to have."""
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
@@ -84,7 +81,6 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> Coordina
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    """Store for which epoch the target assignment was made."""
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
         ConsumerGroupTargetAssignmentMetadataValue(
@@ -94,7 +90,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 
 
 def assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """Store how far a member has got."""
+    """Store a member's current assignment, epoch and state."""
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
         ConsumerGroupCurrentMemberAssignmentValue(
@@ -108,7 +104,6 @@ def assignment_record(group_id: str, member: ConsumerGroupMember) -> Coordinator
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
-    """Store what a regular expression matches."""
     return CoordinatorRecord(
         ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
         ConsumerGroupRegularExpressionValue(
@@ -120,7 +115,6 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> Coordina
 
 
 def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
-    """Forget a regular expression that nobody uses."""
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key, None)
 
@@ -136,7 +130,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """Remove a group with everything that was stored of it, in Kafka's order."""
+    """Remove all records of a group, in Kafka's order."""
     group_id, members = group.group_id, group.members
     keys: list[ConsumerGroupKey] = [
         *(
@@ -176,7 +170,7 @@ def _of_topic(topic_id: bytes, held: Iterable[tuple[int, int]]) -> TopicPartitio
 
 
 def _in_java_order(texts: Collection[str]) -> list[str]:
-    """Return texts as Java's String.compareTo sorts them, by UTF-16 units."""
-    if "".join(texts).isascii():  # they sort by their characters then, which takes a fifth
+    """Sort like Java's String.compareTo, by UTF-16 units."""
+    if "".join(texts).isascii():  # the same order, in a fifth of the time
         return sorted(texts)
     return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))

@@ -1,8 +1,7 @@
-"""The topics that a coordinator reads, and the hash that shows whether they have changed.
+"""The topics as the group coordinator sees them, and a hash that detects changes.
 
-A group stores the hash of the topics that it consumes. If the hash changes, partitions or racks
-have changed, and the group needs a new assignment (KIP-1101). Kafka's hash is XXH3. The embedded
-broker may use another function, because coordinators compare only their own hashes.
+A group needs a new assignment when the hash changes (KIP-1101). Kafka's hash is XXH3, but
+coordinators compare only their own hashes.
 """
 
 from __future__ import annotations
@@ -13,11 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class TopicFacts(NamedTuple):
-    """A topic that exists.
-
-    Attributes:
-        racks: For each partition the racks of its replicas, as far as these have one.
-    """
+    """An existing topic, with the known racks of each partition's replicas."""
 
     name: str
     topic_id: bytes
@@ -32,8 +27,8 @@ class Topics(Protocol):
     """The topics of the cluster.
 
     Attributes:
-        version: Another one whenever a topic is made, grows or is deleted.
-        created_version: The version in which the latest topic was made.
+        version: Changes when a topic is created, grows or is deleted.
+        created_version: The version in which the latest topic was created.
     """
 
     @property
@@ -48,17 +43,16 @@ class Topics(Protocol):
     def by_id(self, topic_id: bytes) -> TopicFacts | None: ...
 
     def id_of(self, name: str) -> bytes | None:
-        """Return a topic's id without its facts, which cost time by its partitions."""
+        """Return a topic's id, faster than `by_name`."""
 
 
 def topic_ids(topics: Topics, names: Collection[str]) -> frozenset[bytes]:
-    """Return the ids of those of the topics that exist."""
     found = (topics.id_of(name) for name in _existing(topics, names))
     return frozenset(topic_id for topic_id in found if topic_id is not None)
 
 
 def metadata_hash(topics: Topics, names: Collection[str]) -> int:
-    """Return a hash of the topics that exist, 64 bits with a sign. 0: none exists."""
+    """Return a signed 64-bit hash of the topics that exist, 0 without any."""
     found = [topics.by_name(name) for name in sorted(_existing(topics, names))]
     hashed = [
         (topic.name, topic.topic_id.hex(), [sorted(racks) for racks in topic.racks])
@@ -72,7 +66,6 @@ def metadata_hash(topics: Topics, names: Collection[str]) -> int:
 
 
 def _existing(topics: Topics, names: Collection[str]) -> Collection[str]:
-    """Return those of the topics that exist; goes over the fewer of both."""
     existing = topics.names()
     if len(names) <= len(existing):
         return existing & names

@@ -1,7 +1,7 @@
 """Committed offsets, and offsets of open transactions: a cache whose only source is the log.
 
 `OffsetManager` answers requests with a result and records to append, and changes only in `replay`
-of such records (Kafka: OffsetMetadataManager.java). An acknowledged commit thus survives a restart.
+of such records (Kafka: OffsetMetadataManager.java).
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ OffsetValue = TypeVar("OffsetValue")
 
 
 class OpenTransaction(NamedTuple):
-    """A producer's transaction, in one partition of the offsets topic."""
-
     partition: int
     producer_id: int
 
 
 class PendingOffsetKey(NamedTuple):
-    """Whose offset in what."""
-
     group_id: str
     tp: TopicPartition
 
@@ -41,38 +37,38 @@ class _Pending(Generic[OffsetValue]):
 
 
 class PendingOffsets(Generic[OffsetValue]):
-    """What will be committed by transactions that are open."""
+    """The offsets of open transactions (KIP-98, KIP-447).
+
+    A committed offset is never replaced by an earlier commit whose transaction ended later.
+    """
 
     def __init__(self) -> None:
-        # Of each target in the order of the commits.
+        # For each target in the order of the commits.
         self._targets: dict[PendingOffsetKey, dict[OpenTransaction, _Pending[OffsetValue]]] = {}
         self._transactions: dict[OpenTransaction, dict[PendingOffsetKey, None]] = {}
 
     def note(
         self, transaction: OpenTransaction, target: PendingOffsetKey, offset: OffsetValue
     ) -> None:
-        """Remember what a transaction commits; the latest counts."""
+        """Store an offset of a transaction. The latest one counts."""
         waiting = self._targets.setdefault(target, {})
         waiting.pop(transaction, None)
         waiting[transaction] = _Pending(offset)
         self._transactions.setdefault(transaction, {})[target] = None
 
     def has(self, target: PendingOffsetKey) -> bool:
-        """Say whether an open transaction commits something there."""
         return target in self._targets
 
     def of_group(self, group_id: str) -> Iterator[TopicPartition]:
-        """Give the partitions for which open transactions commit a group's offset."""
         for target in self._targets:
             if target.group_id == group_id:
                 yield target.tp
 
     def of_topic(self, topic: str) -> Iterator[PendingOffsetKey]:
-        """Give whose offsets of a topic open transactions commit."""
         return (target for target in self._targets if target.tp.topic == topic)
 
     def supersede(self, target: PendingOffsetKey) -> None:
-        """Note that an offset was committed after all that is pending for it."""
+        """Note a commit outside transactions: all pending offsets of the target are older."""
         for pending in self._targets.get(target, {}).values():
             pending.is_superseded = True
 
@@ -81,7 +77,7 @@ class PendingOffsets(Generic[OffsetValue]):
         transaction: OpenTransaction,
         commit: Callable[[PendingOffsetKey, OffsetValue], None] | None,
     ) -> None:
-        """Forget a transaction's offsets, after giving to `commit` those that count now."""
+        """Remove a transaction's offsets, after passing those that are the latest to `commit`."""
         for target in self._transactions.pop(transaction, {}):
             waiting = self._targets[target]
             decided = waiting[transaction]
@@ -96,12 +92,10 @@ class PendingOffsets(Generic[OffsetValue]):
                 del self._targets[target]
 
     def forget(self, target: PendingOffsetKey) -> None:
-        """Forget what is pending for a target that was deleted."""
         for transaction in self._targets.pop(target, {}):
             del self._transactions[transaction][target]
 
     def unload(self, partition: int) -> None:
-        """Forget a partition of the offsets topic: another node coordinates its groups."""
         for transaction in [one for one in self._transactions if one.partition == partition]:
             self.end(transaction, None)
 
@@ -112,15 +106,13 @@ NO_EXPIRY: Final = -1
 
 
 class CommittedOffset(NamedTuple):
-    """What a group has committed for one partition.
+    """A group's committed offset of one partition.
 
     Attributes:
         offset: The next offset to consume.
-        leader_epoch: Epoch of the last consumed record, -1 if the client did not say.
-        metadata: Whatever the client wants to keep.
-        commit_timestamp_ms: When it was committed.
-        expire_timestamp_ms: When it lapses, -1 for the broker's rule (old clients may ask).
-        topic_id: Of which incarnation of the topic, zero if the client did not say (KIP-848).
+        leader_epoch: Epoch of the last consumed record, -1 if unknown.
+        expire_timestamp_ms: Expiry that an old client requested, -1 for the broker's retention.
+        topic_id: Zero if the client did not send one (KIP-848).
     """
 
     offset: int
@@ -136,8 +128,6 @@ NOTHING_COMMITTED: Final = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_EX
 
 @dataclass(frozen=True)
 class OffsetCommitEntry:
-    """One partition of an OffsetCommit request whose topic and partition exist."""
-
     tp: TopicPartition
     topic_id: bytes
     offset: int
@@ -146,14 +136,12 @@ class OffsetCommitEntry:
 
 
 class OffsetManager:
-    """The offsets of every group that this broker coordinates."""
-
     def __init__(self, *, clock: Callable[[], int], metadata_max_bytes: int) -> None:
         self._clock = clock
         self._metadata_max_bytes = metadata_max_bytes
         # group -> topic -> partition. Written by replay and unload only.
         self._cache: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
-        # What open transactions commit. Written by replay, end_transaction and unload only.
+        # Offsets of open transactions. Written by replay, end_transaction and unload only.
         self._pending = PendingOffsets[CommittedOffset]()
 
     # -- requests: (answer, records to append) -------------------------------------------------
@@ -161,12 +149,9 @@ class OffsetManager:
     def commit(
         self, group_id: str, offsets: Sequence[OffsetCommitEntry], retention_ms: int = -1
     ) -> tuple[list[ErrorType], list[CoordinatorRecord]]:
-        """Return for each partition whether it is accepted, and the records that commit them.
+        """Return an error type per offset, and the records to append.
 
-        Args:
-            group_id: The group; that it may commit has been checked.
-            offsets: What to commit.
-            retention_ms: How long the client wants it kept (v2 to v4), -1 for the broker's rule.
+        `retention_ms` is how long to keep the offsets (v2 to v4), -1 for the broker's retention.
         """
         now_ms = self._clock()
         expire_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
@@ -190,7 +175,6 @@ class OffsetManager:
         return errors, records
 
     def delete(self, group_id: str, tps: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
-        """Return tombstones for those of the partitions that have an offset."""
         committed = self._cache.get(group_id, {})
         return [
             CoordinatorRecord(offset_key(group_id, tp), None)
@@ -199,15 +183,11 @@ class OffsetManager:
         ]
 
     def delete_group(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return tombstones for everything that a group has committed."""
         pending = self._pending.of_group(group_id)
         return self.delete(group_id, dict.fromkeys([*self.partitions(group_id), *pending]))
 
     def delete_topic(self, topic: str, topic_id: bytes) -> dict[str, list[CoordinatorRecord]]:
-        """Return, by group, tombstones for a topic that exists no more.
-
-        What was committed for another incarnation of the same name is kept.
-        """
+        """Return tombstones by group for a deleted topic, not for other topic ids of its name."""
         doomed: dict[str, list[CoordinatorRecord]] = {}
         for group_id, topics in self._cache.items():
             for partition, committed in topics.get(topic, {}).items():
@@ -225,35 +205,31 @@ class OffsetManager:
     def fetch(
         self, group_id: str, tp: TopicPartition, topic_id: bytes = ZERO_UUID
     ) -> CommittedOffset:
-        """Return what the group has committed; NOTHING_COMMITTED, too, if for another topic id."""
+        """Return the committed offset, or NOTHING_COMMITTED, also for another topic id."""
         committed = self._cache.get(group_id, {}).get(tp.topic, {}).get(tp.partition)
         if committed is None or _are_different_topics(committed.topic_id, topic_id):
             return NOTHING_COMMITTED
         return committed
 
     def is_unstable(self, group_id: str, tp: TopicPartition) -> bool:
-        """Say whether an open transaction commits the offset, so that it may be another soon."""
+        """Return whether an open transaction commits an offset of the partition."""
         return self._pending.has(PendingOffsetKey(group_id, tp))
 
     def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
-        """Return everything that a group has committed, by topic and partition."""
         return self._cache.get(group_id, {})
 
     def partitions(self, group_id: str) -> Iterator[TopicPartition]:
-        """Give the partitions for which a group has committed."""
         for topic, partitions in self._cache.get(group_id, {}).items():
             for partition in partitions:
                 yield TopicPartition(topic, partition)
 
     def group_ids(self) -> Iterable[str]:
-        """Give the groups that have committed anything."""
         return self._cache.keys()
 
     def has_offsets(self, group_id: str) -> bool:
         return group_id in self._cache
 
     def has_pending(self, group_id: str) -> bool:
-        """Say whether open transactions commit offsets of a group."""
         return next(self._pending.of_group(group_id), None) is not None
 
     # -- the log -------------------------------------------------------------------------------
@@ -264,7 +240,6 @@ class OffsetManager:
         value: OffsetCommitValue | None,
         transaction: OpenTransaction | None = None,
     ) -> None:
-        """Apply one record of the log to the cache; None is a tombstone."""
         target = PendingOffsetKey(key.group, TopicPartition(key.topic, key.partition))
         if value is not None:
             committed = CommittedOffset(
@@ -296,29 +271,26 @@ class OffsetManager:
         topics.setdefault(target.tp.topic, {})[target.tp.partition] = committed
 
     def end_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> None:
-        """Apply a marker in a partition of the offsets topic."""
         transaction = OpenTransaction(partition, producer_id)
         self._pending.end(transaction, self._store if is_commit else None)
 
     def unload(self, group_id: str) -> None:
-        """Forget a group that another broker coordinates now; its log stays."""
+        """Drop a group that another broker coordinates now."""
         self._cache.pop(group_id, None)
 
     def unload_pending(self, partition: int) -> None:
-        """Forget what transactions commit in a partition of the offsets topic."""
         self._pending.unload(partition)
 
 
 def offset_key(group_id: str, tp: TopicPartition) -> OffsetCommitKey:
-    """Return the key of the records about one partition's offset."""
     return OffsetCommitKey(group=group_id, topic=tp.topic, partition=tp.partition)
 
 
 def _are_different_topics(one: bytes, other: bytes) -> bool:
-    """Say whether both ids are known and differ (a topic deleted and made again)."""
+    """Return whether both ids are known and differ (a recreated topic)."""
     return ZERO_UUID not in (one, other) and one != other
 
 
 def _java_length(text: str) -> int:
-    """Return the length as Java counts it, in UTF-16 units."""
+    """Return the length in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

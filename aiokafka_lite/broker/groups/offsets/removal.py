@@ -6,8 +6,8 @@ Offsets of subscribed topics do not expire. Other offsets expire offsets.retenti
 - otherwise after the commit: topics that a stable consumer group has unsubscribed from, groups of
   KIP-848, and commits without a member.
 
-Commits of old clients may have their own expiry. Offsets of open transactions are kept. A classic
-group that rebalances, or whose members' metadata cannot be decoded, keeps all offsets (Kafka:
+Commits of old clients may have their own expiry. Offsets of open transactions are kept, as are
+those of classic groups that rebalance or whose members' metadata cannot be decoded (Kafka:
 OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondition).
 """
 
@@ -36,12 +36,12 @@ from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSu
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
-# Tells from when on an offset's time counts.
+# Returns the start of an offset's retention in ms.
 BaseTime: TypeAlias = Callable[[CommittedOffset], int]
 
 
 def base_time(group: ClassicGroup | ConsumerGroup) -> BaseTime | None:
-    """Return from when on the time of a group's offsets counts, None while none of them lapses."""
+    """Return the start of an offset's retention, or None if the group's offsets do not expire."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _time_of_commit
     if group.state is GroupState.EMPTY:
@@ -63,7 +63,6 @@ def expired(
     now_ms: int,
     retention_ms: int,
 ) -> Iterator[TopicPartition]:
-    """Yield the partitions whose offsets have lapsed."""
     base = base_time(group)
     if base is None:
         return
@@ -88,10 +87,7 @@ def end_of(group: ClassicGroup | ConsumerGroup) -> Sequence[CoordinatorRecord]:
 
 
 def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
-    """Say whether a group consumes a topic, as far as its members can be understood.
-
-    Of a consumer group whose metadata cannot be read it must be assumed.
-    """
+    """Return whether a group subscribes to a topic (KIP-496). Unreadable metadata counts as yes."""
     if isinstance(group, ConsumerGroup):
         return group.is_subscribed_to(topic)
     topics = _subscribed_topics(group)
@@ -99,7 +95,6 @@ def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
 
 
 def consumed_of(group: ClassicGroup | ConsumerGroup, topics: Iterable[str]) -> frozenset[str]:
-    """Return those of the topics that a group consumes."""
     return frozenset(topic for topic in {*topics} if is_subscribed_to(group, topic))
 
 
@@ -115,15 +110,10 @@ def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
 
 
 class OffsetRemoval:
-    """The part of `GroupCoordinator` that forgets offsets.
+    """The part of `GroupCoordinator` that deletes offsets.
 
-    Args:
-        groups: All that are loaded, by id.
-        offsets: What they have committed.
-        clock: Returns the wall-clock time in milliseconds.
-        check: Says whether requests about a group can be answered.
-        availability: Likewise, for any id.
-        append: Appends records of a group, and replays them.
+    `check` and `availability` return NoError if requests about a group can be answered. Only
+    `availability` accepts the empty id.
     """
 
     def __init__(
@@ -146,7 +136,7 @@ class OffsetRemoval:
     def delete(
         self, group_id: str, tps: Sequence[TopicPartition]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        """Forget offsets of topics that the group does not consume now."""
+        """Delete offsets of topics that the group does not consume now."""
         error = self._check(group_id)
         if error is not NoError:
             return error, ()
@@ -165,12 +155,11 @@ class OffsetRemoval:
         ]
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
-        """Forget what was committed for a topic that exists no more."""
         for group_id, records in self._offsets.delete_topic(topic, topic_id).items():
             self._append(group_id, records)
 
     def expire(self, retention_ms: int) -> Steps[None]:
-        """Forget offsets that have lapsed, and empty groups without any; a group a step."""
+        """Delete expired offsets, and empty groups without offsets. One group per step."""
         now_ms = self._clock()
         for group_id, group in tuple(self._groups.items()):
             if self._availability(group_id) is NoError and self._groups.get(group_id) is group:

@@ -1,4 +1,4 @@
-"""Committing a group's offsets within a producer's transaction (KIP-98, KIP-447)."""
+"""Commits of a group's offsets in a producer's transaction (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Committer(NamedTuple):
-    """Which member commits; old clients do not say.
+    """The committing member. Old clients send no member.
 
     Attributes:
-        generation: The generation or epoch it believes in, negative for no member.
+        generation: The member's generation or epoch, negative for no member.
     """
 
     member_id: str = ""
@@ -38,15 +38,9 @@ class Committer(NamedTuple):
 
 
 class TransactionalOffsets:
-    """The part of the group coordinator that transactions see.
+    """The part of the group coordinator that handles transactions.
 
-    Args:
-        groups: Those that are coordinated here.
-        offsets: What they have committed.
-        log: Where that is stored.
-        topics: What exists: the requests name topics, members of KIP-848 have them by id.
-        check: Says whether a group can be answered for.
-        append: Appends records of a group to the log, and replays them.
+    Requests name topics, which `topics` maps to the topic ids of KIP-848 members.
     """
 
     def __init__(
@@ -73,10 +67,7 @@ class TransactionalOffsets:
         producer: ProducerIdentity,
         committer: Committer,
     ) -> list[ErrorType]:
-        """Commit offsets that count once the transaction does; return one error type for each.
-
-        That the group's partition is part of the producer's transaction has been checked.
-        """
+        """Append offsets of an open transaction. Return one error type per offset."""
         error = self._check(group_id)
         if error is NoError:
             error = self._check_committer(
@@ -104,14 +95,10 @@ class TransactionalOffsets:
             ]
             error = group.check_commit(member_id, generation, partitions)
             return IllegalGenerationError if error is StaleMemberEpochError else error
-        return group.check_transactional_commit(member_id, instance_id, generation)
+        return group.check_member(member_id, instance_id, generation)
 
     def opened(self, group_id: str, producer: ProducerIdentity) -> OpenTransaction | None:
-        """Return the transaction in which a producer commits for a group, None for no producer."""
+        """Return the transaction of a producer's record, None outside a transaction."""
         if producer == NO_PRODUCER:
             return None
         return OpenTransaction(self._log.partition_for(group_id), producer.producer_id)
-
-    def end(self, partition: int, producer_id: int, is_commit: bool) -> None:
-        """Do what a marker says that is in a partition of the offsets topic."""
-        self._offsets.end_transaction(partition, producer_id, is_commit=is_commit)

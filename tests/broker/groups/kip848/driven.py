@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.machine import Beat, BeatReply, ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.machine import (
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+)
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Sync, Synced
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import (
@@ -53,11 +57,11 @@ class Driven:
         instance_id: str | None = None,
         regex: str | None = None,
         rebalance_ms: int = REBALANCE_MS,
-    ) -> BeatReply:
+    ) -> ConsumerHeartbeatReply:
         self.held[member_id] = {}
         names = topics or (() if regex else ("t",))
         return self._send(
-            Beat(
+            ConsumerHeartbeat(
                 member_id, 0, instance_id, None, rebalance_ms, names, regex, owned={},
                 client_id="c", client_host="/h",
             )
@@ -70,18 +74,20 @@ class Driven:
         owned: bool = True,
         topics: Sequence[str] | None = None,
         regex: str | None = None,
-    ) -> BeatReply:
+    ) -> ConsumerHeartbeatReply:
         """Send a heartbeat; one that does not say what it owns has not revoked anything yet."""
         held = self.held[member_id] if owned else None
         return self._send(
-            Beat(
+            ConsumerHeartbeat(
                 member_id, self.epochs[member_id], topic_names=topics, topic_regex=regex,
                 owned=held, client_id="c", client_host="/h",
             )
         )  # fmt: skip
 
     def leave(self, member_id: str, epoch: int = -1, *, instance_id: str | None = None) -> None:
-        self.coordinator.consumer_group_heartbeat("g", Beat(member_id, epoch, instance_id))
+        self.coordinator.consumer_group_heartbeat(
+            "g", ConsumerHeartbeat(member_id, epoch, instance_id)
+        )
 
     def settle(self, *member_ids: str) -> None:
         for _ in range(20):
@@ -89,7 +95,7 @@ class Driven:
                 self.beat(member_id)
         assert self.state == "Stable"
 
-    def _send(self, beat: Beat) -> BeatReply:
+    def _send(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
         reply = self.coordinator.consumer_group_heartbeat("g", beat)
         self.epochs[reply.member_id] = reply.epoch
         if reply.assigned is not None:

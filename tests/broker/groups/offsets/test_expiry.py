@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
-from aiokafka_lite.broker.groups.kip848.machine import Beat
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerHeartbeat
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
@@ -140,7 +140,7 @@ async def test_group_of_kip_848_loses_only_what_it_does_not_consume(
 ) -> None:
     for tp in (CONSUMED, LEFT):
         commit(coordinator, tp=tp)
-    beat = Beat("m", 0, rebalance_timeout_ms=9, topic_names=[CONSUMED.topic], owned={})
+    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=9, topic_names=[CONSUMED.topic], owned={})
     coordinator.consumer_group_heartbeat("g", beat)
     services.now_ms += RETENTION_MS
     expire(coordinator)
@@ -171,7 +171,7 @@ async def test_group_that_begins_while_others_are_looked_at_stays(
     services.now_ms += RETENTION_MS
     steps = coordinator.removal.expire(RETENTION_MS)
     next(steps)
-    beat = Beat("m", 0, rebalance_timeout_ms=9, topic_names=["t"], owned={})
+    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=9, topic_names=["t"], owned={})
     coordinator.consumer_group_heartbeat("h", beat)
     for _ in steps:
         pass
