@@ -1,1 +1,1 @@
-"""What a consumer subscribes, what it is assigned, and what is known of each partition."""
+"""The subscription and the assigned partitions of a consumer."""

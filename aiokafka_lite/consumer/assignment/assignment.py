@@ -1,8 +1,6 @@
-"""Holds what is assigned to a consumer: one cursor a partition.
+"""Holds the assignment of a consumer: one cursor per partition.
 
-Whoever decides what is assigned calls `Assignment.change` with what goes and what comes; the rest
-is not touched. Others ask for changes of one partition by the methods here, and hear of them as
-observers (observers.py). cursor.py says who writes which field of a cursor.
+Observers are notified of changes (observers.py). cursor.py lists the writer of each field.
 """
 
 from __future__ import annotations
@@ -20,14 +18,7 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class Assignment:
-    """The cursors of one consumer.
-
-    Plain data changed synchronously on the event loop; nothing waits.
-
-    Args:
-        observers: Told of changes.
-        reads: Know what was handed out of them last.
-    """
+    """The cursors of one consumer. Nothing here awaits."""
 
     __slots__ = (
         "_assignment",
@@ -43,26 +34,25 @@ class Assignment:
         self._observers = observers
         self._reads = reads
         self._assignment: dict[TopicPartition, Cursor] = {}
-        # What was assigned and is not any more, though the application has not said so.
+        # Revoked by a rebalance, not unassigned by the application.
         self._taken: set[TopicPartition] = set()
-        # What was handed out of partitions before another member may have had them.
+        # Returned offsets of partitions before another member may have had them.
         self._handed_out_earlier: dict[TopicPartition, Range] = {}
-        # What was taken away though the application was still at work on it, as far as is known.
+        # Revoked while the application was still processing records, as far as is known.
         self.lost_in_hand: dict[TopicPartition, Cursor] = {}
-        # What was handed out of topics that were recreated since.
+        # Returned offsets of topics that were recreated since.
         self._of_former_logs: dict[TopicPartition, Range] = {}
 
     # --- What is assigned ------------------------------------------------------------------
     @property
     def assignment(self) -> Mapping[TopicPartition, Cursor]:
-        """The partitions assigned, by topic and number."""
         return self._assignment
 
     def partition(self, tp: TopicPartition) -> Cursor:
-        """Return the state of an assigned partition.
+        """Return the cursor of a partition.
 
         Raises:
-            IllegalStateError: It is not assigned to this consumer.
+            IllegalStateError: It is not assigned.
         """
         try:
             return self._assignment[tp]
@@ -77,28 +67,24 @@ class Assignment:
             ) from None
 
     def require_known(self, tp: TopicPartition) -> None:
-        """Check that a partition is assigned, or was so until a rebalance took it away.
-
-        Raises:
-            IllegalStateError: It never was, or the application has given it up.
-        """
+        """Check that a partition is assigned, or was until a rebalance revoked it."""
         if tp not in self._taken:
             self.partition(tp)
 
     def has_lost_any(self, named: Collection[TopicPartition]) -> bool:
-        """Whether a rebalance took away one of these partitions; of all, where none is named."""
+        """Whether a rebalance revoked one of these partitions, or without names all of them."""
         if named:
             return not self._taken.isdisjoint(named)
         return bool(self._taken) and not self._assignment
 
     def has_any(self, wanted: Collection[TopicPartition]) -> bool:
-        """Whether one of these partitions is assigned; none named stands for all there may be."""
+        """Whether one of these partitions is assigned. True without names."""
         return not wanted or any(tp in self._assignment for tp in wanted)
 
     def begin_revocation(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch and hand out nothing more of partitions: what is buffered of them is dropped.
+        """Drop buffered records of partitions, and stop fetching and returning theirs.
 
-        They stay assigned, with positions to commit and to show to callbacks, until `change`.
+        They stay assigned, with positions to commit, until `change`.
         """
         for tp in tuple(partitions):
             cursor = self._assignment[tp]
@@ -106,10 +92,7 @@ class Assignment:
             self.refetch(cursor)
 
     def withhold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch and hand out nothing of new partitions until `keep`: a listener is told first.
-
-        It may seek and pause them meanwhile.
-        """
+        """Withhold the records of new partitions until `keep`: a listener is called first."""
         self.begin_revocation(partitions)
 
     def change(
@@ -120,18 +103,17 @@ class Assignment:
         topic_ids: Mapping[TopicPartition, bytes] = MappingProxyType({}),
         is_unbroken: bool = False,
     ) -> None:
-        """Take partitions away and assign others; what is named in neither stays as it is.
+        """Revoke and assign partitions. The others keep position, buffer and pause.
 
-        What stays keeps its position, what is buffered of it and whether it is paused, and is
-        fetched all the while. What is assigned starts from its committed offset. So does one
-        that is in both. But the application may have moved or paused it since its revocation
-        began: then it starts paused, and from there unless somebody else can have had it.
+        An assigned partition starts from its committed offset, also if it is in both sets. If the
+        application moved or paused it since its revocation began, it starts paused, and if the
+        assignment is unbroken, from the new position.
 
         Args:
-            revoke: Partitions that are not assigned are ignored.
-            assign: Partitions that are assigned, and are not revoked, are ignored.
-            topic_ids: Of those that are assigned by the ids of their topics.
-            is_unbroken: Nobody else can have had, in between, what is in both.
+            revoke: Those that are not assigned are ignored.
+            assign: Those that are assigned and not revoked are ignored.
+            topic_ids: Of partitions that are assigned by topic id.
+            is_unbroken: No other member can have had the partitions that are in both sets.
         """
         self._reads.settle()
         wanted = frozenset(assign)
@@ -165,37 +147,31 @@ class Assignment:
         self._observers.assignment_changed()
 
     def _note_lost(self, cursor: Cursor) -> None:
-        """Note that what the application is at work on is taken away, as far as is known."""
         if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
             self.lost_in_hand[cursor.tp] = cursor
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
-        """Apply to a partition that comes back a seek of the application in the meantime.
-
-        The transactions that are open go on to decide on its records.
-        """
         if old.keeps_position:
             if old.position is not None:
                 self.start_at(new, old.position)
             elif old.search is not None and old.search.timestamp is not None:
                 self.request_reset(new, old.search.timestamp)
             if self._reads.is_in_hand(old):
-                # What was handed out before is in work: nothing is processed until the next get.
+                # The records returned before are processed by the next read, and no earlier.
                 new.process_to(None)
                 self._reads.replace(old, new)
         new.await_outcomes_of(old)
 
     # --- One partition --------------------------------------------------------------------
     def seek(self, partition: Cursor, offset: int) -> None:
-        """Move the position, as the application asks; what is buffered or on its way is dropped.
+        """Move the position for the application, and drop buffered and requested records.
 
-        What the latest get handed out stays unprocessed: the next one tells that it is done.
+        The latest returned records stay unprocessed until the next read.
         """
         self.start_at(partition, offset, is_asked_for=True)
         partition.keep_sought()
 
     def seek_to_committed(self, partition: Cursor, committed: OffsetAndMetadata) -> None:
-        """Move the position to a committed offset, and pass over the records finished behind it."""
         self.start_at(partition, committed.offset, is_asked_for=True)
         partition.keep_sought(is_committed=True)
         finished = decode(partition.topic_id, *committed)
@@ -204,16 +180,15 @@ class Assignment:
             self._compare_with_leader(partition)
 
     def skip_to(self, partition: Cursor, offset: int) -> None:
-        """Move the position behind a record that cannot be returned; what is finished stays so."""
+        """Move the position behind a record that cannot be returned."""
         self.start_at(partition, offset, partition.leader_epoch, partition.validated_epoch)
 
     def return_to(self, cursor: Cursor, offset: int) -> None:
-        """Have records returned again from an offset on, if the log has what lies before them."""
+        """Return records again from an offset on, if the log still has those before it."""
         self.start_at(cursor, offset, cursor.epoch_before(offset))
         self._compare_with_leader(cursor)
 
     def _compare_with_leader(self, cursor: Cursor) -> None:
-        """Have the leader asked for what was returned or finished before it was the leader."""
         if cursor.needs_validation(cursor.current_epoch):
             self.request_validation(cursor)
 
@@ -226,15 +201,15 @@ class Assignment:
         *,
         is_asked_for: bool = False,
     ) -> None:
-        """Set a position that was asked for or looked up; otherwise as `seek`.
+        """Set a position that was requested or looked up.
 
         Args:
-            partition: Whose.
-            offset: Of the next record to hand out.
-            leader_epoch: Of the record before it, where that is known.
+            partition: Its cursor.
+            offset: Of the next record.
+            leader_epoch: Of the record before it.
             validated_epoch: The leader epoch in which it is known to be good.
-            is_asked_for: By the application, as is one that was looked up for it: then all records
-                from there on are returned, also those that were finished before.
+            is_asked_for: By the application, as is one that was looked up for it: then records that
+                were finished before are returned, too.
         """
         self._reads.settle()
         self._observers.discarded(partition)
@@ -254,9 +229,9 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
-        """Give up the position, and look it up by ListOffsets with `timestamp`.
+        """Look up a new position by ListOffsets with `timestamp`.
 
-        An event will tell of it, unless `reason` is empty because the application asked for it.
+        An event reports the `reason`, if there is one. Otherwise the application requested it.
         """
         self._reads.settle()
         self._observers.discarded(partition)
@@ -266,10 +241,7 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def replace_log(self, partition: Cursor, topic_id: bytes) -> None:
-        """Forget all that is known of a partition's log: another topic has its topic's name.
-
-        Its position is unknown then, until one is asked for by `request_reset` or `seek`.
-        """
+        """Forget the log of a recreated topic, and the position until `request_reset` or `seek`."""
         self._reads.settle()
         self._observers.discarded(partition)
         self._note_lost(partition)
@@ -281,9 +253,9 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def return_to_committed(self, cursors: Iterable[Cursor]) -> None:
-        """Read partitions from their committed offsets again: it is not known what was committed.
+        """Read from the committed offsets again, because a commit's outcome is unknown.
 
-        What is in hand of them is finished by nobody.
+        Records being processed cannot be finished any more.
         """
         self._reads.settle()
         for cursor in cursors:
@@ -293,20 +265,16 @@ class Assignment:
                 self._observers.partition_changed(cursor)
 
     def forget_before_seek(self, cursors: Iterable[Cursor]) -> None:
-        """Take from its holders what lies before where the application has moved partitions.
-
-        It is not known what of that was committed: none of it is returned again.
-        """
+        """Do not return records before a sought position again: a commit's outcome is unknown."""
         for cursor in cursors:
             if cursor.is_assigned:
                 cursor.forget_before_seek()
                 self._reads.settle_progress(cursor)
 
     def request_validation(self, partition: Cursor) -> None:
-        """Fetch nothing more until the position was compared with the leader's log (KIP-320).
+        """Fetch no more until the leader's log confirms position and finished ranges (KIP-320).
 
-        So is what was finished behind the position. What is buffered is dropped: it may be of a
-        log that is no more.
+        Buffered records may be of a truncated log, and are dropped.
         """
         self._reads.settle()
         self._observers.discarded(partition)
@@ -314,10 +282,7 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def forget_epochs(self, partition: Cursor, void_epoch: int) -> None:
-        """Fetch from the position again, whatever leader epoch the records before it are of.
-
-        What was finished behind the position is forgotten: nobody can tell whether the log has it.
-        """
+        """Fetch from the position again, and forget finished ranges, which cannot be validated."""
         self._reads.settle()
         self._observers.discarded(partition)
         partition.forget_epochs(void_epoch)
@@ -325,46 +290,38 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
-        """Keep what was finished behind the position as far as the log of that epoch has it.
-
-        Args:
-            partition: Whose position is being compared with the leader's log.
-            epoch_end: Where `newest_epoch` ends in that log; None: it has no records of it.
-            leader_epoch: Of that leader.
-        """
+        """Keep the finished ranges that the leader's log has. See `Progress.verify_ahead`."""
         if partition.progress is not None:
             partition.progress.verify_ahead(epoch_end, leader_epoch)
 
     def validated(self, partition: Cursor, leader_epoch: int) -> None:
-        """Go on from the position: the log of that leader epoch has what was read before."""
         partition.validated(leader_epoch)
         self._observers.partition_changed(partition)
 
     def keep(self, partition: Cursor) -> None:
-        """Fetch and hand out a partition that is not given back after all."""
+        """Fetch and return records again: it is not revoked after all."""
         partition.keep()
         self._observers.partition_changed(partition)
 
     def refetch(self, partition: Cursor) -> None:
-        """Drop what is buffered and on its way, and fetch from the position again."""
+        """Drop buffered and requested records, and fetch from the position again."""
         self._reads.settle()
         self._observers.discarded(partition)
         partition.refetch()
         self._observers.partition_changed(partition)
 
     def pause(self, partition: Cursor) -> None:
-        """Stop fetching and handing out; what is buffered stays for `resume`."""
+        """Stop fetching and returning records. Keep buffered ones."""
         self._reads.settle()
         partition.pause()
         self._observers.partition_changed(partition)
 
     def resume(self, partition: Cursor) -> None:
-        """Fetch and hand out again."""
         partition.resume()
         self._observers.partition_changed(partition)
 
     def start_behind(self, cursor: Cursor, ahead: Iterable[Range], leader_epoch: int) -> None:
-        """Note what was finished behind the committed offset that a partition starts from."""
+        """Note the ranges finished behind a committed start."""
         if cursor.progress is None:
             cursor.track(Progress(ahead, leader_epoch))
         else:
@@ -375,16 +332,12 @@ class Assignment:
         return self._is_of_before(self._of_former_logs, tp, offset)
 
     def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset can only mean records that another member may have had since."""
         return self._is_of_before(self._handed_out_earlier, tp, offset)
 
     def _is_of_before(
         self, before: Mapping[TopicPartition, Range], tp: TopicPartition, offset: int
     ) -> bool:
-        """Whether an offset comes after a record that was handed out before.
-
-        This assignment, of the present log, has neither handed that out nor gone to it.
-        """
+        """Whether an offset follows a record of `before`, unless this assignment has reached it."""
         earlier, partition = before.get(tp), self._assignment.get(tp)
         if earlier is None or not earlier.first < offset <= earlier.end:
             return False

@@ -1,8 +1,8 @@
-"""Batches that are open: what `async with consumer.batch()` was handed, and is worked on.
+"""Open batches: the records of an `async with consumer.batch()` block while it runs.
 
-The end of the block proves that the batch's records are processed, not the application's next get.
-Of a partition in an open batch nothing more is handed out, so no two batches overlap: what is left
-to do lies between the cursor's `processed` and the batch's end.
+The end of the block, not the next read, proves that its records are processed. Batches do not
+overlap: reads leave out the partitions of open ones. Unfinished records lie between the cursor's
+`processed` and the batch's end.
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Block(ABC):
-    """What the block of `async with consumer.batch()` holds: a work (work.py).
+    """The work (work.py) of one `async with consumer.batch()` block.
 
-    If a transaction commits its records, that decides what becomes of them, however the block is
-    left. So a block that is left before holds its partitions until the transaction is over. If the
-    transaction was begun before the block, or commits it after its end, more of the partitions is
-    returned meanwhile. An abort has the records returned again.
-
-    Writers: whoever gives partitions back says since when they are wanted.
+    A transaction that commits its records decides on them, however the block ends. A block that
+    ends earlier holds its partitions until the transaction is over, unless the transaction began
+    before the block. After an abort the records are returned again.
 
     Args:
-        hold_s: How long it may hold up a rebalance; None: as long as other work.
+        hold_s: How long it may delay a rebalance; None: as long as other work.
 
     Attributes:
         is_open: Whether its records are neither processed nor to be returned again.
-        is_left: Whether the application has left it.
+        is_left: Whether the application has left the block.
     """
 
     __slots__ = (
@@ -61,28 +58,26 @@ class Block(ABC):
         self._is_aborted = False
         # Whether the application has left it without an exception, and no abort has undone that.
         self._is_done = False
-        # Whose block it is, while it is open.
+        # The task that runs the block, while it is open.
         self._task: asyncio.Task[Any] | None = None
-        # Set once a rebalance or the stop wants some of it; and the loop time at which that goes
-        # anyway.
+        # Set when a rebalance or the stop wants some of it, and the loop time at which it is
+        # revoked anyway.
         self.revoking = Event()
         self.until = math.inf
 
     def is_wanted_by(self, until: float) -> None:
-        """Note that a rebalance or the stop waits for it, until a loop time at most."""
         self.until = min(self.until, until)
         self.revoking.set()
 
     def is_of(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether it is this task's block."""
         return self._task is task
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return False: nobody can end a block but the application."""
+        """Return False: only the application can end a block."""
         return False
 
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
-        """Take what a get has handed out, before anybody else runs."""
+        """Take the records of a read, in the same step of the loop."""
         self.is_open = True
         self._task = asyncio.current_task()
         self._take(found)
@@ -91,23 +86,20 @@ class Block(ABC):
             transaction.hold(self)
 
     def close(self, *, is_done: bool) -> None:
-        """Count its records as processed, or have them handed out again; idempotent."""
+        """Count its records as processed, or return them again. Idempotent."""
         if self.is_open and not self.is_left:
             self.is_left = True
             self._is_done = is_done
             self._end_if_decided()
 
     def enlist(self, transaction: BegunTransaction) -> None:
-        """Let a transaction decide what becomes of the records."""
         self._deciding.add(transaction)
 
     @property
     def is_enlisted(self) -> bool:
-        """Whether an open transaction decides what becomes of the records."""
         return bool(self._deciding)
 
     def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
-        """Note that a transaction which the block was enlisted in, or opened in, is over."""
         self._deciding.discard(transaction)
         self._is_aborted = not is_committed
         if self.is_open:
@@ -124,11 +116,7 @@ class Block(ABC):
             self._end(is_done=self._is_done)
 
     def require_delivered(self) -> None:
-        """Check that its records are in the application's hands, or count as processed.
-
-        Raises:
-            IllegalStateError: They are returned again.
-        """
+        """Raise if its records are returned again."""
         if not (self.is_open or self._is_done):
             raise IllegalStateError(
                 "the batch cannot be committed, because its `async with` block raised an "
@@ -137,52 +125,41 @@ class Block(ABC):
 
     @abstractmethod
     def _begin_in(self, transaction: BegunTransaction) -> None:
-        """Note that the block of a transaction is around this one."""
+        """Note that a transaction's block encloses this one."""
 
     @abstractmethod
     def _undo(self) -> None:
-        """Have records returned again that count as processed: their transaction was aborted."""
+        """Return processed records again."""
 
     @abstractmethod
-    def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
-        """Take what a get has handed out."""
+    def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None: ...
 
     @abstractmethod
     def _end(self, *, is_done: bool) -> None:
-        """Count its records as processed, or have them handed out again."""
+        """Count its records as processed, or return them again."""
 
     @abstractmethod
     def to_commit(self) -> Mapping[TopicPartition, int] | None:
-        """Acknowledge what is left, if that is done record by record; return what to commit.
+        """Return the offsets behind the records of partitions that it holds.
 
-        Returns:
-            The offsets behind its records, of the partitions that it holds; None: all that is
-            acknowledged is to be committed.
+        If its records are acknowledged singly, acknowledge them; None: commit all acknowledged
+        ones.
         """
 
     @abstractmethod
-    def delivery(self) -> DeliveredRecords:
-        """Return its records as a value, for a transaction that commits them."""
+    def delivery(self) -> DeliveredRecords: ...
 
     @abstractmethod
     def held(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it holds: those that a commit of it is about."""
+        """Return the partitions that its commit covers."""
 
     @abstractmethod
     def lost(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it does not hold any more, and had not finished."""
+        """Return the partitions that it lost before it finished their records."""
 
 
 class OpenBatch(Block):
-    """One batch, from the get that brought it to the end of its block.
-
-    Writers: whoever gives partitions back says since when they are wanted, and that they go all
-    the same.
-
-    Args:
-        works: Of the consumer whose records these are.
-        hold_s: How long it may hold up a rebalance; None: as long as other work.
-    """
+    """One batch, from its read to the end of its block."""
 
     __slots__ = (
         "_around",
@@ -204,14 +181,13 @@ class OpenBatch(Block):
         self._topic_ids: dict[Cursor, bytes] = {}
         # How often the application had moved each by then.
         self._seeks: dict[Cursor, int] = {}
-        # The transaction whose block is around this one.
+        # The transaction whose block encloses this one.
         self._around: BegunTransaction | None = None
-        # Those that went though they were not finished.
+        # Revoked before they were finished.
         self._given_up: set[Cursor] = set()
 
     @override
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
-        """Take what a get has handed out."""
         self._returned = self._works.begin(self, found)
         self._truncations = {cursor: cursor.next_truncation for cursor in self._returned}
         self._topic_ids = {cursor: cursor.topic_id for cursor in self._returned}
@@ -219,7 +195,7 @@ class OpenBatch(Block):
 
     @property
     def spans(self) -> dict[Cursor, Range]:
-        """Return its partitions, with the offsets of its records that their logs still have."""
+        """The offsets of its records that the logs still have, by partition."""
         return {cursor: self._span(cursor) for cursor in self._returned}
 
     def _span(self, cursor: Cursor) -> Range:
@@ -229,7 +205,6 @@ class OpenBatch(Block):
 
     @override
     def _end(self, *, is_done: bool) -> None:
-        """Count its records as processed, or have them handed out again."""
         self._works.end(self, self.spans, is_done=is_done, moved=self._moved())
 
     def _moved(self) -> set[Cursor]:
@@ -238,7 +213,7 @@ class OpenBatch(Block):
 
     @override
     def _begin_in(self, transaction: BegunTransaction) -> None:
-        """Hold no partition until its end: more of them is read in it. An abort undoes that."""
+        """Hold no partition until its end: more is read in it. An abort undoes that."""
         self._around = transaction
         self._await_outcome(transaction)
 
@@ -248,20 +223,18 @@ class OpenBatch(Block):
 
     @override
     def enlist(self, transaction: BegunTransaction) -> None:
-        """Let a transaction decide what becomes of the records."""
         if transaction is not self._around:
             super().enlist(transaction)
             self._await_outcome(transaction)
 
     @override
     def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
-        """Note that a transaction which the block was enlisted in, or opened in, is over."""
         super().decide(transaction, is_committed=is_committed)
         self._works.decided()
 
     @override
     def _undo(self) -> None:
-        """Have its records returned again, if they are not committed and nobody has sought."""
+        """Return its records again, unless they are committed or the application has moved."""
         moved = self._moved()
         for cursor, (first, end) in self.spans.items():
             present = None if cursor in moved else self._present(cursor)
@@ -269,18 +242,17 @@ class OpenBatch(Block):
                 self._works.return_again(present, first, end)
 
     def _present(self, cursor: Cursor) -> Cursor | None:
-        """Return the cursor of the same log by now, if nobody else can have had the partition."""
+        """Return the log's current cursor, unless another member may have had the partition."""
         present = self._works.present(cursor.tp)
         if present is None or present.topic_id != self._topic_ids[cursor]:
             return None
         return present if present is cursor or present.is_undecided_of(self) else None
 
     def partitions(self) -> set[TopicPartition]:
-        """Return the partitions of which it has records."""
         return {cursor.tp for cursor in self._returned}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what is left to do of these partitions, less what the application committed."""
+        """Return the unfinished records of these partitions, without those committed."""
         return {
             cursor.tp: Range(cursor.processed, end)
             for cursor, (_, end) in self.spans.items()
@@ -294,7 +266,6 @@ class OpenBatch(Block):
         return cursor.is_assigned and cursor not in self._given_up
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Note that partitions go: what is undone of them may be another member's from now on."""
         going = [cursor for cursor in self._returned if cursor.tp in partitions]
         if going:
             self.is_wanted_by(now)
@@ -305,17 +276,13 @@ class OpenBatch(Block):
 
     @override
     def to_commit(self) -> dict[TopicPartition, int]:
-        """Return the offsets behind its records, of the partitions that it holds.
-
-        The application commits them whatever becomes of a transaction around it.
-        """
+        """Return the offsets to commit, whatever the outcome of an enclosing transaction."""
         for cursor in self._returned:
             cursor.commit_apart(self)
         return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
 
     @override
     def delivery(self) -> DeliveredRecords:
-        """Return its records as a value, for a transaction that commits them."""
         ends = {
             cursor: end
             for cursor, (_, end) in self.spans.items()
@@ -325,12 +292,10 @@ class OpenBatch(Block):
 
     @override
     def held(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it holds."""
         return frozenset(cursor.tp for cursor in self._returned if self._holds(cursor))
 
     @override
     def lost(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(
             cursor.tp
             for cursor in self._returned

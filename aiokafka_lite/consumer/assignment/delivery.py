@@ -1,8 +1,7 @@
 """A delivery: records that were returned to the application, as a value.
 
-Rebalances run in the background. So positions and generation may be those of another assignment
-when the application says that records are processed. A transaction names the records instead: by
-the cursors that they were returned of, and so by this assignment of these partitions.
+Rebalances run in the background, so positions and generation may be of another assignment by the
+time of a commit. A transaction names records by cursors instead: each is one assignment.
 """
 
 from __future__ import annotations
@@ -17,55 +16,51 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class HeldRecord(Protocol):
-    """A record that is finished by itself."""
+    """A record that is finished singly."""
 
     @property
-    def offset(self) -> int:
-        """The record's offset."""
+    def offset(self) -> int: ...
 
     @property
-    def cursor(self) -> Cursor:
-        """The assignment that it was returned of."""
+    def cursor(self) -> Cursor: ...
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still to be finished, and by its holder."""
+        """Whether its holder has still to finish it."""
 
     @property
-    def is_finished(self) -> bool:
-        """Whether it was finished in time."""
+    def is_finished(self) -> bool: ...
 
     @property
     def refusal_count(self) -> int:
-        """How often it was refused: after a refusal it is another delivery's."""
+        """How often it was refused: after a refusal it belongs to another delivery."""
 
     def enlist(self, transaction: object | None) -> None:
-        """Let a transaction decide whether the record is finished; None: it has decided."""
+        """Let a transaction decide on the record; None: it has decided."""
 
     def ack(self) -> bool:
-        """Finish the record; False: it is another's by now, or finished."""
+        """Finish the record; False: it has another holder, or is finished."""
 
 
 @runtime_checkable
 class Enlisted(Protocol):
-    """The block of a batch, which ends as the transaction does that commits its records."""
+    """The block of a batch that ends with a transaction."""
 
     def enlist(self, transaction: BegunTransaction) -> None:
-        """Let a transaction decide what becomes of the records."""
+        """Let a transaction decide on the records."""
 
-    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
-        """Note that the transaction is over."""
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None: ...
 
 
 class DeliveredRecords:
     """Records of some partitions.
 
     Attributes:
-        is_all: These are all that the application has in hand of its consumer, and not named.
-        blocks: The open blocks of batches that the records are of.
-        ends: Of partitions whose records are finished in their order, the offset behind the last.
-        receipts: The records that are finished one by one, with how often each was refused.
-        lost: Partitions that were taken away before the records were put into this.
+        is_all: They are everything being processed, not named by the application.
+        blocks: The open blocks of batches that have the records.
+        ends: By partition whose records are finished in order, the offset behind the last.
+        receipts: The records finished singly, with their refusal counts.
+        lost: Partitions that were revoked before.
     """
 
     __slots__ = ("_topic_ids", "blocks", "ends", "is_all", "lost", "receipts")
@@ -90,18 +85,17 @@ class DeliveredRecords:
 
     @property
     def cursors(self) -> set[Cursor]:
-        """The cursors that have records in it."""
         return {*self.ends, *(receipt.cursor for receipt in self.receipts)}
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
-        """Return the ids of the partitions' topics when the records were returned.
+        """Return partitions with their topic ids when the records were returned.
 
-        A record that is finished by itself is taken from its holder if its topic is recreated.
+        A single record of a recreated topic is taken from its holder.
         """
         return {(c.tp, self._topic_ids.get(c, c.topic_id)) for c in self.cursors}
 
     def unfinished(self) -> dict[Cursor, set[int]]:
-        """Return the offsets of the records that are still to be finished one by one."""
+        """Return the unfinished offsets among `receipts`."""
         found: dict[Cursor, set[int]] = {receipt.cursor: set() for receipt in self.receipts}
         for receipt in self.receipts:
             if receipt.is_current:
@@ -109,13 +103,11 @@ class DeliveredRecords:
         return {cursor: offsets for cursor, offsets in found.items() if cursor.is_assigned}
 
     def leave_out_refused(self) -> None:
-        """Forget the records that were refused since they were put into this."""
         for receipt, count in tuple(self.receipts.items()):
             if receipt.refusal_count != count:
                 del self.receipts[receipt]
 
     def join(self, other: DeliveredRecords) -> None:
-        """Take over the records of another one."""
         self.blocks += other.blocks
         for cursor, end in other.ends.items():
             self.ends[cursor] = max(end, self.ends.get(cursor, end))
@@ -124,7 +116,7 @@ class DeliveredRecords:
         self.lost |= other.lost
 
     def revoked(self) -> frozenset[TopicPartition]:
-        """Return the partitions that may be another member's by now, with records not finished."""
+        """Return partitions with unfinished records that another member may have by now."""
         return frozenset(
             {
                 *self.lost,

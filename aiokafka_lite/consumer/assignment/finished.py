@@ -1,7 +1,4 @@
-"""Tells which offsets may be committed, and notes what commits and transactions finish.
-
-Plain data changed synchronously on the event loop; nothing waits.
-"""
+"""Computes the offsets to commit, and notes the records that commits and transactions finish."""
 
 from __future__ import annotations
 
@@ -27,14 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Finished:
-    """The records of one consumer that are finished.
-
-    Args:
-        assignment: Has their partitions.
-        reads: Know what was handed out last.
-        works: Know what is finished not by the next read.
-        observers: Told when more is finished.
-    """
+    """The finished records of one consumer."""
 
     __slots__ = ("_assignment", "_cursors", "_observers", "_reads", "_works", "most_metadata")
 
@@ -51,10 +41,7 @@ class Finished:
 
     # --- What may be committed ------------------------------------------------------------
     def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what auto-commit may commit: all handed out before the latest get.
-
-        What an open transaction decides on is not.
-        """
+        """Return the offsets for auto-commit: all before the latest read, less undecided ones."""
         self._reads.settle()
         return {
             tp: self._decided(partition, partition.processed)
@@ -72,7 +59,7 @@ class Finished:
         }
 
     def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what commit() commits: the positions, less what open transactions decide on."""
+        """Return the offsets for commit(): positions, less records that transactions decide on."""
         return {
             tp: self._decided(self._cursors[tp], offset.offset)
             if self._cursors[tp].undecided
@@ -81,7 +68,7 @@ class Finished:
         }
 
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a clean stop commits: as commit(), but nothing of what is in works."""
+        """Return the offsets that a clean stop commits: those of commit(), without works."""
         offsets = self.offsets_to_commit()
         for tp, partition in self._cursors.items():
             if (
@@ -93,19 +80,17 @@ class Finished:
         return offsets
 
     def _handed_out_and_done(self, partition: Cursor) -> int | None:
-        """Return the position; of what handlers work on, the first offset that is not finished."""
         processing = self._reads.processing
         is_processed = processing is not None and partition.worked_by is processing
         return partition.processed if is_processed else partition.position
 
     def _decided(self, cursor: Cursor, offset: int) -> OffsetAndMetadata:
-        """Return what to commit of what lies before an offset, less what transactions decide on."""
         return self.to_commit(cursor, cursor.decided_to(offset), cursor.progress)
 
     def start_to_commit(self, cursor: Cursor, start: int) -> OffsetAndMetadata | None:
-        """Return a start that a search found, with what is finished behind it.
+        """Return a start that a search found, with the ranges finished behind it.
 
-        None: the application may still work on records before it that are not committed.
+        None: uncommitted records before it may still be processed.
         """
         self._reads.settle()
         is_open = self._reads.is_in_hand(cursor) or cursor.decided_to(start) < start
@@ -117,11 +102,7 @@ class Finished:
     def offset_if_finished(
         self, cursor: Cursor, records: Set[int]
     ) -> tuple[OffsetAndMetadata, bool]:
-        """Return what may be committed of a partition if these records were finished, too.
-
-        Returns:
-            That, and whether its metadata say of all that is finished behind the offset.
-        """
+        """Return the commit as if these records were finished, and whether all ranges fit."""
         if cursor.progress is None or cursor.handed_out_to is None:
             raise IllegalStateError(
                 f"cannot commit an offset of {cursor.tp}, because no records of this partition "
@@ -142,7 +123,6 @@ class Finished:
     def _with_metadata(
         self, cursor: Cursor, offset: int, progress: Progress
     ) -> tuple[OffsetAndMetadata, bool]:
-        """Return an offset with what is finished behind it, and whether the metadata say all."""
         epoch = cursor.finished_epoch(progress)
         ranges = progress.finished_ranges(offset)
         metadata, is_all = encode_what_fits(
@@ -151,7 +131,7 @@ class Finished:
         return OffsetAndMetadata(offset, metadata), is_all
 
     def limit_metadata(self, refused: int) -> None:
-        """Write shorter metadata from now on: the broker has refused so many characters."""
+        """Halve the length of metadata: the broker refused so many characters."""
         if refused > self.most_metadata:
             return  # they were made before the limit was known
         half = refused // 2
@@ -167,7 +147,7 @@ class Finished:
 
     # --- What the application commits itself ----------------------------------------------
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Count as processed what the application itself commits, whatever comes of that commit."""
+        """Count the application's commits as processed, even if they fail."""
         self._reads.settle()
         for tp, offset in offsets.items():
             partition = self._cursors[tp]
@@ -184,17 +164,16 @@ class Finished:
     def finish_named(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], set[TopicPartition]]:
-        """Count as processed what the application commits by name.
+        """Count as processed the offsets that the application commits by name.
 
-        In `consumer.run` other handlers have records before the offset, and queued ones have none
-        yet. So it finishes the records of the current task, and what is finished is committed.
+        During `consumer.run` this finishes only records of the current task, since other handlers
+        have records before the offset.
 
         Returns:
-            What is to be committed, and the partitions of which that is exactly what was named. Of
-            the others it is what is finished by then.
+            The offsets to commit, and the partitions whose offset is exactly the named one.
 
         Raises:
-            IllegalStateError: `run` goes on, and it would finish records of other handlers.
+            IllegalStateError: It would finish records of other handlers of `run`.
         """
         processing = self._reads.processing
         own = None if processing is None else processing.own_records()
@@ -232,10 +211,7 @@ class Finished:
         return {tp: finished[tp] for tp in offsets if tp in finished}, set()
 
     def _is_as_finished(self, tp: TopicPartition, named: OffsetAndMetadata) -> bool:
-        """Whether `commit()` would commit an offset that the application names, too.
-
-        Then it says as much: what is finished behind it.
-        """
+        """Whether `commit()` would commit this offset, too."""
         cursor = self._cursors[tp]
         if cursor.progress is None or named.metadata:
             return False
@@ -244,10 +220,10 @@ class Finished:
 
     # --- Deliveries -----------------------------------------------------------------------
     def delivery(self) -> DeliveredRecords:
-        """Return all that the application has in hand; it answers for what was taken away of that.
+        """Return the records being processed, and the partitions lost.
 
         Raises:
-            IllegalOperation: Handlers of `run` are at work on it.
+            IllegalOperation: Handlers of `run` have them.
         """
         self._reads.settle()
         blocks = [each for each in self._works.begun if isinstance(each, Enlisted)]
@@ -263,12 +239,10 @@ class Finished:
         )
 
     def forget_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that the application has heard that it lost partitions that it was at work on."""
         for tp in partitions:
             self._assignment.lost_in_hand.pop(tp, None)
 
     def finish_delivery(self, delivery: DeliveredRecords) -> None:
-        """Note that a transaction has committed a delivery."""
         self._reads.settle()
         for cursor, end in delivery.ends.items():
             done, position = cursor.processed, cursor.handed_out_to
@@ -283,7 +257,7 @@ class Finished:
         cursors: Mapping[TopicPartition, Cursor],
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """Note that a transaction has committed these offsets of these cursors, by name."""
+        """Note that a transaction has committed these offsets by name."""
         found = {
             tp: offset
             for tp, offset in offsets.items()

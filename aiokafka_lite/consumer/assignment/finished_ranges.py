@@ -1,22 +1,19 @@
-"""What is finished behind a committed offset, as the metadata that are committed with it.
+"""The ranges finished behind a committed offset, as the metadata committed with it.
 
-Metadata are a string beside the offset, for whoever commits: 4,096 bytes of it by default
-(offset.metadata.max.bytes). Ours begin with a name and a version, so that nobody takes another's
-for ours; whoever does not know them reads on from the offset, and meets again what is finished.
+Metadata are a string of at most 4,096 bytes by default (offset.metadata.max.bytes). Clients that do
+not know this name and version process the finished records again.
 
     aiokafka-lite/1 <base64 of:>
-        4 bytes  CRC-32 of the topic's id, the offset (8 bytes), and what follows
+        4 bytes  CRC-32 of the topic's id, the offset (8 bytes), and the bytes that follow
         varint   leader epoch of the newest finished record, plus one
         pairs    varint unfinished, varint finished: lengths in offsets, from the committed one on
 
-The ranges are of one log, and of the offset that was committed with them. A topic that was deleted
-and made again has another id; so has a copy in another cluster, to which MirrorMaker takes the
-metadata along, with another offset. In neither is anything to be skipped. A log that was truncated
-has lost the leader epoch, or the end of it: a new leader is asked for it first, as for the position
-(positions/resolver.py). Then nothing is skipped, or only the records before the end.
+The ranges belong to one log and one committed offset. A recreated topic has another id. A
+MirrorMaker copy has another id and offset. A truncated log has lost the leader epoch, or its end:
+the leader is asked first, as for the position (positions/resolver.py).
 
-What does not fit is left out from the end: it is processed again, if this member stops there. A
-broker may take less than by default; what it has refused is halved, down to none.
+Ranges that do not fit are dropped from the end. If a broker refuses a length, the limit is halved,
+at last to zero.
 """
 
 from __future__ import annotations
@@ -34,19 +31,14 @@ from aiokafka_lite.structs import OffsetAndMetadata
 NAME: Final = "aiokafka-lite/1 "
 # Less than offset.metadata.max.bytes by default, 4,096.
 MOST_CHARACTERS: Final = 3_500
-# With less room than this there are none.
+# With less room than this no ranges are written.
 LEAST_CHARACTERS: Final = 64
 CHECK: Final = struct.Struct(">I")
 OFFSET: Final = struct.Struct(">q")
 
 
 class FinishedRanges(NamedTuple):
-    """What is finished behind a committed offset.
-
-    Attributes:
-        leader_epoch: Of the newest of these records; -1: not known.
-        ranges: In offset order, none within another.
-    """
+    """The ranges finished behind a committed offset, ordered; leader epoch -1: not known."""
 
     leader_epoch: int
     ranges: tuple[Range, ...]
@@ -59,10 +51,7 @@ def encode(
     ranges: Iterable[Range],
     most_characters: int = MOST_CHARACTERS,
 ) -> str:
-    """Return the metadata for the commit of an offset; "": nothing is finished behind it.
-
-    The same where the topic's id is not known (b""), by which they could be told to be its.
-    """
+    """Return the metadata of an offset; "" without ranges, or without a topic id to check."""
     return encode_what_fits(topic_id, offset, leader_epoch, ranges, most_characters)[0]
 
 
@@ -73,7 +62,7 @@ def encode_what_fits(
     ranges: Iterable[Range],
     most_characters: int = MOST_CHARACTERS,
 ) -> tuple[str, bool]:
-    """Return the metadata for the commit of an offset, and whether they say all of it."""
+    """Return the metadata of an offset, and whether all ranges fit."""
     most_bytes = (most_characters - len(NAME)) // 4 * 3
     if not topic_id:
         return "", not any(True for _ in ranges)
@@ -96,11 +85,7 @@ def encode_what_fits(
 
 
 def decode(topic_id: bytes, offset: int, metadata: str) -> FinishedRanges | None:
-    """Return what the metadata of a committed offset say is finished; None: they do not say.
-
-    What is not ours, or is of another log or offset, says nothing: then records are processed
-    again, and none is left out.
-    """
+    """Return the finished ranges in metadata; None if not ours, or of another log or offset."""
     if not is_ours(metadata):
         return None
     try:
@@ -127,7 +112,7 @@ def united(
     other: OffsetAndMetadata,
     most_characters: int = MOST_CHARACTERS,
 ) -> OffsetAndMetadata:
-    """Return a commit by which all is finished that is so by one of two commits of a log."""
+    """Return a commit that finishes all that either of two does."""
     found = [each for c in (one, other) if (each := decode(topic_id, *c)) is not None]
     offset, left = max(one.offset, other.offset), list[Range]()
     for first, end in sorted(chain.from_iterable(each.ranges for each in found)):
@@ -142,12 +127,11 @@ def united(
 
 
 def is_ours(metadata: str) -> bool:
-    """Whether metadata are of this kind."""
     return metadata.startswith(NAME)
 
 
 def shortened(topic_id: bytes, offset: int, metadata: str, most_characters: int) -> str:
-    """Return metadata of this kind with only as much as has room."""
+    """Return such metadata with only the ranges that fit."""
     if len(metadata) <= most_characters:
         return metadata
     finished = decode(topic_id, offset, metadata)

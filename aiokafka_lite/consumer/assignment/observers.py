@@ -1,4 +1,4 @@
-"""Tells others of changes of a consumer's subscription, assignment and partitions."""
+"""Notifies observers of changes of subscription, assignment and partitions."""
 
 from __future__ import annotations
 
@@ -11,43 +11,41 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Departure(NamedTuple):
-    """Partitions that the application gives up: by `unsubscribe`, or of those that it assigned."""
+    """Partitions that the application gives up."""
 
     partitions: frozenset[TopicPartition]
-    # That of the subscription; None: nobody is to be told.
+    # Of the subscription, if it has one.
     listener: ConsumerRebalanceListener | None
 
 
-# Those who hear of one kind of change.
+# The observers of one kind of change.
 Listeners = list[Callable[..., None]]
 
 
 class Registrations:
-    """Collects observers that are forgotten together; see `Observers.collect`."""
+    """Observers that are removed together. See `Observers.collect`."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[Listeners, Callable[..., None]]] = []
 
     def note(self, listeners: Listeners, observer: Callable[..., None]) -> None:
-        """Note one that was added."""
         self._entries.append((listeners, observer))
 
     def drop(self, listeners: Listeners, observer: Callable[..., None]) -> None:
-        """Drop one that was forgotten before."""
         for number, (added_to, each) in enumerate(self._entries):
             if added_to is listeners and each == observer:
                 del self._entries[number]
                 return
 
     def close(self) -> None:
-        """Forget them: what they belong to is stopped. Idempotent."""
+        """Remove them all. Idempotent."""
         for listeners, observer in self._entries:
             listeners[:] = [each for each in listeners if each is not observer]
         self._entries.clear()
 
 
 class Observers:
-    """Holds callables for each kind of change, and calls them in the order of their adding."""
+    """Callables per kind of change, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._subscription: list[Callable[[], None]] = []
@@ -62,28 +60,26 @@ class Observers:
         self._collecting = Registrations()
 
     def on_subscription_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after each change of topics, pattern or mode."""
         self._add(self._subscription, observer)
 
     def add_listener(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after each change of the subscription, and when a get begins."""
+        """Call `observer` when the subscription changes, and when a read begins."""
         self._add(self._subscription, observer)
         self._add(self.of_gets, observer)
 
     def on_assignment_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after partitions were assigned or taken away."""
         self._add(self._assignment, observer)
 
     def on_partition_change(self, observer: Callable[[Cursor], None]) -> None:
-        """Call `observer` after a partition was paused, resumed, moved, or fetched from anew."""
+        """Call `observer` after a pause, resume, move or refetch."""
         self._add(self._partition, observer)
 
     def on_discard(self, observer: Callable[[Cursor], None]) -> None:
-        """Call `observer` when what is buffered of a partition must not be handed out."""
+        """Call `observer` when buffered records must not be returned."""
         self._add(self._discard, observer)
 
     def on_next_progress(self, observer: Callable[[], None]) -> None:
-        """Call `observer` once, when more may be committed as a record was finished by itself."""
+        """Call `observer` once, when a record is finished singly."""
         self._add(self.of_progress, observer)
 
     def on_departure(self, observer: Callable[[Departure], None]) -> None:
@@ -91,7 +87,6 @@ class Observers:
         self._add(self._departure, observer)
 
     def forget(self, observer: Callable[..., None]) -> None:
-        """Call an observer no more, whatever it was added for."""
         for listeners in (
             self._subscription,
             self._assignment,
@@ -106,7 +101,7 @@ class Observers:
                 self._collecting.drop(listeners, observer)
 
     def collect(self) -> Registrations:
-        """Collect the observers that are added from now on; closing the result forgets them."""
+        """Collect observers from now on. Closing the result removes them."""
         self._collecting = Registrations()
         return self._collecting
 
@@ -116,17 +111,14 @@ class Observers:
 
     # --- What has happened ----------------------------------------------------------------
     def subscription_changed(self) -> None:
-        """Tell that topics, pattern or mode have changed."""
         for observer in self._subscription:
             observer()
 
     def assignment_changed(self) -> None:
-        """Tell that partitions were assigned or taken away."""
         for observer in self._assignment:
             observer()
 
     def progressed(self) -> None:
-        """Tell that a record was finished by itself."""
         told = self.of_progress[:]
         self.of_progress.clear()
         for observer in told:
@@ -134,21 +126,18 @@ class Observers:
             observer()
 
     def acted(self) -> None:
-        """Tell that the application has finished something, as a get's beginning does."""
+        """Notify that the application finished records, as the begin of a read does."""
         for observer in self.of_gets:
             observer()
 
     def partition_changed(self, partition: Cursor) -> None:
-        """Tell that a partition was paused, resumed, moved, or is fetched from anew."""
         for observer in self._partition:
             observer(partition)
 
     def discarded(self, partition: Cursor) -> None:
-        """Tell that what is buffered of a partition must not be handed out."""
         for observer in self._discard:
             observer(partition)
 
     def departed(self, departure: Departure) -> None:
-        """Tell that the application is about to give up partitions."""
         for observer in self._departure:
             observer(departure)

@@ -1,19 +1,16 @@
-"""How far the application has got with a partition whose records it finishes one by one.
+"""The progress in a partition whose records are finished singly.
 
-    handed out   5  6  7  8  9     12 13     (10 and 11 are gaps: never handed out)
+    returned     5  6  7  8  9     12 13     (10 and 11 are gaps: never returned)
     finished     x  x     x  x        x
-    end                7                     what may be committed: all before it is finished
-    finished behind it: 8 to 9, 13           kept beside the commit (finished_ranges.py)
+    end                7                     the offset to commit: all before it is finished
+    finished behind it: 8 to 9, 13           kept in the metadata (finished_ranges.py)
 
-Offsets are looked at as they were handed out, never counted on: compaction and transactions leave
-gaps. Each unfinished record has a holder, who works on it. A record counts as finished only if its
-holder says so: after a seek back the same offset has another one, and after a revocation none.
+Offsets are compared, never counted: compaction and transactions leave gaps. Only its holder can
+finish a record. After a seek back the same offset has another holder, after a revocation none.
 
-What an earlier assignment has finished is known from the commit's metadata. It lies *ahead*: such
-a record is passed over when it is handed out. After a seek forward the ranges before that position
-stay in commits while a record before them is unfinished.
-
-Plain data changed synchronously on the event loop; nothing waits.
+Records that an earlier assignment finished lie *ahead* (by the commit's metadata), and are passed
+over. After a seek forward, ranges before the new position stay in commits while a record before
+them is unfinished.
 """
 
 from __future__ import annotations
@@ -29,14 +26,14 @@ from aiokafka_lite.errors import IllegalStateError
 
 
 class Progress:
-    """Which records of one assigned partition are handed out, and which of them are finished.
+    """The returned and the finished records of one assigned partition.
 
     Args:
-        ahead: What was finished before, in offset order.
-        ahead_epoch: The newest leader epoch of which these may be.
+        ahead: Ranges finished before, in offset order.
+        ahead_epoch: The newest leader epoch that these may be of.
 
     Attributes:
-        holder_at: Returns who works on the record at an offset; None: it is not unfinished.
+        holder_at: Returns the holder of an unfinished record by offset, or None.
     """
 
     __slots__ = (
@@ -52,7 +49,7 @@ class Progress:
     def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
         # In offset order, from the first that is not finished.
         self._handed_out: deque[int] = deque()
-        # Who works on them.
+        # By offset, the holder.
         self._unfinished: dict[int, object] = {}
         self.holder_at: Final[Callable[[int], object | None]] = self._unfinished.get
         self._ahead = deque(ahead)
@@ -60,7 +57,7 @@ class Progress:
         # before them is unfinished.
         self._sought_over: deque[Range] = deque()
         self.ahead_epoch = ahead_epoch
-        # The newest leader epoch whose log is known to have what lies ahead.
+        # The newest leader epoch whose log is known to have the ranges ahead.
         self._verified_epoch = NO_EPOCH
 
     def __repr__(self) -> str:
@@ -70,12 +67,12 @@ class Progress:
     # --- What is known --------------------------------------------------------------------
     @property
     def first_unfinished(self) -> int | None:
-        """The offset to commit; None: all is finished that was handed out."""
+        """The offset to commit; None: all returned records are finished."""
         return self._handed_out[0] if self._handed_out else None
 
     @property
     def uncommitted_count(self) -> int:
-        """How many records are unfinished, or wait for one before them that is."""
+        """How many records cannot be committed yet."""
         return len(self._handed_out)
 
     @property
@@ -85,7 +82,6 @@ class Progress:
 
     @property
     def last_finished(self) -> int | None:
-        """The last finished record that waits for one before it; None: there is none."""
         if not self.finished_count:
             return None
         return next(
@@ -94,43 +90,36 @@ class Progress:
 
     @property
     def has_ahead(self) -> bool:
-        """Whether records may come that were finished before."""
         return bool(self._ahead)
 
     @property
     def has_finished_before(self) -> bool:
-        """Whether it keeps what was finished before, ahead or before a position that was sought."""
+        """Whether it has ranges ahead or before a sought position."""
         return bool(self._ahead or self._sought_over)
 
     @property
     def is_verified(self) -> bool:
-        """Whether a leader's log was found to have what was finished before."""
+        """Whether a leader's log has the ranges finished before."""
         return self._verified_epoch != NO_EPOCH
 
     @property
     def first_ahead(self) -> int | None:
-        """The first offset ahead that was finished before."""
         return self._ahead[0].first if self._ahead else None
 
     def holder_of_first(self) -> object | None:
-        """Return who works on the record that holds the commit back; None: there is none."""
+        """Return the holder of the record that delays the commit, if any."""
         return self._unfinished[self._handed_out[0]] if self._handed_out else None
 
     def holders(self) -> Iterable[object]:
-        """Return who works on what is not finished, in the order of its handing out."""
+        """Return the holders of unfinished records, in returned order."""
         return self._unfinished.values()
 
     def is_held_by(self, offset: int, holder: object) -> bool:
-        """Whether a record is unfinished, and this one's to finish."""
         return self._unfinished.get(offset) is holder
 
     # --- What happens ---------------------------------------------------------------------
     def hand_out(self, offsets: Sequence[int], holders: Iterable[object]) -> None:
-        """Note that records are handed out, in offset order, and who works on each.
-
-        Raises:
-            IllegalStateError: They do not lie behind those that are handed out.
-        """
+        """Note returned records, which must lie behind the earlier ones."""
         handed_out = self._handed_out
         if handed_out and offsets and offsets[0] <= handed_out[-1]:
             raise IllegalStateError(
@@ -141,7 +130,7 @@ class Progress:
         self._unfinished.update(zip(offsets, holders, strict=True))
 
     def passes_over(self, offset: int) -> bool:
-        """Whether a record that comes next was finished before; then it counts as handed out."""
+        """Whether the next record was finished before. If so, count it as returned."""
         ahead = self._ahead
         while ahead and ahead[0].end <= offset:
             ahead.popleft()
@@ -152,11 +141,7 @@ class Progress:
         return True
 
     def finish(self, offset: int, holder: object) -> bool | None:
-        """Note that a record is finished; nothing happens if it is not this one's any more.
-
-        Returns:
-            Whether more may be committed now; None: nothing has happened.
-        """
+        """Finish a record. Return whether more may be committed; None: it has another holder."""
         handed_out, unfinished = self._handed_out, self._unfinished
         if unfinished.get(offset) is not holder:
             return None
@@ -169,13 +154,13 @@ class Progress:
         return True
 
     def finish_before(self, offset: int) -> None:
-        """Note that all is finished before an offset: nobody holds it any more."""
+        """Finish all records before an offset, whoever holds them."""
         handed_out = self._handed_out
         while handed_out and (handed_out[0] < offset or handed_out[0] not in self._unfinished):
             self._unfinished.pop(handed_out.popleft(), None)
 
     def go_back_to(self, offset: int) -> None:
-        """Forget what was handed out from an offset on: it is handed out again."""
+        """Forget the records from an offset on: they are returned again."""
         handed_out = self._handed_out
         while handed_out and handed_out[-1] >= offset:
             self._unfinished.pop(handed_out.pop(), None)
@@ -184,10 +169,7 @@ class Progress:
         self._sought_over = _before(offset, self._sought_over)
 
     def return_from(self, offset: int) -> None:
-        """Pass over nothing from an offset on: the application seeks it.
-
-        What was finished before it stays in commits.
-        """
+        """Pass over no record from a sought offset on."""
         self.go_back_to(offset)
         if not self._handed_out:
             self.forget_ahead()
@@ -198,13 +180,13 @@ class Progress:
             self.forget_ahead()
 
     def look_ahead(self, ahead: Iterable[Range], leader_epoch: int) -> None:
-        """Pass over what a commit says was finished behind the position, and nothing else."""
+        """Replace the ranges ahead by those of a commit."""
         self.forget_ahead()
         self._ahead.extend(ahead)
         self.ahead_epoch = leader_epoch
 
     def verify_ahead(self, epoch_end: int | None, leader_epoch: int) -> None:
-        """Keep what lies ahead as far as a leader's log has it.
+        """Keep the ranges ahead that a leader's log has.
 
         Args:
             epoch_end: Where the newest known epoch ends in that log; None: it has none of it.
@@ -217,17 +199,14 @@ class Progress:
         self._verified_epoch = leader_epoch
 
     def keep_ahead_in(self, epochs: Epochs, epoch_before: int) -> bool:
-        """Keep what was finished before as far as batches read from the log may have it.
+        """Keep the ranges ahead that the batches' log may have. Return whether any are left.
 
-        From a newer leader epoch on than is known of it, the log was truncated, and other records
+        A leader epoch newer than the known ones means a truncation: from there on, other records
         have the same offsets.
 
         Args:
             epochs: Of the batches.
             epoch_before: Of the record before them; -1: not known, as after a seek.
-
-        Returns:
-            Whether anything lies ahead.
         """
         if not self.has_finished_before:
             return False
@@ -248,17 +227,12 @@ class Progress:
         self._sought_over = _before(end, self._sought_over)
 
     def forget_ahead(self) -> None:
-        """Pass over nothing more that was finished before."""
         self._ahead.clear()
         self._sought_over.clear()
         self.ahead_epoch = self._verified_epoch = NO_EPOCH
 
     def interrupt(self, leader_epoch: int) -> None:
-        """Take unfinished records from their holders; what is finished behind them lies ahead.
-
-        Args:
-            leader_epoch: Of the last of the finished ones.
-        """
+        """Take unfinished records from their holders. Finished ones now lie ahead."""
         self._ahead = deque(self.finished_ranges())
         self.ahead_epoch = max(self.ahead_epoch, leader_epoch)
         self._handed_out.clear()
@@ -267,7 +241,7 @@ class Progress:
 
     # --- What goes into a commit ----------------------------------------------------------
     def if_finished(self, offsets: Set[int]) -> Progress:
-        """Return what this would be if these records were finished, too."""
+        """Return a copy in which these records are finished, too."""
         supposed = Progress(self._ahead, self.ahead_epoch)
         unfinished = {o: holder for o, holder in self._unfinished.items() if o not in offsets}
         supposed._unfinished.update(unfinished)
@@ -276,18 +250,14 @@ class Progress:
         return supposed
 
     def if_gone_back_to(self, offset: int) -> Progress:
-        """Return what this would be after `go_back_to`."""
         supposed = self.if_finished(frozenset())
         supposed.go_back_to(offset)
         return supposed
 
     def finished_ranges(self, position: int = 0) -> Iterator[Range]:
-        """Yield what is finished behind the first unfinished record, in offset order.
+        """Yield the ranges finished behind the first unfinished record, or else behind `position`.
 
-        Offsets within a range that were not handed out are gaps, and stay so.
-
-        Args:
-            position: Where nothing is unfinished, from here on.
+        Ranges may contain gaps.
         """
         begin = self._handed_out[-1] + 1 if self._handed_out else position
         before = self._finished_of_handed_out()
@@ -299,7 +269,6 @@ class Progress:
         return (Range(max(first, begin), end) for first, end in self._ahead if end > begin)
 
     def _is_behind_first(self, finished: Range) -> bool:
-        """Whether a range lies behind a record that is unfinished."""
         return bool(self._handed_out) and self._handed_out[0] < finished.first
 
     def _finished_of_handed_out(self) -> Iterator[Range]:

@@ -1,22 +1,17 @@
-"""Which tasks read from a consumer, and what each was given: while there are several.
+"""The tasks that read from a consumer, and the records of each, while there are several.
 
-With one reader its next read proves that it has finished everything that was returned before. With
-several, each proves it for its own records only. A task finishes its records also by its end. But
+With one reader, its next read proves that all records returned before are finished. With several,
+each proves it for its own records only. A task also finishes its records when it ends, except if it
 
-- a task that fails, or is cancelled, has finished nothing;
-- a task whose read is the last thing that it does has read for somebody else: what `wait_for` or
-  `create_task` make of `getone()`. Its records are in that one's hands.
+- fails or is cancelled, - ends with its read: then it read for another task, as the task of
+`wait_for(getone(), 1)` does.
 
-What such a task leaves is finished when a task that is new begins to read, as that one stands in.
-A task that is nothing but a read stands in for the reader that has started it: with
-`await wait_for(consumer.getone(), 1)` the task that waits is back for more. Any other task that a
-reader starts may be one more worker, while the reader is at work on its own records. Those are
-finished when it turns out that the task did nothing behind its read.
+The records that such a task leaves are finished when a new task begins to read. A task that is only
+a read substitutes for its starter, so it finishes the starter's records. Any other task that a
+reader starts may be one more worker. It does so only if it ends with its read.
 
-The only reader hands over to a reader that it starts (`Reads.note_reader`), as a main task
-does that has read and starts workers: it may never read again.
-
-Plain data changed synchronously on the event loop; nothing waits.
+A single reader hands over to a reader that it starts (`Reads.note_reader`): a main task that starts
+workers may never read again.
 """
 
 from __future__ import annotations
@@ -32,37 +27,37 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 Task: TypeAlias = "asyncio.Task[object]"
 TaskRef: TypeAlias = "weakref.ref[Task]"
 
-# The task that has read; tasks that it starts inherit it, until they read.
+# The reader, inherited by tasks that it starts until they read.
 _reader: ContextVar[TaskRef | None] = ContextVar("_reader", default=None)
 
 PACKAGE: Final = "aiokafka_lite."
 
 
 def is_a_read(task: Task | None) -> bool:
-    """Whether a task is nothing but a read: its coroutine is the consumer's own."""
+    """Whether a task is only a read: its coroutine is the consumer's own."""
     frame = None if task is None else getattr(task.get_coro(), "cr_frame", None)
     return frame is not None and frame.f_globals["__name__"].startswith(PACKAGE)
 
 
 def read_as(task: Task | None) -> Task | None:
-    """Note that the current task reads; return the reader that has started it, if one has."""
+    """Note that the current task reads. Return the reader that started it, if any."""
     starter = None if (ref := _reader.get()) is None else ref()
     if starter is not task:
         _reader.set(None if task is None else weakref.ref(task))
     return starter
 
 
-# Of a partition that was away meanwhile: its offsets may mean others by now.
+# Of a reassigned partition: its offsets may mean other records by now.
 UNKNOWN: Final = Range(-1, -1)
 
 
 class Hand:
-    """What one task was returned and has not finished.
+    """The unfinished records of one task.
 
     Attributes:
         ranges: By partition, the offsets from the first record to behind the last.
         iterates: By `async for`, which takes records without a look here.
-        is_awaited: Somebody is at work on them: a rebalance waits.
+        is_awaited: A rebalance waits for them.
     """
 
     __slots__ = (
@@ -78,7 +73,7 @@ class Hand:
 
     def __init__(self, task: Task | None) -> None:
         self._task = task
-        # Of the reader that has started the task, if that reads, too; and what it had by then.
+        # Of the reader that has started the task, with its unfinished records at that time.
         self.starter: Hand | None = None
         self.before: dict[Cursor, Range] = {}
         self.ranges: dict[Cursor, Range] = {}
@@ -89,12 +84,11 @@ class Hand:
         self._is_looked_after = False
 
     def _look(self) -> None:
-        """Note that the task goes on behind its read, if it does."""
+        """Note whether the task continues behind its read."""
         self.has_gone_on = self._task is None or not self._task.done()
         self._is_looked_after = False
 
     def take(self, cursor: Cursor, offsets: Range) -> None:
-        """Note that records were returned to the task."""
         self.has_gone_on = False
         if not self._is_looked_after:
             self._is_looked_after = True
@@ -102,12 +96,11 @@ class Hand:
         self.ranges[cursor] = joined(self.ranges.get(cursor), offsets)
 
     def release(self) -> Collection[Cursor]:
-        """Count all as finished; return the partitions."""
+        """Count all as finished. Return the partitions."""
         ranges, self.ranges = self.ranges, {}
         return ranges.keys()
 
     def finish_before(self, cursor: Cursor, offset: int) -> None:
-        """Count what is before an offset as finished."""
         offsets = self.ranges.get(cursor)
         if offsets is None:
             return
@@ -118,11 +111,7 @@ class Hand:
 
 
 class Readers:
-    """The tasks that read, and what each was returned and has not finished.
-
-    Args:
-        on_end: Called when a task has ended, with partitions of which it has finished something.
-    """
+    """The tasks that read; `on_end` is called with partitions that an ended task has finished."""
 
     __slots__ = ("_hands", "_left", "_on_end")
 
@@ -133,7 +122,7 @@ class Readers:
         self._on_end = on_end
 
     def hand_of(self, task: Task | None) -> Hand:
-        """Return what a task has, which is a reader from now on."""
+        """Return the records of a task, from now on a reader."""
         hand = self._hands.get(task)
         if hand is None:
             hand = self._hands[task] = Hand(task)
@@ -142,10 +131,9 @@ class Readers:
         return hand
 
     def stand_in(self, task: Task | None, starter: Task | None) -> list[Cursor]:
-        """Finish what a new task stands in for; return the partitions.
+        """Finish the records for which a new task substitutes. Return the partitions.
 
-        That is what ended tasks have left, and, of a task that is nothing but a read, what the
-        reader has that has started it.
+        These are of ended tasks and, if the task is only a read, of its starter.
         """
         if task in self._hands:
             return []
@@ -159,7 +147,7 @@ class Readers:
         return [cursor for hand in left for cursor in hand.release()]
 
     def is_alone(self, task: Task | None) -> bool:
-        """Whether no other task has anything, or might take something without a look here."""
+        """Whether no other task has records, or takes some by `async for`."""
         return not self._left and not any(
             hand.ranges or hand.iterates for each, hand in self._hands.items() if each is not task
         )
@@ -184,7 +172,6 @@ class Readers:
         self._on_end(())
 
     def close(self) -> None:
-        """Look after no task any more."""
         for task in self._hands:
             if task is not None:
                 task.remove_done_callback(self._ended)
@@ -196,12 +183,12 @@ class Readers:
         yield from self._left
 
     def first_of(self, cursor: Cursor) -> int | None:
-        """Return the first offset of a partition that a task has; -1: not known; None: none."""
+        """Return the first unfinished offset, if any; -1: not known."""
         firsts = (hand.ranges[cursor].first for hand in self._all() if cursor in hand.ranges)
         return min(firsts, default=None)
 
     def awaited(self, cursor: Cursor) -> Range | None:
-        """Return the offsets of a partition that somebody works on, from end to end."""
+        """Return the offsets that tasks process, from the first to the last."""
         found: Range | None = None
         for hand in self._all():
             offsets = hand.ranges.get(cursor, UNKNOWN)
@@ -211,12 +198,11 @@ class Readers:
 
     # --- What happens to partitions ---------------------------------------------------------
     def finish_before(self, cursor: Cursor, offset: int) -> None:
-        """Note that the application has committed an offset: all before it is finished."""
         for hand in self._all():
             hand.finish_before(cursor, offset)
 
     def replace(self, old: Cursor, new: Cursor | None) -> None:
-        """Note that a partition was taken away, and is another cursor if it has come back."""
+        """Note a revocation. A reassigned partition has a new cursor."""
         for hand in self._all():
             if hand.ranges.pop(old, None) is not None and new is not None:
                 hand.ranges[new] = UNKNOWN

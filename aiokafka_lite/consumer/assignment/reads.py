@@ -1,11 +1,8 @@
-"""Notes which reads wait for records, how long none has, and what the latest ones returned.
+"""Notes the waiting reads, the time without a read, and the records of the latest reads.
 
-A read finishes what earlier reads returned: all of it, or with several tasks that read, what its
-own task was returned (readers.py). While `consumer.run` is active, or reads whose records are
-acknowledged, all records are theirs (`Reads.processing`).
-
-Plain data changed synchronously on the event loop; nothing waits. `delivery/_iteration.pyx` knows
-the fields by name.
+A read finishes the records of earlier reads, or with several reading tasks those of its own task
+(readers.py). While `consumer.run` or acknowledging reads are active, all records belong to
+`Reads.processing`. `delivery/_iteration.pyx` accesses the fields by name.
 """
 
 from __future__ import annotations
@@ -23,15 +20,11 @@ from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 
 
 def _nothing() -> None:
-    """Stand in for a hook that nobody has set."""
+    """Replaces a hook that is not set."""
 
 
 class Reads:
-    """The reads of one consumer.
-
-    Args:
-        observers: Told when a read begins, or has finished something.
-    """
+    """The reads of one consumer."""
 
     __slots__ = (
         "_close_reader",
@@ -58,75 +51,71 @@ class Reads:
         self._idle_since = 0.0
         self._hand_out_count = 0
         self._seen_hand_out_count = 0
-        # What the latest get handed out from; everything else handed out has been processed, but
-        # for what is in a work.
+        # The partitions of the latest read. All other returned records are processed or in works.
         self.latest: dict[Cursor, None] = {}
         self._latest_hand_out: Cursor | None = None
-        # Records and rows handed out since the consumer was made; the gets count them.
+        # Records and rows returned since the start.
         self.record_count = 0
-        # What takes all records, if anything does; Works sets it.
+        # Set by Works.
         self.processing: Processing | None = None
-        # The task that has read last, while it is the only one that reads; and those that do.
+        # The last task to read, while it is the only reader, and the readers of several.
         self.reader: TaskRef | None = None
         self._reader_iterates = False
         self.readers: Readers | None = None
         self._settle: Callable[[], None] = _nothing
         self._close_reader: Callable[[], None] = _nothing
-        # What a get raised last, and how much had been handed out by then.
+        # The text of the last error of a read, and `hand_out_count` then.
         self._raised: tuple[str, int] = ("", -1)
 
     def set_settler(self, settle: Callable[[], None], close: Callable[[], None] = _nothing) -> None:
-        """Set what brings positions up to date before they are read, and what ends that.
+        """Set the hooks that bring positions up to date, and that end the per-message path.
 
-        The per-message path keeps no books: how far it got is worked out when somebody asks.
+        That path does no bookkeeping: its progress is computed on demand.
         """
         self._settle = settle
         self._close_reader = close
 
     def settle(self) -> None:
-        """Bring the positions up to date with what was handed out message by message."""
+        """Bring the positions up to date with the per-message path."""
         self._settle()
 
     # --- Whether the application reads ------------------------------------------------------
     def note_raised(self, error: BaseException) -> None:
-        """Note the text of what a get is about to raise; the error would hold whoever has asked."""
+        """Note a read's error, as text: the error would keep the caller's frames alive."""
         self._raised = str(error), self.hand_out_count
 
     @property
     def latest_raised(self) -> str:
-        """What a get has raised, unless something was handed out since."""
+        """The error text of a read, unless records were returned since."""
         text, hand_out_count = self._raised
         return text if hand_out_count == self.hand_out_count else ""
 
     def enter_get(self) -> None:
-        """Note that the application waits for records; every call is matched by `leave_get`."""
+        """Note that a read begins; `leave_get` matches each call."""
         if not callbacks or not is_in_callback():  # from which the application is not back for more
             self.note_reader()
             self.begin_get()
         self.resume_get()
 
     def resume_get(self) -> None:
-        """Note that a get goes on after the application's own work, for which it was left."""
+        """Note that a read continues after the application's own work."""
         self.in_progress += 1
         for observer in self._observers.of_gets:
             observer()
 
     @property
     def is_in_get(self) -> bool:
-        """Whether the application waits for records, or a get is on its way."""
         return self.in_progress > 0
 
     def leave_get(self, now: float) -> None:
-        """Note that the get ended, with or without records, at loop time `now`."""
         self.in_progress -= 1
         if not callbacks or not is_in_callback():
             self._idle_since = now
 
     def idle_s(self, now: float) -> float:
-        """Return how long the application has not asked for records; 0 inside a get.
+        """Return how long the application has not read; 0 during a read.
 
-        Records handed out message by message are noticed only here, so the answer may be too
-        small by the time since it was last asked, never too large.
+        Records returned singly are noticed only here: the answer may be too small, never too large.
         """
         self._settle()
         processing = self.processing
@@ -138,26 +127,25 @@ class Reads:
         return now - self._idle_since
 
     def restart_idle(self, now: float) -> None:
-        """Start counting idle time anew, for example when the first assignment comes."""
         self._idle_since = now
 
     # --- What was handed out ----------------------------------------------------------------
     @property
     def hand_out_count(self) -> int:
-        """How many times something was handed out: a list of records, or some one by one."""
+        """How many times records were returned: in a list, or some one by one."""
         self._settle()
         return self._hand_out_count
 
     @property
     def latest_hand_out(self) -> Cursor | None:
-        """A partition of which the latest records were handed out, if it is still assigned."""
+        """A partition of the latest records, if still assigned."""
         partition = self._latest_hand_out
         return partition if partition is not None and partition.is_assigned else None
 
     def hand_out(
         self, partition: Cursor, first_offset: int, next_position: int, epochs: Epochs
     ) -> None:
-        """Note that the get in progress hands out the records of [first, next)."""
+        """Note that the current read returns the records of [first, next)."""
         if partition.worked_by is None and partition not in self.latest:
             self.latest[partition] = None
             partition.process_to(first_offset)
@@ -169,16 +157,13 @@ class Reads:
         self._latest_hand_out = partition
 
     def pass_over(self, partition: Cursor, next_position: int, epochs: Epochs = ()) -> None:
-        """Move the position over what is never handed out: control batches, gaps, aborted."""
+        """Move the position over control batches, gaps and aborted records."""
         if partition not in self.latest and partition.worked_by is None:
             partition.process_to(next_position)
         partition.advance(next_position, epochs)
 
     def begin_get(self) -> None:
-        """Note that the application is back for more: all it was handed so far is processed.
-
-        With several readers, that is what the current task was handed.
-        """
+        """Count earlier records as processed: with several readers, the current task's."""
         if (readers := self.readers) is None:
             _note_transaction(self.latest)
             for cursor in self.latest:
@@ -190,7 +175,7 @@ class Reads:
         self.release(finished)
 
     def release(self, cursors: Iterable[Cursor]) -> None:
-        """Count as processed what no task has any more."""
+        """Count as processed the records that no task has any more."""
         for cursor in cursors:
             first = None if self.readers is None else self.readers.first_of(cursor)
             if first is None:
@@ -199,7 +184,7 @@ class Reads:
                 cursor.process_to(_before(first, cursor.handed_out_to))
 
     def settle_progress(self, cursor: Cursor) -> None:
-        """Count as processed what lies before the first record that is not finished."""
+        """Count as processed the records before the first unfinished one."""
         progress, processing = cursor.progress, self.processing
         if progress is None or processing is None or cursor.worked_by is not processing:
             return
@@ -217,24 +202,19 @@ class Reads:
 
     # --- What becomes of partitions ---------------------------------------------------------
     def is_in_hand(self, cursor: Cursor) -> bool:
-        """Whether the application may be at work on what was handed out of a partition."""
+        """Whether the application may be processing records of it."""
         return cursor in self.latest or cursor.worked_by is not None
 
     def keep_latest(self, is_kept: Callable[[Cursor], bool]) -> None:
-        """Forget the others of those that the latest get handed out from."""
         self.latest = {cursor: None for cursor in self.latest if is_kept(cursor)}
 
     def replace(self, old: Cursor, new: Cursor) -> None:
-        """Note that a partition came back as another cursor: none of it is processed until then.
-
-        What was handed out of it before is finished by the next get.
-        """
+        """Note a reassignment: the next read finishes the earlier records, until then none are."""
         self.latest[new] = None
         if self.readers is not None:
             self.readers.replace(old, new)
 
     def forget(self, gone: Iterable[Cursor]) -> None:
-        """Note that partitions are assigned no more."""
         if self.readers is not None:
             for cursor in gone:
                 self.readers.replace(cursor, None)
@@ -242,11 +222,7 @@ class Reads:
 
     # --- Who reads --------------------------------------------------------------------------
     def note_reader(self, *, iterates: bool = False) -> None:
-        """Note that the current task reads: with another one beside it, each has its own records.
-
-        Args:
-            iterates: It begins an `async for`, which takes records without a look here.
-        """
+        """Note that the current task reads; `iterates`: by `async for`, without a look here."""
         if self.processing is not None:
             return  # all records are its
         task = asyncio.current_task()
@@ -273,7 +249,6 @@ class Reads:
         self._reader_iterates = iterates
 
     def _readers_with(self, former: Task) -> Readers:
-        """Return the tasks that read, of which so far there was one."""
         readers = Readers(self._reader_ended)
         hand = readers.hand_of(former)
         hand.iterates = self._reader_iterates
@@ -285,11 +260,10 @@ class Reads:
 
     @property
     def has_several_readers(self) -> bool:
-        """Whether several tasks read: then each record is noted as its task's."""
         return self.readers is not None
 
     def are_several_reading(self) -> bool:
-        """Look whether others than the current task, which takes a record, read still."""
+        """Whether other tasks than the current one still read."""
         if (readers := self.readers) is None:
             return False
         task = asyncio.current_task()
@@ -304,21 +278,20 @@ class Reads:
         self._observers.acted()  # a rebalance may wait for it
 
     def forget_readers(self) -> None:
-        """Tell tasks that read apart no more."""
         if self.readers is not None:
             self.readers.close()
             self.readers = None
 
 
 def _note_transaction(finished: Collection[Cursor]) -> None:
-    """Note in which transaction records count as processed: it may be aborted."""
+    """Note the enclosing transaction: it may be aborted."""
     if finished and (transaction := transaction_around()) is not None:
         for cursor in finished:
             cursor.note_transaction(transaction)
 
 
 def _before(first: int | None, end: int | None) -> int | None:
-    """Return what is processed, if all is up to `end` but what begins at `first`."""
+    """Return the processed offset, given the first unprocessed one; None: not known."""
     if first is None or end is None:
         return end
     return min(first, end) if first >= 0 else None

@@ -1,8 +1,4 @@
-"""Holds what a consumer subscribes to.
-
-Plain data changed synchronously on the event loop; nothing waits. Others hear of changes as
-observers (observers.py). What is assigned is in assignment.py.
-"""
+"""Holds the subscription of a consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class SubscriptionMode(enum.Enum):
-    """How the assignment comes about; one consumer uses only one way until it unsubscribes."""
+    """The source of the assignment, fixed until `unsubscribe`."""
 
     NONE = enum.auto()
     TOPICS = enum.auto()  # subscribe(topics)
@@ -28,7 +24,7 @@ class SubscriptionMode(enum.Enum):
 
 
 class SubscriptionState(Assignment):
-    """What one consumer is subscribed to, beside its assignment."""
+    """Subscription and assignment of one consumer."""
 
     __slots__ = (
         "_topics",
@@ -47,7 +43,7 @@ class SubscriptionState(Assignment):
         self.listener: ConsumerRebalanceListener | None = None
         # Goes up with every change of the subscription: membership compares it to rejoin.
         self.subscription_version = 0
-        # What it was after the last `unsubscribe`.
+        # The version after the last `unsubscribe`.
         self.unsubscribed_version = -1
         self._topics: frozenset[str] | None = None
 
@@ -58,7 +54,7 @@ class SubscriptionState(Assignment):
     # --- Subscription ---------------------------------------------------------------------
     @property
     def subscription(self) -> frozenset[str] | None:
-        """Topics subscribed to (for a pattern: those it matched so far); None if none are."""
+        """The subscribed topics, or those that the pattern matched so far."""
         return self._topics
 
     def _require_mode(self, mode: SubscriptionMode) -> None:
@@ -71,9 +67,7 @@ class SubscriptionState(Assignment):
     def subscribe(
         self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None
     ) -> None:
-        """Subscribe to topics, in place of those subscribed before.
-
-        Nothing more is handed out of the others; Java's client does the same.
+        """Subscribe to topics instead of the earlier ones, whose records are withheld (as in Java).
 
         Raises:
             IllegalStateError: A pattern or a manual assignment is in use.
@@ -88,13 +82,7 @@ class SubscriptionState(Assignment):
     def subscribe_pattern(
         self, pattern: re.Pattern[str], listener: ConsumerRebalanceListener | None = None
     ) -> None:
-        """Subscribe to every topic whose name the pattern matches.
-
-        Nothing more is handed out of the others.
-
-        Raises:
-            IllegalStateError: Topics or a manual assignment are in use.
-        """
+        """Subscribe to every topic that the pattern matches, as `subscribe` does."""
         self._require_mode(SubscriptionMode.PATTERN)
         self.mode = SubscriptionMode.PATTERN
         self.listener = listener
@@ -104,7 +92,7 @@ class SubscriptionState(Assignment):
         self._subscription_changed()
 
     def set_matched_topics(self, topics: Iterable[str]) -> bool:
-        """Set the topics that the pattern matches now; return whether they have changed."""
+        """Set the topics that the pattern matches. Return whether they have changed."""
         matched = frozenset(topics)
         if self.mode is not SubscriptionMode.PATTERN or matched == self._topics:
             return False
@@ -113,10 +101,7 @@ class SubscriptionState(Assignment):
         return True
 
     def unsubscribe(self) -> None:
-        """Forget topics, pattern, listener and assignment.
-
-        All that was handed out is to be committed, as at a clean stop, but not open batches.
-        """
+        """Forget subscription and assignment. Commit as at a clean stop, without open batches."""
         self._depart(self._assignment.keys())
         self.mode = SubscriptionMode.NONE
         self.pattern = None
@@ -128,7 +113,6 @@ class SubscriptionState(Assignment):
         self.unsubscribed_version = self.subscription_version
 
     def subscribes_any(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the subscription is to the topic of one of these partitions."""
         if self.pattern is not None:
             return any(self.pattern.match(tp.topic) for tp in partitions)
         topics = self._topics or ()
@@ -136,11 +120,10 @@ class SubscriptionState(Assignment):
 
     @property
     def topics(self) -> set[str]:
-        """The topics that are subscribed or assigned."""
         return {*(self._topics or ()), *(tp.topic for tp in self._assignment)}
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign exactly these partitions; those assigned already keep their position.
+        """Assign exactly these partitions. Partitions that stay keep their position.
 
         Raises:
             IllegalStateError: Topics or a pattern are subscribed.
@@ -155,15 +138,10 @@ class SubscriptionState(Assignment):
         self._subscription_changed()
 
     def add_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign these partitions too; those assigned already are left as they are.
-
-        Raises:
-            IllegalStateError: Topics or a pattern are subscribed.
-        """
         self.assign_from_user(self._assignment.keys() | frozenset(partitions))
 
     def remove_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take these partitions out of the assignment; the others are left as they are.
+        """Unassign these partitions.
 
         Raises:
             IllegalStateError: Topics or a pattern are subscribed, or one is not assigned.
@@ -180,7 +158,7 @@ class SubscriptionState(Assignment):
     def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.
 
-        Partitions that are assigned by hand are nobody's: the group only keeps the offsets.
+        Manually assigned partitions belong to no member.
         """
         return self.mode is not SubscriptionMode.ASSIGNED and self._was_handed_out_earlier(
             tp, offset

@@ -1,4 +1,4 @@
-"""Says which topics a subscription means just now, and how many partitions they have."""
+"""The topics of a subscription, with partition counts and racks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 
-# Who watches what is subscribed and assigned.
+# The name under which subscribed and assigned topics are watched.
 SUBSCRIPTION: Final = "subscription"
 
 
 def watch_topics(state: SubscriptionState, cluster: Cluster) -> None:
-    """Make metadata cover what is subscribed and assigned: for a pattern every topic."""
     is_pattern = state.mode is SubscriptionMode.PATTERN
     cluster.watch(SUBSCRIPTION, None if is_pattern else state.topics)
 
@@ -23,7 +22,6 @@ def watch_topics(state: SubscriptionState, cluster: Cluster) -> None:
 def match_pattern(
     state: SubscriptionState, view: ClusterView, *, exclude_internal_topics: bool
 ) -> None:
-    """Bring a subscription by pattern in line with the topics that exist."""
     if state.pattern is None:
         return
     state.set_matched_topics(
@@ -34,34 +32,32 @@ def match_pattern(
 
 
 def is_subscribed(state: SubscriptionState) -> bool:
-    """Whether partitions come from a subscription, not from `assign`."""
+    """Whether a subscription, not `assign`, determines the partitions."""
     return state.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
 
 
 class Placement(NamedTuple):
-    """Where the replicas of a topic are: on which nodes, and where these stand."""
+    """The replicas of a topic's partitions, and the racks of all nodes."""
 
     # By partition.
     replicas: Sequence[tuple[int, ...]]
-    # Of all nodes that are known; None for those that do not say.
+    # Of all known nodes, None if unknown.
     racks: Mapping[int, str | None]
 
     def racks_of(self, replicas: Iterable[int]) -> set[str | None]:
-        """Return in which racks such replicas are."""
         return {self.racks.get(node) for node in replicas} - {None}
 
 
 class SharedOut(NamedTuple):
-    """What a group's leader knew of the topics when it shared their partitions out."""
+    """The topics as a group's leader knew them when it computed the assignment."""
 
     # How many partitions each topic had, 0 for those that were not known.
     counts: Mapping[str, int] = MappingProxyType({})
-    # Where they were; nothing where racks make no difference.
+    # Empty if racks make no difference.
     placements: Mapping[str, Placement] = MappingProxyType({})
 
 
 def known_of(view: ClusterView, topics: Iterable[str], *, with_racks: bool) -> SharedOut:
-    """Return what is known of topics now."""
     names = sorted(topics)
     return SharedOut(
         {name: _count(view, name) for name in names},
@@ -70,11 +66,10 @@ def known_of(view: ClusterView, topics: Iterable[str], *, with_racks: bool) -> S
 
 
 def have_changed(shared_out: SharedOut, view: ClusterView) -> bool:
-    """Whether partitions have come or gone, or moved to other racks, since they were shared out.
+    """Whether partitions were added, removed or moved to other racks since the assignment.
 
-    A topic whose metadata is not available just now counts as unchanged: a leader election is no
-    reason to rebalance. A topic that brokers call unknown was deleted. Nor is a broker that is away
-    for a while: where it stands is not known meanwhile.
+    Missing metadata of a topic, as in a leader election, and missing racks count as unchanged. A
+    topic that brokers call unknown was deleted.
     """
     for topic, count in shared_out.counts.items():
         now = _count(view, topic)
@@ -104,7 +99,7 @@ def _placement(view: ClusterView, topic: str) -> Placement:
 def _have_moved(before: Placement, now: Placement) -> bool:
     """Whether some partition is in other racks; of 100,000 the usual answer takes some 5 ms."""
     pairs: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-    if now.replicas != before.replicas:  # of none now nothing is known
+    if now.replicas != before.replicas:  # an empty list means unknown
         both = zip(before.replicas, now.replicas, strict=False)
         pairs = {pair for pair in both if pair[0] != pair[1]}
     if moved := dict(now.racks.items() - before.racks.items()):

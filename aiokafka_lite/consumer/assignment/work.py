@@ -1,8 +1,7 @@
-"""What the application is at work on: records that it finishes not by its next get.
+"""Defines Work: records whose completion is not implied by the next read.
 
-That is a batch in whose block it is (batches.py), or what `consumer.run` has given to handlers,
-or what waits for its acknowledgement (processing/). A rebalance that wants partitions of a work
-waits for it, until a limit, and so does the stop.
+It is an open batch (batches.py), the records of `consumer.run`'s handlers, or records that wait for
+acknowledgement (processing/). Rebalances and stops wait for it until a limit.
 """
 
 from __future__ import annotations
@@ -18,75 +17,68 @@ from aiokafka_lite.structs import TopicPartition
 PROCESSING_COUNTS: Final = (
     "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted"
 )  # fmt: skip
-"""Where records may be; see `Processing.counts`."""
+"""Where records may be. See `Processing.counts`."""
 
 
 class Work(Protocol):
-    """Records that were handed out, from the get that brought them to their end."""
+    """Records from their read to their completion."""
 
     @property
     def hold_s(self) -> float | None:
-        """How long it may hold up a rebalance; None: as long as what gets have handed out."""
+        """How long it may delay a rebalance; None: as long as reads."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anything may be left to do."""
+        """Whether any record may be unfinished."""
 
-    def partitions(self) -> Set[TopicPartition]:
-        """Return the partitions of which it has records."""
+    def partitions(self) -> Set[TopicPartition]: ...
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what is being worked on of these partitions, and is to be waited for."""
+        """Return the unfinished records that a rebalance waits for."""
 
     def is_wanted_by(self, until: float) -> None:
-        """Note that a rebalance or the stop waits for it, until a loop time at most."""
+        """Note that a rebalance or the stop waits for it, until a loop time."""
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Note that partitions go: what is undone of them may be another member's from now on."""
+        """Note a revocation: another member may process the unfinished records from now on."""
 
     def is_of(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether it cannot end while this task waits."""
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether what was given up of these partitions is still coming to its end."""
+        """Whether it still winds up records that it has given up."""
 
 
 class Processing(Work, Protocol):
-    """`consumer.run`, or gets whose records are acknowledged: what is handed out is its."""
+    """`consumer.run`, or acknowledging reads: all returned records belong to it."""
 
     @property
     def is_always_asking(self) -> bool:
-        """Whether it asks for records all the time, as far as `max_poll_interval_ms` goes."""
+        """Whether it counts as reading all the time, for `max_poll_interval_ms`."""
 
     @property
-    def is_paused(self) -> bool:
-        """Whether a circuit breaker pauses the handlers."""
+    def is_paused(self) -> bool: ...
 
     def takes(self, sink: object) -> bool:
-        """Whether a get may have records, by what it puts them into."""
+        """Whether a read with this sink may have records."""
 
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
-        """Return the records that the current task processes, by offset, and their holders.
-
-        Returns:
-            A commit that names offsets finishes no others; None: it finishes all before them.
-        """
+        """Return the current task's records with holders; None: commits finish all."""
 
     async def end(self, until: float) -> None:
-        """Begin with nothing more, and wait for what is being worked on; then cut it off."""
+        """Start no more records. Cancel those still processed at the deadline."""
 
     def receipts(self) -> Iterable[HeldRecord]:
-        """Return what the application has in hand.
+        """Return the records that the application is processing.
 
         Raises:
-            IllegalOperation: Handlers have it, and a transaction commits it one by one.
+            IllegalOperation: Handlers have them.
         """
 
-    def troubles(self, now: float) -> Iterator[str]:
-        """Say what is wrong, at loop time `now`."""
+    def troubles(self, now: float) -> Iterator[str]: ...
 
     def explain(self, cursor: Cursor, now: float) -> str:
-        """Say what of a partition is being worked on, and what holds its commit back."""
+        """Describe the records being processed, and why a commit is delayed."""
 
     def counts(self) -> dict[str, int]:
-        """Return how many records are where, by name."""
+        """Return counts by the names of `PROCESSING_COUNTS`."""

@@ -1,9 +1,7 @@
-"""Keeps the works of the application: records that it finishes not by its next read (work.py).
+"""Keeps the works of the application (work.py).
 
-Batches begin and end here; `consumer.run`, and reads whose records are acknowledged, are opened and
-closed, and finish their records one by one.
-
-Plain data changed synchronously on the event loop; nothing waits.
+Batches begin and end here. `consumer.run` and acknowledging reads are opened and closed here, and
+finish their records singly.
 """
 
 from __future__ import annotations
@@ -28,17 +26,7 @@ PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "pas
 
 
 class Works:
-    """The works of one consumer.
-
-    Args:
-        assignment: Has their partitions.
-        reads: Have handed their records out.
-        observers: Told when one may be finished.
-
-    Attributes:
-        begun: Those that have not ended.
-        totals: What all records that are finished one by one have come to; they count.
-    """
+    """The works of one consumer: `begun` have not ended, `totals` count single records."""
 
     __slots__ = (
         "_assignment",
@@ -57,18 +45,12 @@ class Works:
         self._observers = observers
         self.begun: list[Work] = []
         self.totals = dict.fromkeys(PROCESSING_TOTALS, 0)
-        # What ended the latest run, and how much had been handed out by then.
+        # The error that ended the latest run, and `hand_out_count` then.
         self._run_failure: tuple[BaseException, int] | None = None
 
     # --- Works ----------------------------------------------------------------------------
     def begin(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, Range]:
-        """Give a work what a get has handed out, before anybody else runs.
-
-        Whoever has got it is at work on that, and on nothing that a later get would finish.
-
-        Returns:
-            Its cursors, with the offsets of its records of each.
-        """
+        """Give a work the records of a read, in the same step of the loop. Return their offsets."""
         readers = self._reads.readers
         hand = None if readers is None else readers.hand_of(asyncio.current_task())
         spans: dict[Cursor, Range] = {}
@@ -92,15 +74,9 @@ class Works:
         is_done: bool,
         moved: Collection[Cursor] = (),
     ) -> None:
-        """Count what `begin` gave as processed, or have it handed out again.
+        """Count the records of `begin` as processed, or return them again.
 
-        Where the application has moved the position since, it stays where that is.
-
-        Args:
-            work: Ends.
-            spans: The offsets of its records.
-            is_done: They are processed.
-            moved: The application has moved these, if only to where they were.
+        Cursors that the application has `moved`, even to the same position, stay.
         """
         self.begun.remove(work)
         reads = self._reads
@@ -124,7 +100,6 @@ class Works:
         self._observers.acted()
 
     def present(self, tp: TopicPartition) -> Cursor | None:
-        """Return the cursor that a partition has now."""
         return self._cursors.get(tp)
 
     def decided(self) -> None:
@@ -132,10 +107,7 @@ class Works:
         self._observers.acted()
 
     def return_again(self, cursor: Cursor, first: int, end: int) -> None:
-        """Have records returned again that counted as processed, unless they are committed.
-
-        So are those behind them. What is being worked on of these is given up.
-        """
+        """Return processed records again, and all behind them, unless committed."""
         committed = cursor.committed
         if not cursor.has_uncommitted(end):
             return
@@ -146,20 +118,18 @@ class Works:
         )
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Tell all works that partitions go, whatever is left to do of them."""
         for work in self.begun:
             work.give_up(partitions, now)
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether what was given up of these partitions is still coming to its end."""
         return any(work.is_ending(partitions) for work in self.begun)
 
     # --- Records that are finished one by one ---------------------------------------------
     def open_processing(self, processing: Processing) -> None:
-        """Hand records out to nobody else, until `close_processing`.
+        """Let `processing` have all records, until `close_processing`.
 
         Raises:
-            IllegalStateError: Another takes them already, or a get waits.
+            IllegalStateError: Another has them already, or a read waits.
         """
         reads = self._reads
         if reads.processing is not None:
@@ -179,7 +149,7 @@ class Works:
 
     @property
     def run_failure(self) -> BaseException | None:
-        """The error that ended `run`, if no record was returned since and no read waits."""
+        """The error that ended `run`, until records are returned or a read waits."""
         failure, reads = self._run_failure, self._reads
         if failure is None or reads.is_in_get or reads.hand_out_count != failure[1]:
             return None
@@ -188,12 +158,7 @@ class Works:
     def close_processing(
         self, processing: Processing, failure: BaseException | None = None
     ) -> None:
-        """Let gets hand out again, from the first record on that is not finished.
-
-        Args:
-            processing: Takes no more records.
-            failure: The error that ended it, if one did.
-        """
+        """Let reads return records again, from the first unfinished one on."""
         self._reads.processing = None
         self._run_failure = None if failure is None else (failure, self._reads.hand_out_count)
         self.begun.remove(processing)
@@ -216,16 +181,13 @@ class Works:
         epochs: Epochs,
         holder_of: Callable[[ConsumerRecord], HolderT],
     ) -> list[HolderT]:
-        """Hand out records that are finished one by one, but for those that were finished before.
+        """Return the holders of records that are finished singly, without those finished before.
 
         Args:
             cursor: Of their partition.
-            records: In offset order, behind all that were handed out.
-            epochs: Of the batches that they are from.
-            holder_of: Makes who works on a record.
-
-        Returns:
-            Who works on them, in their order.
+            records: In offset order, behind all returned ones.
+            epochs: Of their batches.
+            holder_of: Makes the holder of a record.
         """
         if (progress := cursor.progress) is None:
             progress = Progress()
@@ -246,15 +208,10 @@ class Works:
     def pass_over_finished(
         self, cursor: Cursor, records: Sequence[ConsumerRecord], epochs: Epochs
     ) -> tuple[int, int]:
-        """Hand out the first records that were finished before.
-
-        Args:
-            cursor: Of their partition.
-            records: In offset order, behind all that were handed out.
-            epochs: Of the batches that they are from.
+        """Pass over the first records if they were finished before.
 
         Returns:
-            How many these are, and where the run of others ends that comes next.
+            How many, and the end of the run of unfinished records that follows.
         """
         progress, count = cursor.progress, len(records)
         if progress is None or not progress.keep_ahead_in(epochs, cursor.leader_epoch):
@@ -269,7 +226,6 @@ class Works:
         return first, next((n for n in range(first, count) if records[n].offset >= ahead), count)
 
     def put_into_processing(self, cursor: Cursor, *, is_enough: bool) -> None:
-        """Note that records of a partition are handed out to `processing`."""
         reads = self._reads
         if reads.processing is not None:
             cursor.enter_work(reads.processing, is_enough=is_enough)
@@ -277,7 +233,7 @@ class Works:
             reads.settle_progress(cursor)
 
     def finish(self, cursor: Cursor, offset: int, holder: object) -> None:
-        """Note that a record is finished, if it is still its holder's."""
+        """Finish a record, if this is still its holder."""
         progress = cursor.progress
         if progress is None or (is_first := progress.finish(offset, holder)) is None:
             return
@@ -291,14 +247,13 @@ class Works:
             self._observers.progressed()
 
     def take_more(self, cursor: Cursor) -> None:
-        """Hand out more of a partition that had enough."""
         if cursor.worked_by is not None and cursor.has_enough:
             cursor.enter_work(cursor.worked_by, is_enough=False)
             self._observers.partition_changed(cursor)
 
     # --- What is not finished -------------------------------------------------------------
     def being_processed(self) -> dict[TopicPartition, Range]:
-        """Return the offsets of the latest get and of all works, by partition."""
+        """Return the offsets of the latest read and of all works."""
         self._reads.settle()
         found = {
             partition.tp: Range(partition.processed, partition.position)
@@ -310,10 +265,9 @@ class Works:
         return found
 
     def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what the application still works on, of these partitions.
+        """Return the unfinished offsets of partitions, without committed ones.
 
-        That is what the latest get handed out, or with several readers the latest of each, what
-        is in works, less what the application has committed itself, and what is in transactions.
+        They are of the latest read, of works and of open transactions.
         """
         self._reads.settle()
         wanted = frozenset(partitions)
@@ -338,7 +292,7 @@ class Works:
         partitions: Iterable[TopicPartition],
         besides: BegunTransaction | None = None,
     ) -> dict[TopicPartition, Range]:
-        """Return what open transactions decide on of partitions, but for one of them."""
+        """Return the offsets that open transactions decide on."""
         found: dict[TopicPartition, Range] = {}
         for tp in partitions:
             cursor = self._cursors.get(tp)

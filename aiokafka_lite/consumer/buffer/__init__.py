@@ -1,1 +1,1 @@
-"""What brokers have sent and the application has not taken: kept, decoded, deserialised."""
+"""Buffers, decodes and deserialises the records of brokers."""

@@ -1,19 +1,18 @@
-"""What becomes of errors that stand behind records, and of what `on_bad_record` covers.
+"""Decides on errors behind records, and on those that `on_bad_record` covers.
 
-An error waits behind its partition's records. A get raises it without moving the position, and the
-next get meets it again, until the application seeks or the log is mended; unless `on_bad_record`
-says otherwise:
+Every read raises an error, and no position moves, until the application seeks or the log is fixed.
+`on_bad_record` changes that:
 
     covered by on_bad_record                  decided
-    a key or value that a deserialiser        "skip" and "raw": where it is met, so that bad
-    refuses                                   records do not cut lists short
-    a batch: corrupt also when fetched        when all ahead of it was handed out: fetching goes
-    again, of an unknown format or codec,     on behind it
+    a key or value that a deserialiser        "skip" and "raw": at decoding, so that bad
+    refuses                                   records do not shorten lists
+    a batch: corrupt also when fetched        when all records ahead are returned: fetching
+    again, of an unknown format or codec,     continues behind it
     too large decompressed, or to be fetched
-    both, by a callable                       when all ahead of it was handed out, awaited by the
-                                              get that comes to it
+    both, by a callable                       when all records ahead are returned, awaited by
+                                              the read that reaches it
 
-Whatever is decided, the position passes only with the records behind it, or with the skip.
+The position passes a bad record only with the records behind it, or with the skip.
 """
 
 from __future__ import annotations
@@ -59,29 +58,28 @@ BAD_BATCHES: Final = (
 
 
 class BadRecords:
-    """What `on_bad_record` says; tells of what is skipped."""
+    """The `on_bad_record` of a consumer."""
 
     __slots__ = ("_events", "handler", "word")
 
     def __init__(self, on_bad_record: OnBadRecord, events: Events) -> None:
         self._events = events
-        #: What is done with each, unless `handler` decides.
+        #: Decides unless there is a `handler`.
         self.word = on_bad_record if isinstance(on_bad_record, str) else "raise"
         self.handler: BadRecordHandler | None = None
         if not isinstance(on_bad_record, str):
             self.handler = on_bad_record
 
     def decides(self, error: KafkaError) -> bool:
-        """Whether an error is to be decided on before, or instead of, being raised."""
+        """Whether `on_bad_record` decides on an error."""
         if (self.word == "raise" and self.handler is None) or error.next_offset is None:
             return False
         if isinstance(error, DeserializationError):
             return not error.retriable
-        # A batch that cannot be read has no records that could be handed out raw.
+        # An unreadable batch has no records to return raw.
         return isinstance(error, BAD_BATCHES) and self.word != "raw"
 
     def skipped(self, error: KafkaError) -> None:
-        """Tell that what an error is about is not delivered."""
         from aiokafka_lite.consumer.events.kinds import RecordSkipped
 
         assert error.tp is not None  # noqa: S101 -- `decides` is asked first
@@ -91,7 +89,7 @@ class BadRecords:
         )
 
     def raw_record(self, record: Record, error: KafkaError) -> Record:
-        """Return a record as it was read, which says why it was not deserialised."""
+        """Return a copy that is not deserialised, with the error."""
         from aiokafka_lite.bad_records import RawRecord
 
         raw = RawRecord(
@@ -112,12 +110,7 @@ class BadRecords:
 
 
 def check_on_bad_record(given: object) -> None:
-    """Refuse what `on_bad_record` cannot be.
-
-    Raises:
-        ValueError: It is a word that means nothing.
-        TypeError: It is neither a word nor callable.
-    """
+    """Raise ValueError or TypeError unless this is a valid `on_bad_record`."""
     if isinstance(given, str):
         if given not in WORDS:
             raise ValueError(
@@ -128,7 +121,6 @@ def check_on_bad_record(given: object) -> None:
 
 
 def describe(error: KafkaError) -> BadRecord:
-    """Return what a callable is told of a record or batch that cannot be delivered."""
     from aiokafka_lite.bad_records import BadRecord
 
     assert error.tp is not None  # noqa: S101 -- `decides` is asked first
@@ -144,12 +136,7 @@ def describe(error: KafkaError) -> BadRecord:
 
 
 def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
-    """Return a callable's verdict, if it is one.
-
-    Raises:
-        TypeError: It is something else, as None; or "raw" for a batch.
-        ValueError: The record to deliver is of another place.
-    """
+    """Return a callable's verdict, or raise TypeError or ValueError if it does not fit."""
     if isinstance(verdict, ConsumerRecord):
         tp = TopicPartition(verdict.topic, verdict.partition)
         if tp != bad.tp or not bad.offset <= verdict.offset < bad.next_offset:
@@ -172,9 +159,9 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
 
 
 class ChunkErrors:
-    """Raises the errors of chunks, and goes on behind what is not to be raised.
+    """Raises the errors of chunks, or continues behind them.
 
-    `add(chunk)` puts a chunk into the buffer, in place of what was buffered of its partition.
+    `add(chunk)` replaces the partition's buffered records.
     """
 
     def __init__(self, state: Assignment, reads: Reads, add: Callable[[Chunk], None]) -> None:
@@ -184,12 +171,12 @@ class ChunkErrors:
         self._loop = asyncio.get_running_loop()
 
     def raise_error(self, chunk: Chunk, error: KafkaError) -> None:
-        """Raise a chunk's error, unless what is corrupt is fetched again first."""
+        """Raise a chunk's error, but first fetch a corrupt batch again."""
         chunk.raised()
         if isinstance(error, CorruptRecordException):
             if self._fetch_again(chunk, error):
                 return
-            # It may be mended in the log; but a loop of gets must not ask without a pause.
+            # It may be fixed in the log, but a loop of reads must not ask without a pause.
             partition = chunk.partition
             partition.back_off(self._loop.time() + CORRUPT_PAUSE_S, type(error).__name__)
             self._state.refetch(partition)
@@ -197,11 +184,7 @@ class ChunkErrors:
         raise error.with_traceback(None)
 
     async def decide(self, chunk: Chunk, error: KafkaError) -> None:
-        """Ask `on_bad_record` what becomes of the record or batch of an error.
-
-        While it waits anything may happen to the partition. What was decided counts if the chunk
-        is still current then.
-        """
+        """Ask `on_bad_record` about an error. A chunk dropped since ignores the verdict."""
         if isinstance(error, CorruptRecordException) and self._fetch_again(chunk, error):
             return
         bad = describe(error)
@@ -221,7 +204,7 @@ class ChunkErrors:
             self._state.refetch(chunk.partition)
 
     def _fetch_again(self, chunk: Chunk, error: CorruptRecordException) -> bool:
-        """Fetch once more what is corrupt; return False if that was done already."""
+        """Fetch a corrupt batch once more. False if that was done already."""
         partition = chunk.partition
         offset = partition.position if error.offset is None else error.offset
         if partition.corrupt_at == offset:
@@ -234,7 +217,6 @@ class ChunkErrors:
     def _replace_batch(
         self, chunk: Chunk, next_offset: int, record: ConsumerRecord[object, object]
     ) -> None:
-        """Deliver a record instead of a batch that cannot be read; fetch what is behind it."""
         self._state.refetch(chunk.partition)
         substitute = Chunk(chunk.partition, chunk.delivery, end_offset=next_offset)
         substitute.decoded.append(record)  # type: ignore[arg-type]  # of the application's types

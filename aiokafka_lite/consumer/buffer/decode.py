@@ -1,13 +1,10 @@
-"""Decoding some records at a time, and the pauses between.
+"""Decodes some records at a time, with pauses between.
 
-A pause is due when the time slice is used up, when a large batch has to be decompressed, which a
-worker thread does, or when the application has to be awaited: deserialisers that may wait, and the
-callable given as `on_bad_record`.
+A pause is due at the end of the time slice, when a worker thread has to decompress a large batch,
+and when the application is awaited: asynchronous deserialisers and a callable `on_bad_record`.
 
-The application is awaited within the get that comes to it, and only when that get has nothing to
-hand out yet. So whatever it does, the records ahead have been delivered; a get that is cancelled
-meanwhile has moved nothing, and the next one begins anew. Other gets wait for the one that is at
-work on a chunk.
+Only a read without records to return awaits the application, so a cancelled one has moved no
+position. Other reads of the chunk wait for that read.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ if TYPE_CHECKING:
 
 Deserialize = Callable[[Record], None]
 
-# What becomes ready meanwhile waits for the rest of the slice, a timer for most of the next one
-# too; a round of asyncio's loop costs some 15 us, so that shorter slices would cost more than 3 %.
+# Ready callbacks wait for the rest of the slice, a timer for most of the next one too. A round of
+# asyncio's loop costs some 15 us, so shorter slices would cost more than 3 %.
 TIME_SLICE_S: Final = 0.0005
 # Records decoded between two looks at the clock: doubled while that takes less than a quarter of a
 # time slice, halved when it takes more than half of one.
@@ -55,8 +52,6 @@ INFLATE_ON_LOOP_S: Final = 0.0005
 
 # --- What is called for each record --------------------------------------------------------
 class AnyDelivery(Protocol):
-    """What is called for each record; `deserialize` and `awaited` exclude each other."""
-
     @property
     def bad(self) -> BadRecords: ...
 
@@ -77,8 +72,6 @@ class AnyDelivery(Protocol):
 
 
 class Delivery:
-    """What the application gave, and so often what knows the consumer."""
-
     __slots__ = ("__weakref__", "awaited", "bad", "deserialize", "keeps_serialized")
 
     def __init__(
@@ -99,18 +92,18 @@ class Delivery:
 
     @property
     def asks_application(self) -> bool:
-        """Whether a chunk may need the application before more of it can be handed out."""
+        """Whether a chunk may need the application before more of it can be returned."""
         return self.awaited is not None or self.bad.handler is not None or self.bad.word == "skip"
 
 
 class LentDelivery:
-    """A delivery that the consumer holds, and nothing of what keeps running without it."""
+    """A weak reference to a delivery, so that background tasks do not keep the consumer alive."""
 
     __slots__ = ("_delivery", "_without")
 
     def __init__(self, delivery: Delivery, events: Events) -> None:
         self._delivery = weakref.ref(delivery)
-        # For what comes in until its end is noticed: no get will ask for it.
+        # For records that arrive until its end is noticed: they are never read.
         self._without = Delivery(BadRecords("raise", events))
 
     def _present(self) -> Delivery:
@@ -130,37 +123,26 @@ class LentDelivery:
 
     @property
     def has_deserializers(self) -> bool:
-        """Whether keys or values are made of their bytes."""
         return self._present().has_deserializers
 
     @property
     def keeps_serialized(self) -> bool:
-        """Whether records keep the bytes of their keys and values."""
         return self._present().keeps_serialized
 
     @property
     def asks_application(self) -> bool:
-        """Whether a chunk may need the application before more of it can be handed out."""
         return self._present().asks_application
 
 
 def lend(delivery: Delivery, events: Events) -> AnyDelivery:
-    """Return what may be kept without keeping alive what the application gave.
-
-    That is the delivery itself if it has nothing of the application's: no call to look it up then.
-    """
+    """Return a delivery that does not keep the application's objects alive."""
     if delivery.bad.handler is None and not delivery.has_deserializers:
         return delivery
     return LentDelivery(delivery, events)
 
 
 def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Delivery:
-    """Return how a consumer with these arguments delivers.
-
-    Raises:
-        ValueError: `on_bad_record` is a word that means nothing.
-        TypeError: It is neither a word nor callable; a deserialiser is none.
-    """
+    """Return how a consumer delivers. Invalid arguments raise ValueError or TypeError."""
     check_on_bad_record(config.on_bad_record)
     bad = BadRecords(config.on_bad_record, events)
     if not config.has_deserializers:
@@ -178,7 +160,7 @@ def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Del
 
 # --- Decoding ------------------------------------------------------------------------------
 class ApplicationWork(NamedTuple):
-    """The get that awaits the application for a chunk."""
+    """The read that awaits the application for a chunk."""
 
     task: asyncio.Task[object] | None
     is_done: Event
@@ -187,8 +169,7 @@ class ApplicationWork(NamedTuple):
 class ChunkDecoder:
     """Decodes chunks within a time slice, and learns how many records fit between two looks.
 
-    The slice is the time that the gets of one consumer, and a loop over its records, have until
-    the event loop has to run.
+    The slice is the time until the event loop has to run, for all reads of one consumer.
     """
 
     __slots__ = (
@@ -209,30 +190,28 @@ class ChunkDecoder:
         if delivery.awaited is not None:
             self._run_length = max(self._run_length, delivery.awaited.max_records)
         self.slice_s = TIME_SLICE_S
-        # None: the loop has just run; the slice begins with the next decoding.
+        # None: the loop has just run, and the slice begins with the next decoding.
         self._slice_ends_at: float | None = None
         # Loop time of the latest look at the clock.
         self.looked_at = 0.0
 
     # --- The time slice -------------------------------------------------------------------
     def begin_slice(self) -> float:
-        """Return when the slice ends; it begins now if the loop has just run."""
+        """Return when the slice ends. It begins now if the loop has just run."""
         if self._slice_ends_at is None:
             self._slice_ends_at = self._loop.time() + self.slice_s
         return self._slice_ends_at
 
     def renew_slice(self) -> None:
-        """Note that the loop has run: the next slice begins when it is asked for."""
+        """Note that the loop has run."""
         self._slice_ends_at = None
 
     def end_half_used_slice(self) -> None:
-        """End the slice, if half of it was used up at the latest look."""
         ends_at = self._slice_ends_at
         if ends_at is not None and self.looked_at > ends_at - self.slice_s / 2:
             self._slice_ends_at = 0.0
 
     async def let_others_run(self) -> None:
-        """Go once round the loop, after which the next slice begins."""
         try:
             await asyncio.sleep(0)
         finally:  # the loop has run also when this was cancelled
@@ -240,20 +219,16 @@ class ChunkDecoder:
 
     # --- Decoding -------------------------------------------------------------------------
     def decode(self, chunk: Chunk, limit: int | None) -> None:
-        """Decode some records of a chunk, which is to hold `limit` at most.
-
-        The caller has asked `needs_pause`, which looked at the clock.
-        """
+        """Decode some records of a chunk, which is to hold `limit` at most, after `needs_pause`."""
         before = len(chunk.decoded)
         length = self._run_length
         chunk.decode(length if limit is None else min(length, limit - before))
         self._fit(len(chunk.decoded) - before)
 
     def fill(self, chunk: Chunk, columns: Columns, max_rows: int) -> int:
-        """Add some rows to columns and return how many; 0 also where a pause is due first.
+        """Add rows to columns and return how many, 0 if a pause is due first.
 
-        The first rows are added however much of the time slice is used up: the get that asks for
-        them has paused if it had to.
+        The first rows are added even at the end of the slice: the caller has paused if necessary.
         """
         if chunk.state is not PACKED:
             return 0
@@ -269,7 +244,6 @@ class ChunkDecoder:
         return added
 
     def _fit(self, count: int) -> None:
-        """Learn from the `count` records decoded since the look at the clock."""
         length = self._run_length
         if count < length // 2:
             return  # too few to tell how long so many take
@@ -281,10 +255,7 @@ class ChunkDecoder:
 
     # --- Pauses ---------------------------------------------------------------------------
     def needs_pause(self, chunk: Chunk) -> bool:
-        """Whether the loop has to run before more of a chunk is decoded.
-
-        Look at the clock, and begin a slice if the loop has just run.
-        """
+        """Whether the loop has to run first. Looks at the clock, and may begin a slice."""
         if self._has_to_wait(chunk):
             return True
         now = self.looked_at = self._loop.time()
@@ -294,20 +265,20 @@ class ChunkDecoder:
         return now >= self._slice_ends_at
 
     def _has_to_wait(self, chunk: Chunk) -> bool:
-        """Whether a worker thread, or the application, works on what comes next, or has to."""
+        """Whether a worker thread or the application has to prepare the next records."""
         if chunk.state is PACKED:
             return chunk.inflate_estimate_s > INFLATE_ON_LOOP_S
         return chunk.inflating is not None or chunk.needs_application
 
     async def pause(self, chunk: Chunk) -> None:
-        """Let others run: the application, a thread that decompresses, or once round the loop.
+        """Wait for the application, for a decompressing thread, or for one round of the loop.
 
         Raises:
-            IllegalStateError: The application's code, called from here, has come back for records.
-            Exception: What `on_bad_record` raised; the next get calls it again.
+            IllegalStateError: The application's code, called from here, reads again.
+            Exception: `on_bad_record` raised it. The next read calls it again.
         """
         if chunk.needs_application:
-            # The time counts towards max_poll_interval_ms: who hangs here waits for no records.
+            # This time counts towards max_poll_interval_ms: it is no wait for records.
             self._reads.leave_get(self._loop.time())
             try:
                 await self._await_application(chunk)
@@ -320,16 +291,16 @@ class ChunkDecoder:
                 chunk.begin_inflating(compute(chunk.inflate))
             while (inflating := chunk.inflating) is not None:
                 # Shielded: a cancelled get must not leave the thread working on a set that the
-                # next get decodes meanwhile. That one waits for the same future.
+                # next get decodes. That one waits for the same future.
                 await asyncio.shield(inflating)
                 if chunk.inflating is inflating:
                     chunk.end_inflating()
                 self.renew_slice()
-        # A pause is no part of what is decoded after it.
+        # The pause does not count as time of decoding.
         self.looked_at = self._loop.time()
 
     async def _await_application(self, chunk: Chunk) -> None:
-        """Do what a chunk waits for, or some of it, or wait for the get that does."""
+        """Await the application for a chunk, or the read that already does."""
         task = asyncio.current_task()
         if chunk.work is not None:
             if chunk.work.task is task:
@@ -345,7 +316,7 @@ class ChunkDecoder:
                 chunk.begin_deciding()
                 await self._errors.decide(chunk, error)
             elif (awaited := chunk.delivery.awaited) is not None:
-                # Imported where it is used: most consumers have nothing that waits.
+                # Imported where it is used: few consumers have deserialisers that wait.
                 from aiokafka_lite.consumer.buffer.deserialising import deserialise
 
                 chunk.begin_deserialising()

@@ -1,9 +1,7 @@
-"""How keys and values are made of bytes, by whichever kind of deserialiser was given.
+"""Deserialises keys and values, with synchronous and asynchronous deserialisers.
 
-Those that never wait are called where records are decoded (`Deserialize`). As soon as one of the
-two may wait, both are left to `AwaitedDeserialising`, which the gets await before a record can be
-handed out (`deserialise`). It changes no record: what it made is put into the records in one go,
-after its last await, so that a get may be cancelled at any.
+Synchronous ones are called at decoding. If one of the two may wait, reads await both. The results
+are put into the records in one step after the last await, so a read may be cancelled at any.
 """
 
 from __future__ import annotations
@@ -30,22 +28,18 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = ConsumerRecord
 Deserialize = Callable[[Record], None]
-# As applications give them, and as they are called: for null, too, with None, as aiokafka's are.
-# One that takes no None refuses it, as it does bad bytes.
+# Like aiokafka's they are called for null, too, with None. One that takes no None refuses it, as it
+# does bad bytes.
 AnyDeserializer: TypeAlias = Callable[[bytes], object] | DeserializerOf[object]
 PlainDeserializer: TypeAlias = Callable[[bytes | None], object]
 
 KINDS: Final = (Deserializer, AsyncDeserializer, BatchDeserializer)
-# What says that the deserialiser, not the record, is the trouble.
+# These blame the deserialiser, not the record.
 PASSING: Final = (ConnectionError, TimeoutError, asyncio.TimeoutError)
 
 
 def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
-    """Refuse what is no deserialiser, or would be taken for one of another kind.
-
-    Raises:
-        TypeError: It is none; or it is a coroutine function, whose coroutines would be the values.
-    """
+    """Raise TypeError unless this is a deserialiser. Coroutines must not become values."""
     if given is None:
         return
     if isinstance(given, type) and issubclass(given, KINDS):
@@ -75,22 +69,20 @@ def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
 
 
 class Converted(NamedTuple):
-    """What became of the first of some records: key and value of each; then perhaps an error."""
+    """The keys and values of the first records, and perhaps the error of the next one."""
 
     pairs: Sequence[tuple[object, object]]
     error: DeserializationError | None
 
 
 class _Field(NamedTuple):
-    """The same of one field. Without an error as many values as there were records, or fewer."""
+    """The same of one field. Even without an error there may be fewer values than records."""
 
     values: Sequence[object]
     error: Exception | None
 
 
 class AwaitedDeserialising:
-    """Deserialises records some at a time, where a key's or value's deserialiser may wait."""
-
     def __init__(self, key: AnyDeserializer | None, value: AnyDeserializer | None) -> None:
         self._key = key
         self._value = value
@@ -99,7 +91,7 @@ class AwaitedDeserialising:
         self.max_records = max(1, min(limits, default=1))
 
     async def convert(self, records: Sequence[Record]) -> Converted:
-        """Return what becomes of the first records, of one at least unless that one is bad."""
+        """Return the result of at least one record, unless that one is bad."""
         keys = await _convert_field(self._key, records, is_key=True)
         values = await _convert_field(self._value, records[: len(keys.values)], is_key=False)
         done = len(values.values)
@@ -112,7 +104,7 @@ class AwaitedDeserialising:
 
 
 async def deserialise(chunk: Chunk, awaited: AwaitedDeserialising, decoder: ChunkDecoder) -> None:
-    """Deserialise what a chunk has decoded, until an error, or until it takes its time."""
+    """Deserialise a chunk's records until an error, or until it has taken a time slice."""
     loop = asyncio.get_running_loop()
     while chunk.failure is None and chunk.raw:
         began = loop.time()
@@ -213,10 +205,7 @@ def _serialized(record: Record, payload: bytes, is_key: bool) -> Serialized:
 def make_deserialize(
     key_deserializer: AnyDeserializer | None, value_deserializer: AnyDeserializer | None
 ) -> Deserialize:
-    """Return what replaces a record's key and value in place.
-
-    A record whose deserialiser raises is left as it was, to be tried again. Neither may wait.
-    """
+    """Return a function that replaces a record's key and value, or raises and changes neither."""
     if is_plain(key_deserializer) and is_plain(value_deserializer):
         return _make_of_bytes(key_deserializer, value_deserializer)
     make_key = _of_record(key_deserializer, is_key=True)
@@ -239,7 +228,7 @@ def make_deserialize(
 def _make_of_bytes(
     key_deserializer: PlainDeserializer | None, value_deserializer: PlainDeserializer | None
 ) -> Deserialize:
-    """Return the same for callables of bytes, with no calls but theirs."""
+    """Return the same for callables of bytes, without further calls."""
 
     def deserialize(record: Record) -> None:
         key: object = record.key
@@ -261,8 +250,6 @@ def _make_of_bytes(
 
 
 def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callable[[Record], object]:
-    """Return what makes a key or value of a record, by a deserialiser that never waits."""
-
     def payload_of(record: Record) -> bytes | None:
         return record.key if is_key else record.value
 
@@ -282,32 +269,29 @@ def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callabl
 
 
 def put(record: Record, key: object, value: object) -> None:
-    """Put deserialised ones in their places: with deserialisers a record is of their types."""
     record.key = key  # type: ignore[assignment]
     record.value = value  # type: ignore[assignment]
 
 
 # --- Which kind it is ----------------------------------------------------------------------
 def is_plain(deserializer: AnyDeserializer | None) -> TypeGuard[PlainDeserializer | None]:
-    """Whether it is a callable of bytes, or none was given."""
+    """Whether it is a callable of bytes, or None."""
     return not isinstance(deserializer, KINDS)
 
 
 def may_wait(deserializer: AnyDeserializer | None) -> bool:
-    """Whether it has to be awaited."""
     return isinstance(deserializer, (AsyncDeserializer, BatchDeserializer))
 
 
 # --- Errors --------------------------------------------------------------------------------
 def _is_passing(cause: BaseException) -> bool:
-    """Whether an error is no verdict on the record: it may be well the next time."""
+    """Whether another attempt may succeed."""
     return cause.retriable if isinstance(cause, KafkaError) else isinstance(cause, PASSING)
 
 
 def bad_record(
     record: Record, cause: BaseException, *, is_key: bool = False
 ) -> DeserializationError:
-    """Return the error for a record that a deserialiser refused, with its cause."""
     tp = TopicPartition(record.topic, record.partition)
     field = "key" if is_key else "value"
     where = f"{field} of record {tp.topic}/{tp.partition} at offset {record.offset}"

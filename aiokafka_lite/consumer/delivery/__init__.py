@@ -1,1 +1,1 @@
-"""How the application takes records: in lists, in columns, one by one."""
+"""The ways to read records."""

@@ -1,4 +1,4 @@
-"""The per-message path of `async for` in plain Python: the fallback, and the C one's model."""
+"""The per-message path of `async for` in plain Python: fallback and model of the compiled one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ LONGEST_STRIDE: Final = 64
 
 
 class RecordCursor:
-    """Goes once through the records of a list, as long as a time slice lasts.
+    """Iterates once over the records of a list, during a time slice of `slice_s` on `clock`.
 
-    `clock` returns seconds; a slice has `slice_s` of them. The clock is looked at after a stride
-    of records: fewer when they take the application long, so that a slice is exceeded by no more
-    than an eighth, or by one record, unless records take much longer than those before them.
+    The clock is read after a stride of records, fewer if the application is slow. So a slice is
+    exceeded by at most an eighth, or one record, unless records take much longer than those before.
 
-    When the application has blocked for longer than `stall_s` since the latest look, the clock is
-    looked at before the next record: the group may have moved on meanwhile. Only the system's
-    clock can tell that for next to nothing; what it tells is no more than when to look.
+    After a block of more than `stall_s`, by `monotonic`, the clock is read before the next record,
+    since the group may have moved on.
     """
 
     __slots__ = (
@@ -62,34 +60,31 @@ class RecordCursor:
 
     @property
     def has_rest(self) -> bool:
-        """Whether records are left, though perhaps no time."""
+        """Whether records are left, even if the time is up."""
         return self.taken_count < len(self._records)
 
     def open(self, records: list[Record], ends_at: float) -> None:
-        """Go through these records until a time on the clock."""
         self._records = records
         self.taken_count = 0
         self.go_on(ends_at)
 
     def go_on(self, ends_at: float) -> None:
-        """Go on until a time on the clock, by one record at least."""
+        """Continue until a time on the clock, by at least one record."""
         self._ends_at = ends_at
         self._looked_at = self._clock()
         self._looked_at_s = monotonic()
         self._next_look_at = self.taken_count + self._stride
 
     def belong_to(self, reads: Reads, gate: object, buffer: object, ready: object) -> None:
-        """Set whose records these are; here iterators always wait for more by a coroutine."""
         self._reads, self._loop = reads, get_running_loop()
 
     def close(self) -> None:
-        """Hand out no more records."""
         self._records = []
         self.taken_count = 0
         self._next_look_at = 0
 
     def take(self) -> Record | None:
-        """Return the next record; None if there is none, or if the time is up."""
+        """Return the next record, or None at the end or if the time is up."""
         has_to_look = (
             self.taken_count == self._next_look_at
             or monotonic() - self._looked_at_s > self._stall_s
@@ -103,14 +98,14 @@ class RecordCursor:
         return self._records[taken_count]
 
     def take_own(self) -> Record | None:
-        """As `take`, but for the task that reads alone; None for every other one."""
+        """As `take`, but only for the task that reads alone."""
         reader = self._reads.reader
         if reader is None or reader() is not task_of(self._loop):
             return None
         return self.take()
 
     def _look(self) -> bool:
-        """Look at the clock: whether there is time left; if not, the next take looks again."""
+        """Whether there is time left. If not, the next take looks again."""
         self._next_look_at = self.taken_count
         if self._looked_at >= self._ends_at:
             return False
@@ -129,16 +124,14 @@ class RecordCursor:
 
 
 class RecordIterator:
-    """Hands a cursor's records to `async for`, and `await _next_record()` when it gives none."""
+    """Feeds `async for` from a cursor, and otherwise from `await _next_record()`."""
 
     _cursor: RecordCursor
 
     def _iterate_over(self, cursor: RecordCursor) -> None:
-        """Hand out the records of this cursor from now on."""
         self._cursor = cursor
 
     async def _next_record(self) -> Record:
-        """Wait for the next record and return it."""
         raise NotImplementedError
 
     async def __anext__(self) -> Record:

@@ -1,10 +1,8 @@
-"""Gets that hand out Arrow record batches; imported when the first is asked for, with pyarrow.
+"""Reads that return Arrow record batches. Imported with pyarrow at the first.
 
-Columns are filled in one go, without an await, from what can be decoded within a time slice, and
-the positions move before anything else happens. So a get that is cancelled has taken nothing, gets
-of rows and of records may be mixed at will, and there is nothing to drop when a partition is paused
-or taken away. What a pause is due for (decompression in a thread, the end of the slice) ends the
-batch; the next get begins with the pause.
+Columns are filled without an await, from the records that decode within a time slice, and positions
+move at once. So a cancelled read has taken no records, and reads of rows and records mix freely.
+When a pause is due, the batch ends, and the next read begins with the pause.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class Rows:
-    """A sink: the records of all partitions as rows of one batch."""
+    """A sink that makes one batch of all partitions."""
 
     is_for_one: Final = False
     decodes: Final = True
@@ -41,11 +39,11 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether a batch is made already, or is as large as one may be."""
+        """Whether a batch is made already, or has its largest size."""
         return self.batch is not None or (self.count > 0 and self._columns.is_full)
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
-        """Add up to `limit` rows of a chunk, as many as there are before a pause is due."""
+        """Add up to `limit` rows of a chunk, until a pause is due."""
         assert limit is not None  # noqa: S101 -- each read of rows has one
         if self.batch is not None or (chunk.decoded and self.count):
             return None  # it is for the next batch
@@ -62,7 +60,7 @@ class Rows:
         return None if first_offset is None else Taken(first_offset, chunk.position_after)
 
     def _take_decoded(self, chunk: Chunk, limit: int) -> Taken:
-        """Take what was decoded record by record, for another get, and is left over."""
+        """Take the rest of records that were decoded singly."""
         records = chunk.decoded[:limit]
         records = records[: _count_within(records, MAX_BATCH_BYTES)]
         self.batch = self._arrow.from_records(records)
@@ -73,7 +71,6 @@ class Rows:
         )
 
     def finish(self) -> None:
-        """Make a batch of the rows."""
         if self._columns.rows:
             self.batch = self._arrow.finish()
 
@@ -83,19 +80,17 @@ class Rows:
 
 
 class ArrowGets:
-    """What `poll_arrow` and `batches` do."""
-
     def __init__(self, buffer: Buffer, max_rows: int | None) -> None:
         self._max_rows = max_rows or DEFAULT_MAX_ROWS
         self._buffer = buffer
         self._latest: ArrowColumns | None = None
 
     def columns(self, schema: pa.Schema | None) -> ArrowColumns:
-        """Return columns of a schema; the same ones as long as the same schema is asked for.
+        """Return columns of a schema, those of the last call if it had the same one.
 
         Raises:
-            TypeError: The schema is none.
-            ValueError: The schema has columns that there are not, or types that do not fit.
+            TypeError: It is not a schema.
+            ValueError: It has unknown columns, or unfit types.
         """
         wanted = DEFAULT_SCHEMA if schema is None else schema
         if self._latest is None or self._latest.schema is not wanted:
@@ -105,20 +100,20 @@ class ArrowGets:
     def batches(
         self, schema: pa.Schema | None, max_rows: int | None, consumer: object = None
     ) -> ArrowBatches:
-        """Return an iterator of batches, with columns of its own, that keeps a consumer alive."""
+        """Return an iterator with columns of its own, which keeps the consumer alive."""
         return ArrowBatches(self, new_columns(schema), max_rows, consumer)
 
     async def one(
         self, arrow: ArrowColumns, timeout_s: float | None, max_rows: int | None
     ) -> pa.RecordBatch:
-        """Return the next rows; an empty batch when the time is up first."""
+        """Return the next rows, or an empty batch after the timeout."""
         rows = Rows(arrow)
         await self._buffer.take(rows, Limits((), timeout_s, max_rows or self._max_rows))
         return arrow.empty() if rows.batch is None else rows.batch
 
 
 class ArrowBatches:
-    """What `async for batch in consumer.batches()` iterates over; ends when it is stopped."""
+    """The iterator of `consumer.batches()`. It ends when the consumer is stopped."""
 
     def __init__(
         self, gets: ArrowGets, columns: ArrowColumns, max_rows: int | None, consumer: object
@@ -139,12 +134,11 @@ class ArrowBatches:
 
 
 def new_columns(schema: pa.Schema | None) -> ArrowColumns:
-    """Return columns that are full when a batch is large enough."""
     return ArrowColumns(schema, byte_limit=MAX_BATCH_BYTES)
 
 
 def _count_within(records: Sequence[Record], limit_bytes: int) -> int:
-    """Return how many records, but one at least, have keys and values within a limit."""
+    """Return how many records fit into a limit, at least one."""
     for count, record in enumerate(records):
         limit_bytes -= max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0)
         if limit_bytes < 0:

@@ -1,9 +1,4 @@
-"""`async with consumer.batch()`: records whose partitions stay assigned until the block ends.
-
-The block is the unit of work. A rebalance that revokes one of its partitions waits for its end,
-which also finishes the records. So a commit in the block succeeds during a rebalance, and the
-application needs no further read to finish its records.
-"""
+"""`async with consumer.batch()`: records whose partitions stay assigned until the block ends."""
 
 from __future__ import annotations
 
@@ -34,8 +29,8 @@ Deliver = Callable[["DeliveredRecords"], "DeliveryToCommit"]
 class Revoking:
     """Set when a rebalance waits for the batch: ``await batch.revoking`` waits until then.
 
-    It stays set: the partitions are revoked when the block ends, or after its time limit. Without a
-    group it is never set.
+    It stays set, because the partitions are revoked when the block ends, or after its time limit.
+    Without a group it is never set.
     """
 
     __slots__ = ("_batch", "_loop")
@@ -49,7 +44,7 @@ class Revoking:
         return self._batch.revoking.is_set()
 
     async def wait(self) -> None:
-        """Wait until a rebalance waits for the batch; may be cancelled."""
+        """Wait until a rebalance waits for the batch. May be cancelled."""
         await self._batch.revoking.wait()
 
     def __await__(self) -> Generator[object, None, None]:
@@ -62,14 +57,13 @@ class Revoking:
 
 
 class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
-    """The records of an ``async with consumer.batch()`` block; empty after its timeout.
+    """The records of an ``async with consumer.batch()`` block, empty after its timeout.
 
     Attributes:
         by_partition: The records by partition, in order.
         records: All records, one partition after the other.
-        revoking: An awaitable that is set when a rebalance waits for this batch.
-            `revoking.is_set()` returns whether one does, `revoking.left_s` is the number of seconds
-            that it still waits.
+        revoking: Set when a rebalance waits for this batch. `revoking.is_set()` returns whether one
+            does, `revoking.left_s` the seconds that it still waits.
     """
 
     __slots__ = ("_batch", "_commit", "_deliver", "by_partition", "records", "revoking")
@@ -107,17 +101,16 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
         return self.records[index]
 
     async def commit(self) -> None:
-        """Commit all records of the batch, and no others.
+        """Commit the records of the batch, and no others.
 
-        While the batch holds its partitions, a rebalance cannot make the commit fail, only delay
-        it. If it is cancelled, the offsets may or may not be committed.
+        A rebalance can only delay the commit while the batch holds its partitions. If the call is
+        cancelled, the offsets may or may not be committed.
 
         Raises:
-            BatchRevokedError: Partitions were revoked before the commit: after `max_hold_ms`, by
-                the group's removal of this member, or by `stop`. The other partitions are
-                committed.
+            BatchRevokedError: Partitions were revoked by `max_hold_ms`, the group's removal of
+                this member, or `stop`. The other partitions are committed.
             IllegalStateError: The block has ended.
-            IllegalOperation: The consumer has no group; or an open transaction commits the batch.
+            IllegalOperation: The consumer has no group, or an open transaction commits the batch.
             KafkaError: The broker rejected the commit, or could not be reached in time.
         """
         batch = self._batch
@@ -147,10 +140,9 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             ) from cause
 
     def delivery(self) -> DeliveryToCommit:
-        """Return the batch's records as a value for `tx.commit_offsets(batch)`.
+        """Return the batch's records for `tx.commit_offsets(batch)`, in the block or after it.
 
-        It may be used after the block too: if the transaction is aborted, the records are returned
-        again.
+        If the transaction is aborted, the records are returned again.
 
         Raises:
             IllegalStateError: The records have already been returned again, or acknowledged.
@@ -162,14 +154,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
 
 
 class BatchScope(Generic[KT, VT]):
-    """The `async with` block of one batch; `consumer.batch()` returns it.
-
-    Args:
-        batch: The block.
-        take: Waits for records, and opens the block when they are returned.
-        commit: Commits offsets.
-        deliver: Prepares a delivery for a transaction.
-    """
+    """The `async with` block of one batch, returned by `consumer.batch()`."""
 
     __slots__ = ("_batch", "_commit", "_deliver", "_is_used", "_take")
 
@@ -187,7 +172,7 @@ class BatchScope(Generic[KT, VT]):
         self._is_used = False
 
     async def __aenter__(self) -> Batch[KT, VT]:
-        """Wait for records, and open the block; a cancelled wait takes no records."""
+        """Wait for records, and open the block. A cancelled wait takes no records."""
         if self._is_used:
             raise IllegalStateError(
                 "a batch() block can be entered only once: call consumer.batch() again"
@@ -206,5 +191,5 @@ class BatchScope(Generic[KT, VT]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """End the block: its records are finished, or after an exception returned again."""
+        """Finish the records, or after an exception return them again."""
         self._batch.close(is_done=exc_type is None)

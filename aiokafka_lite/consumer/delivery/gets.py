@@ -1,7 +1,4 @@
-"""`poll`, `getmany` and `getone`: what they take from the buffer, and in which form.
-
-Every get may be cancelled at any await: what it had prepared is found by the next one.
-"""
+"""`poll`, `getmany` and `getone`. Each may be cancelled at any await without losing records."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ CACHED_BYTES: Final = 800_000
 MOST_CACHED_RECORDS: Final = 2_000
 # Decoded in one go where several tasks take one each.
 FOR_ONE_OF_SEVERAL: Final = 64
-# What a record weighs beside its key and value: the objects that it is made of.
+# The size of a record's objects, without key and value.
 RECORD_BYTES: Final = 300
 
 
 class Lists:
-    """A sink: the records of each partition in a list."""
+    """A sink with a list of records per partition."""
 
     __slots__ = ("by_partition", "count")
 
@@ -42,7 +39,6 @@ class Lists:
         self.count = 0
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
-        """Take up to `limit` decoded records of a chunk."""
         if not chunk.decoded or limit == 0:
             return None
         records = chunk.pop(limit)
@@ -51,21 +47,18 @@ class Lists:
         if (earlier := self.by_partition.get(tp)) is None:
             self.by_partition[tp] = records
         else:
-            earlier += records  # a list of this sink: nothing is copied that is there already
+            earlier += records  # a list of this sink: its records are not copied
         return Taken(
             records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
         )
 
-    def finish(self) -> None:
-        """Leave the lists as they are."""
+    def finish(self) -> None: ...
 
     def clear(self) -> None:
-        """Leave them to the read that has failed: they are dropped with it."""
+        """Leave the lists to the failed read, which drops them."""
 
 
 class Gets:
-    """What `poll`, `getmany`, `getone` and `async for` do."""
-
     def __init__(
         self,
         state: Assignment,
@@ -87,7 +80,7 @@ class Gets:
     async def some(
         self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """Like `many` of all partitions; without a limit, as many as the caches hold."""
+        """Like `many` of all partitions, by default as many records as fit into the caches."""
         lists = Lists()
         limits = Limits((), timeout_s, max_records or self._cached_records, max_of_each)
         await self._buffer.take(lists, limits, self._raise_in_poll)
@@ -99,7 +92,6 @@ class Gets:
             self._fit_to_caches(next(iter(lists.by_partition.values()))[-1])
 
     def _fit_to_caches(self, sample: Record) -> None:
-        """Decode from now on as many records of this size in one go as the caches hold."""
         size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES
         cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
         if cached_records != self._cached_records:
@@ -113,10 +105,10 @@ class Gets:
         max_records: int | None,
         max_of_each: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
-        """Return what is buffered, up to `max_records` in all; {} when the time is up first.
+        """Return buffered records, or {} after the timeout or when the last partition is revoked.
 
-        {} as well when the last of the partitions was taken away meanwhile. No more than
-        `max_of_each` records are of one partition; without a limit, as many as the caches hold.
+        At most `max_of_each` records are of one partition, by default as many as fit into the
+        caches.
         """
         lists = Lists()
         if max_records is None and max_of_each is None:
@@ -126,11 +118,7 @@ class Gets:
         return lists.by_partition
 
     async def one(self, wanted: Wanted) -> Record:
-        """Return the next record, waiting for it.
-
-        Raises:
-            IllegalStateError: The last of the partitions was taken away meanwhile.
-        """
+        """Return the next record. IllegalStateError if the last of the partitions is revoked."""
         ready, reads = self._ready, self._reads
         reader = reads.reader
         if reader is None or reader() is not task_of(self._loop):
@@ -140,13 +128,13 @@ class Gets:
             if ready.has_rest(wanted):  # but the time slice is used up
                 await ready.go_on()
             elif not await self._buffer.take(ready, self._limits_of_one(wanted)):
-                for tp in wanted:  # none of them is assigned any more
+                for tp in wanted:  # they are not assigned any more
                     self._state.partition(tp)
             record = ready.next(wanted)
             if record is not None:
                 self._fit_to_caches(record)
         if reads.has_several_readers and reads.are_several_reading():
-            ready.close()  # what comes next is another task's
+            ready.close()  # the next record may be another task's
         return record
 
     def _limits_of_one(self, wanted: Wanted) -> Limits:

@@ -1,9 +1,7 @@
-"""The records that `async for` and `getone` hand out one by one, from a list decoded in one go.
+"""Returns records one by one to `async for` and `getone`, from a list decoded in one go.
 
-Per message only a cursor over that list moves, and looks at the clock now and then; which of its
-two implementations runs is found out here. How far the application got is worked out from the
-cursor when somebody asks (`settle`), and whatever makes the records worthless, or not to be handed
-out now, closes it.
+Per message only a cursor over that list moves. The application's progress is computed from it on
+demand (`settle`). Anything that makes the records invalid, or withholds them, closes it.
 """
 
 from __future__ import annotations
@@ -31,10 +29,9 @@ STALL_S: Final = 0.01
 
 
 class ReadyRecords:
-    """A sink: what one chunk has decoded, while it is handed out message by message.
+    """A sink with the decoded records of one chunk, which are returned one by one.
 
-    The chunk stays in the buffer, which has it brought back (`close`) before another get takes
-    anything.
+    The chunk stays in the buffer, which calls `close` before another read takes records.
     """
 
     __slots__ = (
@@ -46,13 +43,13 @@ class ReadyRecords:
         "is_full",
     )
 
-    # Nothing counts as taken before the application has been handed it.
+    # A record counts as taken when the application has it.
     count: Final = 0
     is_for_one: Final = True
     decodes: Final = False
 
     def __init__(self, reads: Reads, buffer: Buffer, gate: Gate, observers: Observers) -> None:
-        # The per-message path knows nothing but this.
+        # All that the per-message path needs.
         self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
         self._chunk: Chunk | None = None
         # Whether a chunk is open.
@@ -69,18 +66,15 @@ class ReadyRecords:
 
     # --- What the buffer asks -------------------------------------------------------------
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
-        """Hand out what a chunk has decoded, until the time slice ends."""
         if chunk.decoded:
             self._chunk = chunk
             self.is_full = True
             self.cursor.open(chunk.decoded, decoder.begin_slice())
         return None
 
-    def finish(self) -> None:
-        """Do nothing: the chunk is open."""
+    def finish(self) -> None: ...
 
     def clear(self) -> None:
-        """Forget the chunk."""
         self._chunk = None
         self.is_full = False
         self._settled_count = 0
@@ -88,18 +82,18 @@ class ReadyRecords:
 
     # --- What the gets ask ----------------------------------------------------------------
     def next(self, wanted: Wanted) -> Record | None:
-        """Return the next record, if it is of a wanted partition and the time is not up."""
+        """Return the next record, unless it is of another partition or the time is up."""
         return None if wanted and not self._is_of(wanted) else self.cursor.take()
 
     def has_rest(self, wanted: Wanted) -> bool:
-        """Whether records of a wanted partition are left, though perhaps no time."""
+        """Whether records of a wanted partition are left, even if the time is up."""
         return self.cursor.has_rest and (not wanted or self._is_of(wanted))
 
     def _is_of(self, wanted: Wanted) -> bool:
         return self._chunk is not None and self._chunk.partition.tp in wanted
 
     async def go_on(self) -> None:
-        """Let others run, and go on with what is open in a new time slice."""
+        """Yield to the loop, and continue in a new time slice."""
         self.settle()
         try:
             await self._buffer.let_others_run()
@@ -108,7 +102,7 @@ class ReadyRecords:
 
     # --- How far the application got ------------------------------------------------------
     def settle(self) -> None:
-        """Move position and processed offset to where the application got."""
+        """Move position and processed offset to the application's progress."""
         chunk = self._chunk
         taken_count = self.cursor.taken_count
         if chunk is None or taken_count == self._settled_count:
@@ -116,10 +110,10 @@ class ReadyRecords:
         self._reads.record_count += taken_count - self._settled_count
         self._settled_count = taken_count
         decoded = chunk.decoded
-        # The latest get returned this one; all before it has been processed.
+        # The latest read returned this one. All before it are processed.
         latest = decoded[taken_count - 1]
         is_all = taken_count == len(decoded)
-        if not self._reads.has_several_readers:  # otherwise the task has come back already
+        if not self._reads.has_several_readers:  # otherwise the task has read already
             self._reads.begin_get()
         self._reads.hand_out(
             chunk.partition,
@@ -129,7 +123,7 @@ class ReadyRecords:
         )
 
     def close(self) -> None:
-        """Settle, and give the chunk back to the buffer with what was not handed out."""
+        """Settle, and give the chunk with its remaining records back to the buffer."""
         self.settle()
         chunk, count = self._chunk, self._settled_count
         if chunk is not None:

@@ -1,1 +1,1 @@
-"""What is fetched from which broker, and when: one task and one session for each."""
+"""Fetches records from brokers."""

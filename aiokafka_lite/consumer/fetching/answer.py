@@ -1,14 +1,14 @@
-"""What becomes of one broker's answers to Fetch: each partition is settled once.
+"""Settles a broker's answers to Fetch: each partition once.
 
-A wide answer is settled a slice at a time, and the loop runs in between. What an answer says of a
-partition is records, an error, or nothing new. Errors:
+A wide answer is settled in slices, between which the loop runs. A partition has records, an error,
+or neither. Errors:
 
     leader moved, epoch fenced, topic unknown     refresh metadata, back off, ask again
     other retriable errors                        back off, ask again
-    records before the offset asked for only      back off, ask again, the leader if a follower did
-    offset out of range, says a follower          back off, ask the leader
-    offset out of range, says the leader          reset by policy; without one: raised, sticky
-    everything else, unknown codes included       raised once per backoff, position unchanged
+    only records before the requested offset      back off, ask again, the leader if a follower did
+    offset out of range, by a follower            back off, ask the leader
+    offset out of range, by the leader            reset by policy; without one: raised, sticky
+    all others, unknown codes included            raised once per backoff, position unchanged
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 OUT_OF_RANGE: Final = "out of range"
 OLD_RECORDS: Final = "the response contains only records before the requested offset"
-# They say that metadata is out of date, whatever their class says.
+# Metadata is out of date, whatever the attributes of these classes.
 STALE_METADATA: Final = (
     FencedLeaderEpochError,
     UnknownLeaderEpochError,
@@ -63,7 +63,6 @@ STALE_METADATA: Final = (
 
 
 def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
-    """Return producer id and first offset of the transactions to leave out of a record set."""
     return [
         (aborted.producer_id, aborted.first_offset) for aborted in answer.aborted_transactions or ()
     ]
@@ -71,12 +70,12 @@ def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
 
 # Partitions of one answer that are settled in one go: some 5 us each.
 SETTLED_AT_ONCE: Final = 100
-# Leaders that are taken over in one go: some 20 us each, and each time all listeners are told.
+# Leaders that are applied in one go: some 20 us each, and each time all listeners are called.
 HINTS_AT_ONCE: Final = 500
 
 
 class Answers:
-    """Settles the answers of one source, and buffers what they brought."""
+    """Settles the answers of one source, and buffers their records."""
 
     def __init__(
         self, sources: Sources, source: Source, counts: NodeCounts, session: FetchSession
@@ -91,16 +90,15 @@ class Answers:
         self._check_crcs = config.check_crcs
         self._max_batch_bytes = config.max_batch_bytes
         self._is_read_committed = config.is_read_committed
-        # Whether the answer at hand shows that the metadata is out of date.
+        # Whether the answer shows that the metadata is out of date.
         self._is_metadata_stale = False
-        # What is left of an answer that is being settled.
+        # The rest of an answer that is being settled.
         self._slices: Iterator[None] | None = None
-        # What bytes were claimed for last.
+        # The cursor for which bytes were claimed last.
         self._claimed_last: Cursor | None = None
 
     @property
     def is_settling(self) -> bool:
-        """Whether an answer is not settled yet."""
         return self._slices is not None
 
     def begin(
@@ -110,13 +108,9 @@ class Answers:
         reservation: Reservation,
         now: float,
     ) -> bool:
-        """Settle an answer, or its first slice; whether all of it is settled.
+        """Settle an answer, or its first slice. Return whether all of it is settled.
 
-        Args:
-            response: The answer, of which all but the topics may have been decoded.
-            topics: What it says of topics, perhaps decoded meanwhile, some partitions at a time.
-            reservation: What was reserved for it.
-            now: Loop time at which it came.
+        `topics` may be decoded meanwhile, some partitions at a time.
 
         Raises:
             KafkaProtocolError: The answer is malformed.
@@ -125,11 +119,7 @@ class Answers:
         return self.go_on()
 
     def go_on(self) -> bool:
-        """Settle the next slice; whether all of the answer is settled then.
-
-        Raises:
-            KafkaProtocolError: The answer is malformed; the rest of it is given up.
-        """
+        """Settle the next slice. A malformed answer raises, and its rest is dropped."""
         slices, self._slices = self._slices, None
         for _ in slices or ():
             self._slices = slices
@@ -137,7 +127,6 @@ class Answers:
         return True
 
     def give_up(self) -> None:
-        """Leave the rest of an answer as it is."""
         self._slices = None
 
     def _settle(
@@ -147,12 +136,9 @@ class Answers:
         reservation: Reservation,
         now: float,
     ) -> Iterator[None]:
-        """Settle each partition of an answer once, and buffer what it brought.
-
-        Yields when a slice is done and there is more.
-        """
+        """Settle each partition once, and yield when a slice is done and there is more."""
         fetched = FetchedResponse(self._source, reservation)
-        # In flight until all of the answer is settled: what is void by then is dropped.
+        # In flight until all of the answer is settled: void chunks are dropped then.
         brought: dict[Cursor, tuple[Loan, Chunk]] = {}
         size_bytes = 0
         left_in_slice = SETTLED_AT_ONCE
@@ -167,7 +153,7 @@ class Answers:
                 left_in_slice -= 1
                 loan = self._session.loan(topic.topic, topic.topic_id, answer.partition_index)
                 if loan is None or loan.cursor in brought:
-                    continue  # moved or taken away meanwhile; or the broker named it twice
+                    continue  # moved or revoked since, or named twice by the broker
                 chunk = self._settle_partition(loan, answer, fetched, now)
                 if chunk is not None:
                     brought[loan.cursor] = (loan, chunk)
@@ -211,7 +197,7 @@ class Answers:
         reservation: Reservation,
         size_bytes: int,
     ) -> None:
-        """Buffer what an answer brought if it fits into the budget; else claim bytes for it."""
+        """Buffer the records if they fit into the budget, otherwise claim bytes for them."""
         if self._sources.budget.can_keep(reservation, size_bytes):
             reservation.keep(size_bytes)
             self._counts.records_came(size_bytes)
@@ -223,10 +209,10 @@ class Answers:
         self._source.claim_bytes(self._choose_claimed(cursors), size_bytes)
 
     def _choose_claimed(self, partitions: Sequence[Cursor]) -> Cursor:
-        """Choose what is asked for alone when there is no room for an answer.
+        """Choose the partition to ask for alone when there is no room for an answer.
 
-        What gets wait for comes first, in turns: else what is brought for others would be dropped
-        for their sake, again and again.
+        Awaited partitions are first, in turns. Otherwise the records of others would be dropped for
+        them again and again.
         """
         awaited = [
             cursor
@@ -243,13 +229,13 @@ class Answers:
         return self._claimed_last
 
     def _back_off(self, cursor: Cursor, reason: str, now: float) -> None:
-        """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
+        """Back off, twice as long with each failure, up to 1 s."""
         doublings = min(cursor.failure_count, 10)
         delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LONGEST_BACKOFF_S)
         cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), reason)
 
     def _fail(self, cursor: Cursor, reason: str, now: float) -> None:
-        """Back off, and say why."""
+        """Back off, and log the first failure."""
         if cursor.failure_count == 0:  # one line per change of state
             log.warning(
                 "fetching %s/%s from offset %s failed and is retried: %s",
@@ -263,7 +249,6 @@ class Answers:
     def _settle_partition(
         self, loan: Loan, answer: PartitionData, response: FetchedResponse, now: float
     ) -> Chunk | None:
-        """Settle what an answer says of a partition; return the chunk that it brings, if any."""
         cursor = loan.cursor
         if answer.error_code:
             self._settle_error(cursor, for_code(answer.error_code), answer.error_code, now)
@@ -302,7 +287,7 @@ class Answers:
     ) -> None:
         self._fail(cursor, error_class.__name__, now)
         if error_class is OffsetOutOfRangeError:
-            # A follower may lag, or have deleted more: only the leader can say it for certain.
+            # A follower may lag, or have deleted more: only the leader knows.
             if cursor.preferred_replica is None:
                 self._settle_out_of_range(cursor)
             return
@@ -322,7 +307,7 @@ class Answers:
     def _settle_out_of_range(self, cursor: Cursor) -> None:
         offset = cursor.fetched
         if offset != cursor.position:
-            return  # records ahead of it are still to be handed out: asked again after them
+            return  # records ahead of it are still buffered: asked again after them
         timestamp = self._sources.config.reset_timestamp
         if timestamp is not None:
             log.warning(
@@ -344,7 +329,7 @@ class Answers:
         leaders: dict[Cursor, tuple[int, int]],
         now: float,
     ) -> None:
-        """Go to the follower that an answer names, or from one that failed; note its leader."""
+        """Read from the follower that an answer names, leave a failed one, or note the leader."""
         node_id = answer.preferred_read_replica
         if not answer.error_code and node_id >= 0:
             if node_id != self._source.node_id and not self._sources.prefer(cursor, node_id, now):
@@ -360,7 +345,7 @@ class Answers:
     def _follow_hints(
         self, leaders: Mapping[Cursor, tuple[int, int]], response: FetchResponse
     ) -> None:
-        """Go to the leaders that an answer names, without waiting for metadata (KIP-951)."""
+        """Read from the leaders that an answer names, without waiting for metadata (KIP-951)."""
         endpoints = [
             Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
             for endpoint in response.node_endpoints

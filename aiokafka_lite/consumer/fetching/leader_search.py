@@ -1,13 +1,10 @@
-"""Looking for new leaders while a broker that partitions are read from is gone.
+"""Looks for new leaders while a broker that partitions are read from is down.
 
-When a leader dies nobody tells: the controller gives up on it after broker.session.timeout.ms
-(9 s), and who leads then is found by asking for metadata again and again. What lies between two
-such questions is added to the time in which nothing can be read. So it is short, for as long as an
-election can be expected to take; afterwards the usual backoffs have to do.
+The controller detects a dead leader after broker.session.timeout.ms (9 s), and only repeated
+metadata requests find the new one. So their interval is short for the duration of an election.
 
-A broker that hangs, or whose machine is gone, closes no connection. Its answer to a fetch is
-overdue long before the connection counts as dead: the others are asked meanwhile whether it still
-leads.
+A broker that hangs closes no connection. Long before the connection is given up, its overdue fetch
+makes this search ask other brokers for the leader.
 """
 
 from __future__ import annotations
@@ -19,28 +16,28 @@ from typing import Final, Protocol
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.connection import LATE_S
 
-# broker.session.timeout.ms by default, and what the election may take on top.
+# broker.session.timeout.ms by default, and the election on top.
 SEARCH_S: Final = 12.0
 SEARCH_INTERVAL_S: Final = 0.15
 WATCH_INTERVAL_S: Final = 1.0
 
 
 class WatchedNode(Protocol):
-    """What is asked of the fetch task of one broker."""
+    """The fetch task of one broker."""
 
     @property
     def node_id(self) -> int: ...
 
     @property
     def failing_since(self) -> float | None:
-        """Loop time since which nothing succeeds; None if nothing is wrong, or wanted."""
+        """Loop time since which every request fails. None: they succeed, or are not needed."""
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the broker should have answered a while ago, as far as the long poll goes."""
+        """Whether the broker should have answered a while ago, given the long poll."""
 
 
 class LeaderSearch:
-    """One timer of one consumer: looks at its fetch tasks, and has metadata refreshed."""
+    """One timer per consumer that watches its fetch tasks."""
 
     def __init__(self, cluster: Cluster, watched: Callable[[], Iterable[WatchedNode]]) -> None:
         self._cluster = cluster
@@ -51,17 +48,15 @@ class LeaderSearch:
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin to watch."""
         self._look_in(WATCH_INTERVAL_S)
 
     def close(self) -> None:
-        """Watch no more; idempotent."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def note_leaderless(self, *, is_so: bool) -> None:
-        """Note whether metadata names no leader for a partition that is to be read."""
+        """Note whether metadata lacks a leader of a partition to read."""
         if not is_so:
             self._leaderless_since = None
         elif self._leaderless_since is None:
@@ -85,7 +80,7 @@ class LeaderSearch:
     def _look(self) -> None:
         now = self._loop.time()
         if self._timer is not None and now > self._timer.when() + LATE_S:
-            # The loop was blocked: answers may have come that nobody has read.
+            # The loop was blocked: answers may be in the socket.
             self._timer = None
             self._look_in(SEARCH_INTERVAL_S)
             return

@@ -1,9 +1,9 @@
-"""Which partition's next batch does not fit into an answer that a connection accepts.
+"""Finds the partition whose next batch does not fit into an answer that a connection accepts.
 
-A broker sends the first batch of the first partition that has any, however large it is (KIP-74).
-An answer beyond the limit is not read, so it cannot say which partition that is: they are asked one
-by one, until an answer is too large again. That is tried twice, because a stream that is out of
-step announces wrong sizes too. Then the partition has an error, and the others go on.
+A broker sends the first batch of an answer however large it is (KIP-74). An oversized answer is not
+read, and does not identify the partition. So partitions are asked for one by one until an answer is
+too large again, twice, because a broken stream announces wrong sizes, too. Then the partition has
+an error, and the others continue.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from aiokafka_lite.errors import RecordTooLargeError
 
 
 class OversizeSearch:
-    """The search of one fetch task; nothing is searched for until `begin`."""
+    """The search of one fetch task, idle until `begin`."""
 
     def __init__(self) -> None:
-        # Asked for one by one; the first is asked now.
+        # Asked for one by one, now for the first.
         self._suspects: deque[Cursor] = deque()
-        # What was asked for alone when an answer was too large, and at which offset.
+        # Asked for alone when an answer was too large, with its offset.
         self._suspicion: tuple[Cursor, int] | None = None
 
     @property
@@ -29,25 +29,24 @@ class OversizeSearch:
         return bool(self._suspects)
 
     def allows(self, cursor: Cursor) -> bool:
-        """Whether a partition may be asked for now."""
         return not self._suspects or self._suspects[0] is cursor
 
     def begin(self, partitions: Iterable[Cursor]) -> None:
-        """Ask for these one by one; the one found before comes first, as it may be again."""
+        """Ask for these one by one, first for the one found before."""
         known = None if self._suspicion is None else self._suspicion[0]
         self._suspects = deque(sorted(partitions, key=lambda cursor: cursor is not known))
 
     def pass_idle(self, can_be_asked: Callable[[Cursor], bool]) -> None:
-        """Pass suspects that cannot be asked for at present."""
+        """Pass suspects that cannot be asked for."""
         while self._suspects and not can_be_asked(self._suspects[0]):
             self._suspects.popleft()
 
     def answered(self) -> None:
-        """Note that the answer for the first suspect was no larger than others."""
+        """Clear the first suspect: its answer had a normal size."""
         self._suspects.popleft()
 
     def is_found(self, cursor: Cursor) -> bool:
-        """Note that the answer for a partition alone is too large; whether it was before."""
+        """Note that a partition's own answer is too large. Return whether it was before."""
         suspicion = cursor, cursor.fetched
         is_found = self._suspicion == suspicion
         self._suspicion = suspicion
@@ -57,7 +56,6 @@ class OversizeSearch:
 
 
 def too_large(cursor: Cursor, size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
-    """Return the error of a partition whose next batch is in an answer of that size."""
     topic, number = cursor.tp
     return RecordTooLargeError(
         f"the response with the batch at offset {cursor.fetched} of {topic}/{number} has "

@@ -1,20 +1,16 @@
-"""The quick lane: asks at once for what becomes fetchable beside a long poll.
+"""The quick lane: fetches at once, next to a long poll.
 
-A broker serves one request of a connection after the other. While it holds a long poll back, a
-partition that has just become fetchable (a seek, an assignment, a resume, another leader) could be
-asked for only after that, half a second later. So it is asked for on a second connection, which is
-opened when it is needed first, by requests that wait for nothing and belong to no fetch session.
+A broker serves one request of a connection after the other. During a long poll, a partition that
+becomes fetchable (by a seek, assignment, resume or new leader) would wait for up to half a second.
+So it is fetched on a second connection, by requests without wait and session.
 
-    fetchable -> lent to the quick lane -> answer -> buffered, or nothing new
+    fetchable -> lent to the quick lane -> answer -> buffered, or without news
                             ^                                   |
                             +--- after 5, 10, 20 ... ms --------+
 
-What has nothing new joins the long poll that follows. Until then it is asked for again, after a
-pause that doubles: so a record that comes meanwhile is found after at most as long again as it took
-to come. What has brought records goes on here: its next request need not wait for that of others.
-
-The long poll comes first where both could ask: with its next request it takes all that is ready.
-A partition is never asked for by both, as a cursor has one loan.
+Pauses double, so a new record is found after at most twice its own delay. A partition without news
+joins the next long poll, which takes all that are ready. A partition with records continues here. A
+cursor has one loan, so never both ask.
 """
 
 from __future__ import annotations
@@ -38,19 +34,19 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetching.source import Source
     from aiokafka_lite.consumer.fetching.sources import Sources
 
-# How long nothing is asked after an answer that had nothing new; doubled each time.
+# The first pause after an answer without news, doubled each time.
 FIRST_PAUSE_S: Final = 0.005
 # Partitions of one request: its answer is settled in one go.
 MOST_AT_ONCE: Final = 50
-# After so long an answer is given up: the long poll asks instead.
+# After this time an answer is given up: the long poll asks instead.
 OVERDUE_S: Final = 1.0
 
 
 class QuickLane:
-    """The requests of one source that wait for nothing; at most one is in flight.
+    """The requests of one source without wait, at most one in flight.
 
     Attributes:
-        look_at: Loop time at which to ask again for what had nothing new; None: nothing had.
+        look_at: Loop time of the next request for partitions without news, if there are any.
     """
 
     def __init__(self, sources: Sources, source: Source, counts: NodeCounts) -> None:
@@ -59,7 +55,7 @@ class QuickLane:
         self._source = source
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        # Who is asked for; the broker keeps no session of it.
+        # The lent cursors. The broker keeps no session of them.
         self._session = FetchSession()
         self._answers = Answers(sources, source, counts, self._session)
         self._exchange: Exchange[FetchResponse] | None = None
@@ -68,19 +64,15 @@ class QuickLane:
         # Opens the connection.
         self._connecting: asyncio.Task[None] | None = None
         self._task_name = f"open a second connection to node {source.node_id}"
-        # What had nothing new from an offset on, since the long poll was sent.
+        # Cursors without news from an offset on, since the long poll was sent.
         self._nothing_at: dict[Cursor, int] = {}
         self._pause_s = FIRST_PAUSE_S
 
     def end(self, cursor: Cursor) -> None:
-        """Note that a cursor is lent no more; what is still said of it is void."""
         self._session.end(cursor.tp)
 
     def begin_anew(self) -> None:
-        """Forget what had nothing new: the long poll is about to ask for all that is ready.
-
-        That may be what an overdue answer is about, too.
-        """
+        """Reset before a long poll, which also replaces an overdue request."""
         self.look_at = None
         self._nothing_at.clear()
         self._pause_s = FIRST_PAUSE_S
@@ -88,7 +80,6 @@ class QuickLane:
             self.give_up()
 
     def give_up(self) -> None:
-        """Forget the request in flight: its answer is dropped, and the next request asks again."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abandon()
@@ -96,7 +87,7 @@ class QuickLane:
 
     # --- Asking ---------------------------------------------------------------------------
     def ask(self, ready: Iterable[Cursor]) -> list[Cursor]:
-        """Ask for what is new among cursors that are ready; return what was lent for that."""
+        """Ask for new cursors among the ready ones. Return those lent."""
         if self._exchange is not None:
             return []
         now = self._loop.time()
@@ -147,7 +138,6 @@ class QuickLane:
         return asked
 
     def _connect_soon(self, now: float) -> None:
-        """Open the connection; or ask again when the broker may be connected to, or asked."""
         delay_s = self._sources.cluster.pool.connection_delay(self._source.node_id, Lane.QUICK)
         if delay_s > 0:
             self.look_at = now + delay_s
@@ -164,13 +154,12 @@ class QuickLane:
         self._source.wake()
 
     def _pause(self) -> None:
-        """Ask again for what had nothing new, or could not be asked for, but not at once."""
         self.look_at = self._loop.time() + self._pause_s
         self._pause_s *= 2.0
 
     # --- Answers --------------------------------------------------------------------------
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
-        """Settle the answer; what goes wrong is left to the long poll, which asks the same."""
+        """Settle the answer. Errors are left to the long poll, which asks the same."""
         asked = tuple(self._session.loans)
         self._counts.answered_at_once()
         try:
@@ -197,14 +186,13 @@ class QuickLane:
         self._source.wake()
 
     def _nothing_new(self) -> None:
-        """Note that what is lent has nothing new, and ask for it again after a pause."""
+        """Note that the lent cursors have no news, and look again after a pause."""
         for loan in self._session.loans:
             self._nothing_at[loan.cursor] = loan.offset
         self._pause()
         self._end_request()
 
     def _end_request(self) -> None:
-        """Let everything come back that is still lent, and give back what was reserved."""
         for loan in tuple(self._session.loans):
             loan.cursor.come_back()
         reservation, self._reservation = self._reservation, None

@@ -1,19 +1,18 @@
-"""Which replica a partition is read from: its leader, or a follower nearby (KIP-392); no I/O.
+"""Chooses the replica of a partition: its leader, or a follower nearby (KIP-392). No I/O.
 
-A leader that is told our rack may answer with no records, but with the follower to read from. The
-choice holds for metadata_max_age_ms; it ends before that when
+A leader that receives our rack may answer with the follower to read from. The choice holds for
+metadata_max_age_ms, and ends earlier if
 
     leader or leader epoch change           the new leader is asked
     the follower left the cluster           \
-    it cannot be reached, or hangs up        > the leader is asked
+    it cannot be reached, or disconnects     > the leader is asked
     it answers with an error of any kind    /
 
-A leader learns late that a follower has died, and would send us back to it meanwhile. So after a
-failure leaders are not told our rack for a while, and serve us themselves.
+A leader learns late of a follower's failure, and would name it again. So after a failure leaders do
+not receive our rack for a while.
 
 References: Java's SubscriptionState.preferredReadReplica, AbstractFetch.selectReadReplica and
-FetchCollector.handleInitializeErrors. There an unreachable follower is tried again and again
-until its leader knows.
+FetchCollector.handleInitializeErrors. Java retries an unreachable follower until its leader knows.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from aiokafka_lite.client.view import PartitionView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, PreferredReplica
 from aiokafka_lite.consumer.config import ConsumerConfig
 
-# About what Kafka takes to notice that a broker has died (broker.session.timeout.ms: 9 s).
+# About the time in which Kafka detects a dead broker (broker.session.timeout.ms: 9 s).
 LEADERS_ONLY_S: Final = 10.0
 
 
 class ReplicaChoice:
-    """The only writer of `Cursor.preferred_replica`. Times are loop times.
+    """The only writer of `Cursor.preferred_replica`.
 
     Attributes:
-        lease_ends_at: When the first choice expires; `end_leases` is to be called then.
+        lease_ends_at: When to call `end_leases`.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -45,11 +44,11 @@ class ReplicaChoice:
         self._leaders_only_until = 0.0
 
     def rack_id(self, now: float) -> str:
-        """Return the rack to name in a request; empty while leaders are to serve us themselves."""
+        """Return the rack for a request, "" while leaders are to serve us themselves."""
         return self._rack_id if now >= self._leaders_only_until else ""
 
     def source(self, cursor: Cursor, leader: PartitionView, view: ClusterView) -> int:
-        """Return the id of the node to read a partition from; a choice that is void is dropped."""
+        """Return the id of the node to read a partition from, and drop a void choice."""
         chosen = cursor.preferred_replica
         if chosen is None:
             return leader.leader
@@ -62,7 +61,7 @@ class ReplicaChoice:
         return leader.leader
 
     def prefer(self, cursor: Cursor, node_id: int, view: ClusterView, now: float) -> bool:
-        """Choose the follower that the leader named; False when metadata does not know it."""
+        """Choose the follower that the leader named. False if metadata lacks it."""
         leader = view.leader(cursor.tp)
         if leader is None or not is_replica(node_id, leader, view):
             self._leaders_only_until = now + LEADERS_ONLY_S
@@ -75,12 +74,12 @@ class ReplicaChoice:
         return True
 
     def give_back(self, cursor: Cursor, now: float) -> None:
-        """Return a partition to its leader, because the follower failed."""
+        """Read from the leader again, because the follower failed."""
         cursor.preferred_replica = None
         self._leaders_only_until = now + LEADERS_ONLY_S
 
     def end_leases(self, partitions: Iterable[Cursor], now: float) -> list[Cursor]:
-        """Drop the choices that have expired, and return the partitions they were for."""
+        """Drop expired choices. Return their partitions."""
         ended = []
         self.lease_ends_at = math.inf
         for cursor in partitions:
@@ -94,5 +93,4 @@ class ReplicaChoice:
 
 
 def is_replica(node_id: int, cursor: PartitionView, view: ClusterView) -> bool:
-    """Say whether a node that is up has a replica of a partition, as far as metadata knows."""
     return node_id in view.nodes and node_id in cursor.replicas

@@ -1,10 +1,9 @@
 """Incremental fetch sessions (KIP-227), the client's side, without any I/O.
 
-A broker remembers the partitions of a session, so that a request names only what has changed
-since the last one, and an answer only what has news. Cost follows what changes, not what is
-assigned.
+A broker remembers a session's partitions. So a request names only changed ones, and an answer only
+those with news.
 
-States, and what the next request carries (session id, epoch):
+States, and the (session id, epoch) of the next request:
 
     none                          (0, 0)     full: opens a session
     open(id, n)                   (id, n)    incremental, n counts up from 1
@@ -34,7 +33,7 @@ NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**31 - 1
-# The last version of Fetch that names topics; later ones give ids (KIP-516).
+# The last version of Fetch that names topics. Later ones give ids (KIP-516).
 LAST_VERSION_WITH_NAMES: Final = 12
 
 
@@ -50,7 +49,7 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """What one broker is asked for: the cursors lent to it, and how to say so briefly."""
+    """The cursors lent to one broker, and their state in its session."""
 
     __slots__ = (
         "_changed",
@@ -77,35 +76,32 @@ class FetchSession:
 
     @property
     def loans(self) -> Collection[Loan]:
-        """What is asked for."""
         return self._loans.values()
 
     @property
     def id(self) -> int:
-        """What the broker calls the session; 0 without one."""
         return self._id
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next request; 0: a full one."""
+        """The epoch of the next request, 0 for a full one."""
         return self._epoch
 
     @property
     def is_open(self) -> bool:
-        """Whether the next request is incremental."""
         return self._epoch != FULL_EPOCH
 
     def loan(self, topic: str, topic_id: bytes, partition_index: int) -> Loan | None:
-        """Return what was lent of a partition that an answer names by topic or by topic id."""
+        """Return the loan of a partition that an answer names by topic or by topic id."""
         name = topic or self._topic_names.get(topic_id, "")
         return self._loans.get((name, partition_index))
 
     def lend(self, loan: Loan) -> None:
-        """Ask for what a loan says from the next request on; it goes to the end."""
+        """Ask for a loan from the next request on, after all others."""
         tp, topic_id = loan.cursor.tp, loan.topic_id
         self.end(tp)
         if self._forgotten.pop(tp, topic_id) != topic_id:
-            # The topic was made anew: the session's entry is another partition.
+            # The topic was recreated: the session's entry is another partition.
             self.replace()
         self._loans[tp] = loan
         self._changed[tp] = None
@@ -114,14 +110,13 @@ class FetchSession:
         self._topic_names[topic_id] = tp.topic
 
     def renew(self, loan: Loan) -> None:
-        """Ask for what a loan says from the next request on; another loan of its cursor ends."""
+        """Replace the loan of a cursor from the next request on."""
         tp = loan.cursor.tp
         del self._loans[tp]
         self._loans[tp] = loan
         self._changed[tp] = None
 
     def end(self, tp: TopicPartition) -> None:
-        """Ask for nothing of a partition from the next request on."""
         loan = self._loans.pop(tp, None)
         if loan is None:
             return
@@ -131,10 +126,7 @@ class FetchSession:
         self._forgotten[tp] = loan.topic_id
 
     def request(self) -> SessionRequest:
-        """Build the part of a request that is sent now.
-
-        What changes from now on is for the next one. If this one fails, all is named again.
-        """
+        """Build the part of a request that is sent now. If it fails, the next one is full."""
         is_open = self.is_open
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
         named = self._changed if is_open else self._loans
@@ -156,7 +148,7 @@ class FetchSession:
         )
 
     def succeeded(self, session_id: int) -> None:
-        """Note an answer without a top-level error; all that was sent is known to the broker."""
+        """Note an answer without a top-level error: the broker knows the sent changes."""
         self._id = session_id
         if session_id == NO_SESSION:
             self._epoch = FULL_EPOCH
@@ -173,7 +165,7 @@ class FetchSession:
         self._epoch = FULL_EPOCH
 
     def closing(self) -> FetchRequest | None:
-        """Forget the session, and return what has the broker forget it; None: there is none."""
+        """Forget the session. Return the request that closes it, if there is one."""
         session_id = self._id
         self.forget()
         if session_id == NO_SESSION:

@@ -1,18 +1,17 @@
-"""Over how many fetch sessions the partitions of one broker are shared out: as many as cost least.
+"""Computes over how many fetch sessions the partitions of one broker are spread.
 
-For each answer with records a broker walks all partitions of the session, some 3 us each. So with
-thousands of partitions smaller sessions save it work. But each session is answered, and asks again,
-every `fetch_max_wait_ms` while nothing comes. With P partitions, s sessions, r answers with records
-a second, and a long poll of w seconds that is
+For each answer with records a broker walks all partitions of the session, some 3 us each. Smaller
+sessions reduce that, but each idle session is answered every `fetch_max_wait_ms`. With P
+partitions, s sessions, r answers with records a second, and a long poll of w seconds, both sides'
+processors take
 
     for the walks           r * P / s * WALK_S          a second
     for the idle sessions   s / w * IDLE_ANSWER_S       a second
 
-of both sides' processors, and least where s = sqrt(r * P * w * WALK_S / IDLE_ANSWER_S).
+which is least for s = sqrt(r * P * w * WALK_S / IDLE_ANSWER_S).
 
-What comes is not known before it has come, and moving partitions costs as well. So a broker begins
-with few sessions, has more as soon as half as many again are worth it, and fewer only once half of
-them have been enough for a while.
+Moving partitions costs as well. So a broker begins with few sessions, gets more as soon as half as
+many again are worth it, and fewer once half of them have been enough for a while.
 """
 
 from __future__ import annotations
@@ -20,33 +19,25 @@ from __future__ import annotations
 import math
 from typing import Final
 
-# What a broker takes for one partition of a session, for each answer with records of it.
+# A broker's time for one partition of a session, per answer with records of the session.
 WALK_S: Final = 3e-6
-# What both sides take for the answer and the next request of a session that has nothing new.
+# Both sides' time for the answer and the next request of an idle session.
 IDLE_ANSWER_S: Final = 110e-6
-# Of one session: more only if all have as many. Smaller ones save nothing.
+# Of one session: more only if all have as many. Smaller ones are not worth it.
 MOST_PARTITIONS: Final = 1_000
 FEWEST_PARTITIONS: Final = 100
-# Partitions of a topic come one after the other, and often have records together.
+# Partitions of a topic are neighbours, and often have records together.
 TOGETHER: Final = 50
 # How far back the rate remembers: one record in a while is not often.
 MEMORY_S: Final = 5.0
-# So many times as many sessions are taken at once.
+# The number of sessions grows at least by this factor.
 GROWTH: Final = 1.5
 # Fewer are taken when half as many have been enough for so long.
 CALM_S: Final = 30.0
 
 
 class Sharing:
-    """Decides for one broker how many sessions read its partitions.
-
-    Args:
-        most: How many there may be.
-        max_wait_s: How long a broker holds back the answer of a session that has nothing new.
-
-    Attributes:
-        count: How many sessions there are to be, unless so many partitions need more.
-    """
+    """Decides how many sessions read the partitions of one broker."""
 
     __slots__ = ("_answers", "_calm_since", "_looked_at", "_max_wait_s", "_most", "_rate", "count")
 
@@ -57,7 +48,7 @@ class Sharing:
         # Answers with records until the latest look, and its loop time.
         self._answers = 0
         self._looked_at: float | None = None
-        # Such answers a second, by what was seen lately.
+        # Such answers a second, lately.
         self._rate = 0.0
         # Loop time since when half as many would have been enough.
         self._calm_since: float | None = None
@@ -69,11 +60,7 @@ class Sharing:
         return max(FEWEST_PARTITIONS, share)
 
     def look(self, now: float, answers: int, partitions: int) -> bool:
-        """Decide anew, by how many answers with records there have been, in all.
-
-        Returns:
-            Whether there are to be more sessions than before, or fewer.
-        """
+        """Decide again by the total of answers with records. Return whether `count` has changed."""
         before, looked_at = self.count, self._looked_at
         came, self._answers, self._looked_at = answers - self._answers, answers, now
         if looked_at is None or now <= looked_at:

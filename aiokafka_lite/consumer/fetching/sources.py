@@ -1,13 +1,8 @@
-"""Which cursors are read from which broker, and by which of its sources.
+"""Assigns cursors to brokers, and to the sources of each broker.
 
-Assignment and metadata say from which; replicas.py chooses between the leader and a follower
-nearby.
-
-A broker of which many partitions are read has several sources, each with a session and a connection
-of its own. How many, and how many partitions each may have, is said by sharing.py: it depends on
-how often records come, and is looked at each second. A cursor stays with its source as long as it
-can. New ones fill the first source that has room, so what has shrunk comes together again as
-partitions come and go.
+A broker with many partitions has several sources, each with a session and a connection. sharing.py
+computes their number each second. A cursor stays with its source if possible. New ones fill the
+first source with room, so that sources empty over time.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 
-# Each source of a broker has one; more would cost the broker more connections and sessions.
+# One per source of a broker. More would cost the broker more connections and sessions.
 FETCH_LANES: Final = (
     Lane.FETCH,
     *(Lane(f"fetch {number}", waits_for_throttled=True) for number in range(2, 33)),
@@ -50,7 +45,6 @@ LOOK_S: Final = 1.0
 
 
 def task_name(node_id: int, lane: Lane = Lane.FETCH) -> str:
-    """Return what the task is called that fetches from a node on a lane."""
     return f"{lane.name} from node {node_id}"
 
 
@@ -59,8 +53,6 @@ def _partition_count(sources: list[Source]) -> int:
 
 
 class Sources:
-    """Shares the assigned partitions out to the sources of the nodes that they are read from."""
-
     def __init__(
         self,
         config: ConsumerConfig,
@@ -88,25 +80,25 @@ class Sources:
         self._state = state
         self._observers = observers
         self._scope = scope
-        # By node id; they outlive the node's tasks.
+        # By node id. They outlive the node's tasks.
         self.counts: dict[int, NodeCounts] = {}
         # By node id, those with the lanes in use.
         self._sources: dict[int, list[Source]] = {}
         self._sharing: dict[int, Sharing] = {}
-        # Looks at how the partitions are shared out; None: no broker has so many.
+        # Looks at the spread of partitions, if a broker has many.
         self._look: asyncio.TimerHandle | None = None
         self.search = LeaderSearch(cluster, self._all)
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin to follow assignment and leaders; the tasks start when there is work."""
+        """Begin to follow assignment and leaders. Tasks start when there is work."""
         self._observers.on_assignment_change(self._place_all)
         self.cluster.add_listener(self._view_changed, on_moves=self._leaders_moved)
         self.search.start()
         self._place_all()
 
     def close(self) -> None:
-        """Stop reacting, and close sessions where that takes no wait; the scope ends the tasks."""
+        """Stop reacting, and close sessions without waiting. The scope ends the tasks."""
         self._is_closed = True
         if self._look is not None:
             self._look.cancel()
@@ -121,7 +113,6 @@ class Sources:
         self._place_all()
 
     def _leaders_moved(self, view: ClusterView, moved: Collection[TopicPartition]) -> None:
-        """Read the partitions that have another leader from there."""
         if self._is_closed or self._scope.failure is not None:
             return
         for tp in moved:
@@ -130,7 +121,6 @@ class Sources:
         self._look_soon()
 
     def _place_all(self) -> None:
-        """Put every assigned partition under its node's task, and take the others away."""
         if self._is_closed or self._scope.failure is not None:
             return
         view = self.cluster.view
@@ -138,7 +128,7 @@ class Sources:
         for tp, cursor in self._state.assignment.items():
             if not self._place(cursor, view):
                 # A topic that metadata does not cover yet is being asked for already, and one
-                # that is gone need not be found in a hurry.
+                # that is deleted need not be found in a hurry.
                 topic = view.topics.get(tp.topic)
                 is_unavailable = is_unavailable or topic is not None
                 is_leaderless = is_leaderless or (topic is not None and topic.error is None)
@@ -148,7 +138,7 @@ class Sources:
         self._look_soon()
 
     def _place(self, cursor: Cursor, view: ClusterView) -> bool:
-        """Read a cursor from the node that is to be asked; False without a leader."""
+        """Read a cursor from its node. False without a leader."""
         leader = view.leader(cursor.tp)
         if leader is None:
             cursor.read_from(None)
@@ -162,7 +152,6 @@ class Sources:
         return True
 
     def _source_with_room(self, node_id: int) -> Source:
-        """Return what reads another partition of a node."""
         of_node = self._sources.get(node_id, [])
         share = self._sharing_of(node_id).share(_partition_count(of_node) + 1)
         for source in of_node:
@@ -196,7 +185,6 @@ class Sources:
         return sharing
 
     def _look_soon(self) -> None:
-        """Look at how partitions are shared out, as long as a broker has many."""
         if self._look is None and any(
             _partition_count(of_node) > FEWEST_PARTITIONS for of_node in self._sources.values()
         ):
@@ -214,7 +202,6 @@ class Sources:
         self._look_soon()
 
     def _share_out(self, node_id: int) -> None:
-        """Have the partitions of a broker read by as many sources as there are to be."""
         of_node, sharing = self._sources[node_id], self._sharing[node_id]
         share = sharing.share(_partition_count(of_node))
         kept = dict.fromkeys(of_node[: sharing.count], 0)
@@ -232,7 +219,7 @@ class Sources:
             cursor.read_from(source, cursor.current_epoch, cursor.topic_id)
 
     def _rooms(self, node_id: int, kept: Mapping[Source, int], share: int) -> Iterator[Source]:
-        """Yield a source for each partition that it has room for, and then open others."""
+        """Yield a source for each partition that it has room for, then newly opened ones."""
         for source, count in kept.items():
             yield from repeat(source, share - count)
         while self._may_have_another(self._sources[node_id]):
@@ -240,59 +227,56 @@ class Sources:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is to be fetched any more."""
         return self._is_closed
 
     def spawn(self, work: Coroutine[object, None, None], *, name: str) -> asyncio.Task[None]:
-        """Begin a task that ends with the consumer, at the latest."""
         return self._scope.spawn(work, name=name)
 
     def source_ended(self, source: Source) -> None:
-        """Forget a source whose task ended, because nothing is left for it."""
+        """Forget a source without partitions, whose task ended."""
         self._sources[source.node_id].remove(source)
         self.budget.source_count -= 1
         self._note_recovery(source.node_id)
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
-        """Note that a node's fetches fail and are tried again; one line when that is news."""
+        """Note that a node's fetches are retried, and log the first failure."""
         if self._scope.degrade(task_name(node_id), error):
             is_said = self.cluster.pool.connection_failed(node_id)
             level = logging.INFO if is_said else logging.WARNING
             log.log(level, "fetching from node %s failed and is retried: %s", node_id, error)
 
     def node_recovered(self, node_id: int) -> None:
-        """Note that a node answers one of its sources again; one line when it answers all."""
+        """Note that a node answers one of its sources again, and log when it answers all."""
         if self._note_recovery(node_id):
             log.info("fetching from node %s works again", node_id)
 
     def _note_recovery(self, node_id: int) -> bool:
-        """End a node's trouble unless a source of it is still failing; whether that is so."""
+        """End a node's trouble, unless a source of it still fails. Return whether it ended."""
         if any(source.is_failing for source in self._sources.get(node_id, ())):
             return False
         self._scope.recovered(task_name(node_id))
         return True
 
     def node_throttles(self, node_id: int, throttle_s: float) -> None:
-        """Tell that a node has begun to hold a source back, unless another is held back already."""
+        """Publish that a node has begun to throttle, unless it throttles a source already."""
         from aiokafka_lite.consumer.events.kinds import Throttled
 
         if not any(source.is_throttled for source in self._sources.get(node_id, ())):
             self.events.publish(Throttled(node_id, throttle_s))
 
     def trouble(self, node_id: int) -> BaseException | None:
-        """Return why fetching from a node is being tried again, None if it is not."""
+        """Return why fetches from a node are retried, if they are."""
         return self._scope.degraded.get(task_name(node_id))
 
     def is_behind(self, cursor: Cursor) -> bool:
-        """Whether a broker is known to have records of a partition that are not fetched."""
+        """Whether a broker is known to have records that are not fetched."""
         return cursor.is_behind(is_read_committed=self.config.is_read_committed)
 
     def assigned(self, tp: TopicPartition) -> Cursor | None:
-        """Return an assigned partition; None: it is not."""
         return self._state.assignment.get(tp)
 
     def of(self, cursor: Cursor) -> Source | None:
-        """Return what reads a cursor; None without a leader."""
+        """Return the source of a cursor, if it has a leader."""
         source = cursor.source
         return source if isinstance(source, Source) else None
 
@@ -303,12 +287,12 @@ class Sources:
         return is_in_flight and cursor.place is Place.IN_FLIGHT
 
     def request_reset(self, cursor: Cursor, timestamp: int, *, reason: str) -> None:
-        """Have a position looked up in place of one that the leader's log does not have."""
+        """Look up a position that replaces one that the leader's log lacks."""
         self._state.request_reset(cursor, timestamp, reason=reason)
 
     # --- Closest replica ------------------------------------------------------------------
     def prefer(self, cursor: Cursor, node_id: int, now: float) -> bool:
-        """Read a partition from the follower that its leader names; False if it is not known."""
+        """Read from the follower that the leader names. False if it is not known."""
         view = self.cluster.view
         if not self.replicas.prefer(cursor, node_id, view, now):
             self.cluster.invalidate()
@@ -317,23 +301,21 @@ class Sources:
         return True
 
     def give_back(self, cursor: Cursor, now: float) -> None:
-        """Read a partition from its leader again, because the follower failed."""
         self.replicas.give_back(cursor, now)
         self._place(cursor, self.cluster.view)
 
     def end_leases(self, now: float) -> None:
-        """Ask the leaders anew about the partitions whose choice has expired."""
+        """Ask the leaders again where the choice has expired."""
         for cursor in self.replicas.end_leases(self._state.assignment.values(), now):
             self._place(cursor, self.cluster.view)
 
     # --- The gets' side -------------------------------------------------------------------
     def budget_released(self) -> None:
-        """Wake the tasks that wait for bytes."""
         for source in self._all():
             if source.is_short_of_bytes:
                 source.wake()
 
     def choose_anew(self) -> None:
-        """Tell all sources to look what they may ask for: gets wait for others than before."""
+        """Let all sources check again which cursors they may ask for."""
         for source in self._all():
             source.choose_anew()
