@@ -1,1 +1,1 @@
-"""Settings of topics, groups and brokers: what there is, and what was set (KIP-226)."""
+"""Settings of topics, groups and brokers: definitions and values (KIP-226)."""

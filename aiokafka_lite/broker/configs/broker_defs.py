@@ -1,11 +1,6 @@
-"""The settings of brokers and consumer groups that this broker knows.
+"""The known settings of brokers and consumer groups (Kafka: DynamicBrokerConfig, GroupConfig).
 
-Of Kafka's settings of brokers these are the ones that topics and groups take their defaults from,
-which can be set at run time, and those that say what `BrokerConfig` has the broker do. Others can
-be set as in Kafka, which keeps names that it does not know and tells nobody their values.
-
-Reference: org.apache.kafka.server.config.DynamicBrokerConfig for which can be set at run time,
-org.apache.kafka.coordinator.group.GroupConfig.
+As in Kafka, other names can be set and stored, but their values are hidden.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 _NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
 _read_only = partial(ConfigDef, is_dynamic=False)
 
-# These have no default of their own: another setting, in hours, gives the topics' one.
+# Without a default: a setting in hours determines the topics' default.
 _IN_HOURS: Final = (
     "log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms",
 )  # fmt: skip
@@ -52,7 +47,7 @@ BROKER_CONFIGS: Final = by_name(
     [
         *(_of_topic(each, each.broker_name) for each in TOPIC_CONFIGS.values() if each.broker_name),
         ConfigDef("group.consumer.assignment.interval.ms", _INT, "1000", _NATURAL),
-        # What a broker is started with.
+        # Fixed at the start of a broker.
         _read_only("advertised.listeners", _LIST, None),
         _read_only("auto.create.topics.enable", _BOOLEAN, "true"),
         _read_only("broker.id", _INT, "-1"),
@@ -106,7 +101,7 @@ GROUP_CONFIGS: Final = by_name(
 )
 """The settings of consumer groups (KIP-848), by name."""
 
-# What a group's settings may be: group.consumer.min.* and group.consumer.max.*.
+# Limits of a group's settings: group.consumer.min.* and group.consumer.max.*.
 GROUP_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "assignment.interval.ms": (0, 15_000),
     "heartbeat.interval.ms": (5_000, 15_000),
@@ -115,7 +110,7 @@ GROUP_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
 
 
 def static_configs(config: BrokerConfig) -> Mapping[str, str]:
-    """Return what `BrokerConfig` sets for every node and is not Kafka's default anyway."""
+    """Return the settings that `BrokerConfig` sets for every node, except Kafka's defaults."""
     settings = {
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "connections.max.idle.ms": str(int(config.connections_max_idle_s * 1000)),
@@ -158,7 +153,7 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
 
 
 def node_configs(node: Node, listeners: Mapping[str, Node]) -> Mapping[str, str]:
-    """Return the settings of one node; `listeners` has its addresses by listener name."""
+    """Return the settings of one node with these listeners."""
     listening = ",".join(f"{name}://{at.host}:{at.port}" for name, at in listeners.items())
     settings = {
         "advertised.listeners": listening,

@@ -1,7 +1,6 @@
-"""What a setting is: its name, the type and range of its values, its default.
+"""Definition of a setting: name, type, allowed values, default.
 
-Reference: org.apache.kafka.common.config.ConfigDef, whose messages these checks give, since people
-search for them.
+Kafka: org.apache.kafka.common.config.ConfigDef, with its error messages, which users search for.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Value: TypeAlias = "int | float | bool | str | list[str]"
 
 
 class ConfigType(enum.IntEnum):
-    """The type of a setting's values, as DescribeConfigs tells it."""
+    """The type of a setting, as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -34,7 +33,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from (DescribeConfigsResponse.ConfigSource)."""
+    """The source of a value (DescribeConfigsResponse.ConfigSource)."""
 
     TOPIC = 1
     NODE = 2  # set for one node at run time
@@ -45,22 +44,18 @@ class ConfigSource(enum.IntEnum):
 
 
 class Complaint(NamedTuple):
-    """What is wrong with which value, or with which item of a list."""
-
     value: Value
     text: str
 
 
 class Check(Protocol):
-    """What values must be besides being of the type."""
-
     def complaint(self, value: Value) -> Complaint | None:
-        """Return what is wrong with a value, None when nothing is."""
+        """Return the problem of a value, if any."""
 
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Numbers from the lowest to the highest; `also` is legal, too."""
+    """Numbers from `lowest` to `highest`, and `also`."""
 
     lowest: float
     highest: float = math.inf
@@ -78,8 +73,6 @@ class ValueRange:
 
 
 class OneOf:
-    """One of these words; of a list, each item."""
-
     def __init__(self, *words: str) -> None:
         self._words = words
 
@@ -95,10 +88,8 @@ class ConfigDef:
     """One setting.
 
     Attributes:
-        default: None where there is none.
-        documentation: A sentence for who asks for it.
-        broker_name: The broker's setting that a topic's or group's setting defaults to; "" if none.
-        is_dynamic: It can be changed while brokers run.
+        broker_name: The broker's setting that is the default of a topic's or group's, "" for none.
+        is_dynamic: May change while brokers run.
     """
 
     name: str
@@ -111,15 +102,11 @@ class ConfigDef:
 
     @property
     def is_sensitive(self) -> bool:
-        """The value is told to nobody."""
+        """The value is never returned."""
         return self.kind is ConfigType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """Return what a value means.
-
-        Raises:
-            InvalidConfigurationError: It is not of the type, or not allowed.
-        """
+        """Return the parsed value, or raise InvalidConfigurationError."""
         value = _parsed(self.name, self.kind, text.strip())
         complaint = None if self.check is None else self.check.complaint(value)
         if complaint is not None:
@@ -128,12 +115,11 @@ class ConfigDef:
 
 
 def by_name(defs: Iterable[ConfigDef]) -> Mapping[str, ConfigDef]:
-    """Make a table of settings, in the order of their names."""
+    """Return settings by name, sorted."""
     return {each.name: each for each in sorted(defs, key=lambda each: each.name)}
 
 
 def split_list(text: str) -> list[str]:
-    """Return the items of a setting that is a list."""
     return [item.strip() for item in text.split(",")] if text.strip() else []
 
 

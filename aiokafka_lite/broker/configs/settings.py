@@ -1,10 +1,7 @@
-"""What was set at run time, for whom, and what follows for everybody: KIP-226's order of sources.
+"""Settings that changed at run time, and the effective values (KIP-226).
 
-A value is looked for in what was set for the resource itself; then, by the name that brokers have
-for it, in what was set for the node, for all nodes, in what the broker was started with, and in
-Kafka's defaults. Topics keep what was set for them themselves (catalog.py).
-
-Reference: kafka.server.ConfigHelper, org.apache.kafka.server.config.DynamicBrokerConfig.
+A value comes from the resource's own setting, then from the broker setting that is its default: for
+the node, for all nodes, at the start, in Kafka. Kafka: kafka.server.ConfigHelper.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ ALL_NODES: Final = ""
 
 
 class ResourceType(enum.IntEnum):
-    """What can have settings (org.apache.kafka.common.config.ConfigResource.Type)."""
+    """Resources with settings (org.apache.kafka.common.config.ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -37,7 +34,7 @@ class ResourceType(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A place where a value was found, by the name it has there."""
+    """A source of a value, and the setting's name there."""
 
     name: str
     value: str | None
@@ -45,14 +42,14 @@ class Synonym(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting and where its value comes from: the first synonym."""
+    """A setting and its sources. The first synonym counts."""
 
     definition: ConfigDef
     synonyms: list[Synonym]
 
     @property
     def value(self) -> str | None:
-        """The value that counts; None where nobody says, and where nobody may know."""
+        """The effective value, None if not set or sensitive."""
         if self.synonyms:
             return self.synonyms[0].value
         return None if self.definition.is_sensitive else self.definition.default
@@ -63,57 +60,50 @@ class Setting(NamedTuple):
 
 
 class StoredSettings(TypedDict):
-    """What was set for one resource, as it is kept."""
-
     type: int
     name: str
     settings: dict[str, str]
 
 
 class ClusterSettings:
-    """The settings of everything but topics, and the defaults of topics.
-
-    Args:
-        config: What the cluster was started with.
-    """
+    """All settings except topics' own, and the defaults of topics."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._only_node = str(config.node_id) if config.nodes == 1 else None
         self._static = static_configs(config)
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
 
-    # What was set
+    # Settings at run time
 
     def overrides(self, kind: ResourceType, name: str) -> Mapping[str, str]:
-        """Return what was set for a resource, empty when nothing was."""
+        """Return a resource's own settings."""
         return MappingProxyType(self._overrides.get((kind, name), {}))
 
     def put(self, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
-        """Replace all that is set for a resource; nothing is checked."""
+        """Replace a resource's own settings, unchecked."""
         if settings:
             self._overrides[kind, name] = dict(settings)
         else:
             self._overrides.pop((kind, name), None)
 
     def stored(self) -> list[StoredSettings]:
-        """Return everything in the form in which it is kept."""
         return [
             StoredSettings(type=kind, name=name, settings=dict(settings))
             for (kind, name), settings in self._overrides.items()
         ]
 
     def restore(self, stored: list[StoredSettings]) -> None:
-        """Take over what was kept, but for kinds of resources that are not known (any more)."""
+        """Restore stored settings, except of unknown resource types."""
         for resource in stored:
             if resource["type"] in tuple(ResourceType):
                 self.put(ResourceType(resource["type"]), resource["name"], resource["settings"])
 
-    # What follows
+    # Effective values
 
     def topic_defaults(self) -> Mapping[str, str]:
-        """Return the defaults of topics that are not Kafka's, by the topics' names for them.
+        """Return the topic defaults that differ from Kafka's, by topic setting.
 
-        Topics belong to all nodes: what was set for a node counts where there is one only.
+        Settings of a single node count only if the cluster has one node.
         """
         found = {}
         for topic in TOPIC_CONFIGS.values():
@@ -128,32 +118,28 @@ class ClusterSettings:
         synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
         return int(override or synonyms[0].value or "")
 
-    # What is told about it
+    # Descriptions
 
     def of_topic(self, overrides: Mapping[str, str]) -> Iterator[Setting]:
-        """Yield every setting of a topic, given what was set for it."""
         return self._of_resource(TOPIC_CONFIGS, overrides, ConfigSource.TOPIC)
 
     def of_group(self, group_id: str) -> Iterator[Setting]:
-        """Yield every setting of a group."""
         overrides = self.overrides(ResourceType.GROUP, group_id)
         return self._of_resource(GROUP_CONFIGS, overrides, ConfigSource.GROUP)
 
     def of_node(self, node: Node, listeners: Mapping[str, Node]) -> Iterator[Setting]:
-        """Yield every setting of a node, which listens there by listeners' names."""
         static = {**self._static, **node_configs(node, listeners)}
-        set_at_run_time = [
+        changed = [
             *self.overrides(ResourceType.BROKER, str(node.id)),
             *self.overrides(ResourceType.BROKER, ALL_NODES),
         ]
-        for name in sorted({*BROKER_CONFIGS, *set_at_run_time}):
+        for name in sorted({*BROKER_CONFIGS, *changed}):
             yield Setting(_broker_config(name), self._of_broker(name, str(node.id), static))
 
     def of_all_nodes(self) -> Iterator[Setting]:
-        """Yield what was set for all nodes."""
         for name, value in sorted(self.overrides(ResourceType.BROKER, ALL_NODES).items()):
             definition = _broker_config(name)
-            yield Setting(definition, [_told(definition, value, ConfigSource.CLUSTER)])
+            yield Setting(definition, [_synonym(definition, value, ConfigSource.CLUSTER)])
 
     def _of_resource(
         self, table: Mapping[str, ConfigDef], overrides: Mapping[str, str], source: ConfigSource
@@ -167,7 +153,7 @@ class ClusterSettings:
     def _of_broker(
         self, name: str, node_id: str | None, static: Mapping[str, str] | None = None
     ) -> list[Synonym]:
-        """Return where brokers have a value, the place that counts first."""
+        """Return a broker setting's values, the effective one first."""
         definition = _broker_config(name)
         places = [
             (self.overrides(ResourceType.BROKER, ALL_NODES), ConfigSource.CLUSTER),
@@ -176,17 +162,19 @@ class ClusterSettings:
         if node_id is not None:
             places.insert(0, (self.overrides(ResourceType.BROKER, node_id), ConfigSource.NODE))
         synonyms = [
-            _told(definition, values[name], source) for values, source in places if name in values
+            _synonym(definition, values[name], source)
+            for values, source in places
+            if name in values
         ]
         if definition.default is not None:
-            synonyms.append(_told(definition, definition.default, ConfigSource.DEFAULT))
+            synonyms.append(_synonym(definition, definition.default, ConfigSource.DEFAULT))
         return synonyms
 
 
 def _broker_config(name: str) -> ConfigDef:
-    """Return a setting of brokers; nobody is told the value of one that is not known."""
+    """Return a broker setting. Values of unknown settings are hidden."""
     return BROKER_CONFIGS.get(name) or ConfigDef(name, ConfigType.PASSWORD, None)
 
 
-def _told(definition: ConfigDef, value: str, source: ConfigSource) -> Synonym:
+def _synonym(definition: ConfigDef, value: str, source: ConfigSource) -> Synonym:
     return Synonym(definition.name, None if definition.is_sensitive else value, source)

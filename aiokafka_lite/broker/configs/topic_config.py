@@ -218,15 +218,12 @@ ConfigValue: TypeAlias = str | float | bool
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
-    """Check a topic's configuration and fill in what it leaves open.
+    """Return a topic's effective configuration.
 
-    Args:
-        overrides: What was set for the topic.
-        defaults: The cluster's, by the names that topics have for them, where they are not
-            Kafka's own.
+    `defaults` are the cluster's, by topic setting, if they differ from Kafka's.
 
     Raises:
-        InvalidConfigurationError: A name or a value is not one of Kafka's.
+        InvalidConfigurationError: Kafka does not accept a name or a value.
     """
     check_topic_configs(overrides)
 
@@ -268,7 +265,7 @@ def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
     """Return configurations as Kafka's text: 1000 is "1000", and True is "true".
 
     Raises:
-        TypeError: They are not a dict of names and strings, numbers or flags.
+        TypeError: Not a dict of names and strings, numbers or flags.
     """
     if configs is not None and not isinstance(configs, Mapping):
         raise TypeError(
@@ -287,10 +284,10 @@ def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
 
 
 def check_topic_configs(overrides: Mapping[str, str]) -> None:
-    """Check each setting of a topic by itself.
+    """Check each setting of a topic.
 
     Raises:
-        InvalidConfigurationError: A name or a value is not one of Kafka's.
+        InvalidConfigurationError: Kafka does not accept a name or a value.
     """
     for name in overrides:
         if name not in TOPIC_CONFIGS:

@@ -26,13 +26,10 @@ from aiokafka_lite.records import end_offset
 
 
 class ReplicaReader:
-    """A node reading for one client; see `read.Reader` for the methods.
+    """A node that reads for a client, whose rack is "" if unknown.
 
-    Args:
-        node: The node that was asked.
-        nodes: All nodes by id.
-        rack: Where the client is, "" when it does not say.
-        may_read_followers: The client knows that followers serve too.
+    Followers have no own log. They serve the partition's log up to the offset at which they were
+    held (`Broker.hold_replica`).
     """
 
     def __init__(
@@ -78,40 +75,29 @@ Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
 
 
 class Reader(Protocol):
-    """The node that reads for a client, and what it knows of both."""
-
     def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        """Check that the node may serve a partition to the client in the epoch it knows.
-
-        Raises:
-            NotLeaderForPartitionError: It does not lead, nor has a replica that the client reads.
-            FencedLeaderEpochError: The client's metadata is older than the cluster's.
-            UnknownLeaderEpochError: The client's metadata is newer.
-        """
+        """Raise an error unless the node may serve a partition in the client's leader epoch."""
 
     def preferred_replica(self, partition: Partition) -> int | None:
-        """Return the follower that the client had better ask instead (KIP-392), if there is one."""
+        """Return the follower that the client should read from (KIP-392), if any."""
 
     def end_offset(self, partition: Partition) -> int:
-        """Return the high watermark as the node knows it."""
+        """Return the node's high watermark."""
 
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """How much to wait for and how much to return at most."""
-
     min_bytes: int
     max_bytes: int
     isolation_level: int
 
 
 class Findings(NamedTuple):
-    """What was read.
+    """The result of one read.
 
     Attributes:
-        results: One for each target, in order.
-        size: Bytes of all record sets.
-        is_final: Waiting would not help: a partition has an error, or its log diverged.
+        results: One per target, in order.
+        is_final: Waiting has no use: a partition has an error, or its log diverged.
     """
 
     results: list[tuple[CachedPartition, PartitionData]]
@@ -120,13 +106,12 @@ class Findings(NamedTuple):
 
 
 class FetchRead:
-    """One request's reading: may be tried several times, each from the start.
+    """The reads of one request. Each read starts from the beginning.
 
     Args:
-        targets: What to read, in order: the first ones get most of `limits.max_bytes`.
-        find: Returns a target's partition, or the error to answer where there is none. Looked up
-            for every try: topics come and go while a long poll waits.
-        reader: The node that was asked.
+        targets: Partitions in order. The first ones get most of `limits.max_bytes`.
+        find: Returns a target's partition or its error. Is called for every read, because topics
+            may change during a long poll.
     """
 
     def __init__(
@@ -136,16 +121,15 @@ class FetchRead:
         self._limits = limits
         self._find = find
         self._reader = reader
-        # Those of the latest `read` that exist: any of them changing is worth another try.
+        # Existing partitions of the latest `read`, whose changes may complete the request.
         self._served: list[CachedPartition] = []
         self.keys: list[PartitionKey] = []
 
     def read(self) -> Findings:
-        """Read every partition, within the limits."""
         return run_to_end(self.read_in_steps())
 
     def read_in_steps(self) -> Steps[Findings]:
-        """Read every partition, within the limits, and yield after so many."""
+        """Read every partition within the limits, and yield after some."""
         results: list[tuple[CachedPartition, PartitionData]] = []
         self._served, self.keys = [], []
         left, size, is_final = self._limits.max_bytes, 0, False
@@ -154,8 +138,7 @@ class FetchRead:
             if isinstance(partition, Partition):
                 self._served.append(target)
                 self.keys.append(partition.key)
-                # The first batch of the first partition that has any is sent whatever its size,
-                # or its reader would never get past it (KIP-74).
+                # Any size is allowed for the first batch, so that the reader can pass it (KIP-74).
                 data = self._read(target, partition, left, at_least_one=size == 0)
                 read = len(data.records or b"")
                 size, left = size + read, max(left - read, 0)
@@ -168,7 +151,7 @@ class FetchRead:
         return Findings(results, size, is_final)
 
     def is_worth_answering(self) -> bool:
-        """Say, without reading, whether there is enough or something is wrong by now."""
+        """Return, without reading, whether min_bytes are available or a partition has an error."""
         available = 0
         for target in self._served:
             partition = self._find(target)
@@ -231,9 +214,10 @@ class FetchRead:
         return self._limits.isolation_level == READ_COMMITTED
 
     def _end_offset(self, target: CachedPartition, partition: Partition) -> int:
-        """Return how far may be read: after the last stable offset only by who is there already.
+        """Return the offset up to which the client may read.
 
-        That is no error: a transaction may have begun before it was asked for.
+        A position after the last stable offset is no error, because a transaction may have begun
+        earlier.
         """
         end_offset = self._reader.end_offset(partition)
         if not self._is_committed:
@@ -243,7 +227,7 @@ class FetchRead:
 
     @staticmethod
     def _diverging(target: CachedPartition, partition: Partition) -> EpochEndOffset | None:
-        """Return where the log of the reader and this one part, if they do (KIP-595)."""
+        """Return where the logs of reader and leader diverge (KIP-595), if they do."""
         if target.last_fetched_epoch == NO_EPOCH:
             return None
         end = partition.end_of_epoch(target.last_fetched_epoch)
@@ -260,7 +244,6 @@ class FetchRead:
 def _aborted_transactions(
     partition: Partition, fetch_offset: int, records: Buffer
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions that have records among those read."""
     transactions = partition.log.producers.transactions
     read_to = end_offset(memoryview(records)) if transactions.has_aborted else None
     if read_to is None:
@@ -272,7 +255,6 @@ def _aborted_transactions(
 
 
 def error_data(target: CachedPartition, error: type[BrokerResponseError]) -> PartitionData:
-    """Return the answer for a partition that cannot be read."""
     return PartitionData(
         partition_index=target.key.partition,
         error_code=error.errno or UnknownError.errno,

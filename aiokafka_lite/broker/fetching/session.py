@@ -1,13 +1,12 @@
-"""Incremental fetch sessions (KIP-227): a client says only what changed, and so do the answers.
+"""Incremental fetch sessions (KIP-227): requests and responses have only the changes.
 
-    epoch  0  a full request; a session is made for it if there is room (and the id given, if any,
-              is closed)
-    epoch  n  the n-th request of a session: its partitions are added, updated or forgotten, and
-              the answer leaves out partitions with nothing new
-    epoch -1  a full request without a session (the id given, if any, is closed)
+    epoch  0  a full request, which creates a session if there is room
+    epoch  n  the n-th request of a session: partitions are added, updated or removed, and the
+        response omits unchanged partitions
+    epoch -1  a full request without a session
 
-Reference: kafka.server.FetchManager and org.apache.kafka.server.FetchSession. Every kind of
-request becomes a `FetchContext`: which partitions to read, and which of what was read to answer.
+The epochs 0 and -1 also close the session with the given id, if any. Kafka:
+kafka.server.FetchManager, org.apache.kafka.server.FetchSession.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class FetchKey(NamedTuple):
-    """A partition as a client names it: by name before version 13, by topic id since."""
+    """A partition in a request: by topic name before version 13, by topic id since."""
 
     topic: str | bytes
     partition: int
@@ -44,11 +43,7 @@ class FetchKey(NamedTuple):
 
 @dataclass
 class CachedPartition:
-    """One partition of a request.
-
-    Attributes:
-        sent_high_watermark: What the session's client was told last; likewise the next one.
-    """
+    """One partition of a request, with the offsets that the session's client last received."""
 
     key: FetchKey
     fetch_offset: int
@@ -59,21 +54,19 @@ class CachedPartition:
     sent_log_start_offset: int = UNKNOWN_OFFSET
 
     def update(self, newer: CachedPartition) -> None:
-        """Take over the client's new request; what it was last told stays."""
         self.fetch_offset = newer.fetch_offset
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
 
     def note_sent(self, data: PartitionData) -> None:
-        """Remember what the client is told."""
-        # After an error everything is told again, whatever it is then.
+        # The next response after an error is sent in any case.
         is_error = data.error_code != NoError.errno
         self.sent_high_watermark = UNKNOWN_OFFSET if is_error else data.high_watermark
         self.sent_log_start_offset = data.log_start_offset
 
     def is_news(self, data: PartitionData) -> bool:
-        """Say whether an incremental answer has to hold this."""
+        """Return whether an incremental response must include this."""
         return bool(
             data.records
             or data.error_code != NoError.errno
@@ -86,8 +79,6 @@ class CachedPartition:
 
 @dataclass
 class BrokerFetchSession:
-    """What one client's fetch thread reads, in the order in which to read it."""
-
     id: int
     uses_topic_ids: bool
     created_at: float
@@ -96,7 +87,6 @@ class BrokerFetchSession:
     targets: dict[FetchKey, CachedPartition] = field(default_factory=dict)
 
     def update(self, wanted: Iterable[CachedPartition], forgotten: Iterable[FetchKey]) -> None:
-        """Apply an incremental request."""
         for target in wanted:
             known = self.targets.get(target.key)
             if known is None:
@@ -108,8 +98,6 @@ class BrokerFetchSession:
 
 
 class FetchContext(ABC):
-    """How one request is to be read and answered."""
-
     error: type[BrokerResponseError] = NoError
 
     @property
@@ -121,12 +109,10 @@ class FetchContext(ABC):
     def to_send(
         self, results: Sequence[tuple[CachedPartition, PartitionData]]
     ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
-        """Return the session id and the partitions to answer with; called once."""
+        """Return the session id and the partitions of the response. Called once."""
 
 
 class RefusedContext(FetchContext):
-    """The request names a session that does not exist, or is out of step with it."""
-
     def __init__(self, error: type[BrokerResponseError]) -> None:
         self.error = error
 
@@ -141,8 +127,6 @@ class RefusedContext(FetchContext):
 
 
 class SessionlessContext(FetchContext):
-    """A full request that wants no session."""
-
     def __init__(self, wanted: Sequence[CachedPartition]) -> None:
         self._wanted = wanted
 
@@ -157,7 +141,7 @@ class SessionlessContext(FetchContext):
 
 
 class FullContext(SessionlessContext):
-    """A full request that a session is made of, when it is answered and if there is room."""
+    """A full request whose response creates a session, if there is room."""
 
     def __init__(
         self,
@@ -184,12 +168,10 @@ class FullContext(SessionlessContext):
 
 
 class IncrementalContext(FetchContext):
-    """A request in a session."""
-
     def __init__(self, session: BrokerFetchSession) -> None:
         self._session = session
-        # The next request of the session may change it before this one is answered only if the
-        # client breaks the protocol; the epoch tells then.
+        # Differs from the session's at the response if the client sent another request, which
+        # breaks the protocol.
         self._epoch = session.epoch
 
     @property
@@ -207,7 +189,7 @@ class IncrementalContext(FetchContext):
         for target, data in news:
             target.note_sent(data)
             if data.records and target.key in session.targets:
-                # Whoever got data goes to the end of the line, or the first would get it all.
+                # Partitions with data move to the end, so that all get a turn.
                 del session.targets[target.key]
                 session.targets[target.key] = target
         return session.id, [(target.key, data) for target, data in news]
@@ -216,8 +198,8 @@ class IncrementalContext(FetchContext):
 class FetchSessionCache:
     """All sessions, at most `capacity`. Written only from the broker's loop.
 
-    A new session may take the place of one that was not used for `eviction_s`, or else of the
-    smallest that is smaller than itself and older than that.
+    A new session may replace one that was unused for `eviction_s`, or else the smallest one that is
+    smaller than itself and older than that.
     """
 
     def __init__(self, capacity: int, eviction_s: float, rng: random.Random) -> None:
@@ -240,7 +222,6 @@ class FetchSessionCache:
         uses_topic_ids: bool,
         now: float,
     ) -> FetchContext:
-        """Return how to read and answer a request with this session id and epoch."""
         if epoch in (FULL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH:
@@ -262,12 +243,10 @@ class FetchSessionCache:
         return IncrementalContext(session)
 
     def keys_of(self, session_id: int) -> Sequence[FetchKey]:
-        """Return the partitions of a session, none if there is no such session."""
         session = self._sessions.get(session_id)
         return () if session is None else tuple(session.targets)
 
     def create(self, size: int, uses_topic_ids: bool, now: float) -> BrokerFetchSession | None:
-        """Return a new session, or None when there is no room for one of this size."""
         if len(self._sessions) >= self._capacity and not self._evict_for(size, now):
             return None
         session_id = NO_SESSION

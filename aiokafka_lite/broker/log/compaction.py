@@ -1,19 +1,15 @@
-"""Compaction: of each key only the newest record is kept.
+"""Compaction: only the newest record of each key remains.
 
-Reference: org.apache.kafka.storage.internals.log.Cleaner and LogCleanerManager. A pass goes twice
-over the log. First it notes the newest offset of each key in what no pass has seen yet. Then it
-writes all segments up to there anew, without records that are not the newest of their key; the
-last segment, open transactions and what is younger than min.compaction.lag.ms are left alone.
+Kafka: org.apache.kafka.storage.internals.log.Cleaner, LogCleanerManager. A pass collects the newest
+offset of each key after the last pass, then rewrites all segments up to there. The last segment,
+open transactions and records younger than min.compaction.lag.ms are excluded.
 
-- Offsets do not change; batches that have nothing left go. Two stay as empty batches: the last of
-  each producer, which tells its sequence number, and the last of the pass.
-- A tombstone (no value) goes when delete.retention.ms have passed since the pass that first saw
-  it; until when is written into its batch (KIP-534).
-- Records of aborted transactions go at once. A marker stays as long as records of its transaction
-  do, and then as long as a tombstone.
-
-The last segment being exempt, logs in memory are compacted earlier than Kafka's would be: their
-first segments are small.
+- Offsets do not change. Empty batches are removed, except each producer's last one, which stores
+  its sequence number, and the last of the pass.
+- A tombstone is removed delete.retention.ms after the pass that first read it. The batch stores
+  that time (KIP-534).
+- Records of aborted transactions are removed at once. A marker remains as long as records of its
+  transaction, then as long as a tombstone.
 """
 
 from __future__ import annotations
@@ -31,19 +27,17 @@ from aiokafka_lite.records import BatchHeader, ControlType, each_record, iter_ba
 from aiokafka_lite.records.filtering import filter_batch
 from aiokafka_lite.records.transactions import end_marker
 
-# Of one pass; a log with more is compacted by several, each from where the last one ended.
+# Per pass. A log with more keys needs several passes.
 MAX_KEYS: Final = 1 << 20
 
 
 class Cleanable(NamedTuple):
-    """What a pass would do.
+    """The work of a pass.
 
     Attributes:
-        segments: The ones to write anew, from the log's first.
-        dirty_start: Before it every key was compacted already.
-        end: Where the last of the segments ends.
-        dirty_ratio: How much of their bytes no pass has seen.
-        is_overdue: Some of it is older than max.compaction.lag.ms.
+        dirty_start: Records before it were compacted by earlier passes.
+        dirty_ratio: Share of bytes that no pass has read.
+        is_overdue: A record is older than max.compaction.lag.ms.
     """
 
     segments: Sequence[Segment]
@@ -54,7 +48,7 @@ class Cleanable(NamedTuple):
 
 
 def cleanable(log: PartitionLog, config: TopicConfig, now_ms: int) -> Cleanable | None:
-    """Return what a pass over a log would do, None if nothing."""
+    """Return the work of a pass, or None if there is none."""
     segments = log.segments
     bound = min(log.last_stable_offset, log.high_watermark)
     dirty_start = max(log.clean_end, log.log_start_offset)
@@ -93,7 +87,7 @@ def _is_overdue(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
 
 
 def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps[None]:
-    """Compact a log, if it is worth it, a batch a step."""
+    """Compact a log if it is dirty enough. One batch per step."""
     plan = cleanable(log, config, now_ms)
     if plan is None or not (plan.is_overdue or plan.dirty_ratio > config.min_cleanable_dirty_ratio):
         return
@@ -103,12 +97,11 @@ def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps[None]:
     seen = [segment for segment in plan.segments if segment.base_offset < keys.end]
     for group in _groups(seen, config.segment_bytes):
         if not (yield from cleaning.clean(group)):
-            return  # the log was changed under our hands: there is another pass soon
+            return  # the log was changed meanwhile: another pass follows
     log.cleaned_to(keys.end)
 
 
 def _groups(segments: Iterable[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
-    """Yield neighbours that fit into one segment together."""
     group: list[Segment] = []
     size = 0
     for segment in segments:
@@ -122,19 +115,18 @@ def _groups(segments: Iterable[Segment], segment_bytes: int) -> Iterator[list[Se
 
 
 class _Transactions:
-    """Which batches belong to aborted transactions, and which markers nobody needs any more.
+    """Which batches were aborted, and which markers have no batches left.
 
-    Batches have to be shown in the order of their offsets. Reference: CleanedTransactionMetadata.
+    Expects batches in offset order. Kafka: CleanedTransactionMetadata.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._to_come = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
-        # Whether batches of the transaction were seen, by producer.
+        self._later_aborts = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        # By producer: whether batches of the transaction were read.
         self._aborted: dict[int, bool] = {}
         self._committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Say whether a batch of records belongs to an aborted transaction."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -145,7 +137,6 @@ class _Transactions:
         return False
 
     def is_needless(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Say whether a control batch marks the end of a transaction that has no batches left."""
         self._begin_up_to(header.last_offset)
         if not header.count:
             return True
@@ -159,16 +150,12 @@ class _Transactions:
         return not was_seen
 
     def _begin_up_to(self, offset: int) -> None:
-        while self._to_come and self._to_come[-1].first_offset <= offset:
-            self._aborted.setdefault(self._to_come.pop().producer_id, False)
+        while self._later_aborts and self._later_aborts[-1].first_offset <= offset:
+            self._aborted.setdefault(self._later_aborts.pop().producer_id, False)
 
 
 class _NewestOffsets:
-    """The newest offset of each key, from an offset on.
-
-    Attributes:
-        end: Behind the last record that was looked at.
-    """
+    """The newest offset of each key. `end` is the offset after the last record that was read."""
 
     def __init__(self, start: int) -> None:
         self._start = start
@@ -178,7 +165,7 @@ class _NewestOffsets:
     def read(
         self, segments: Sequence[Segment], end: int, aborted: Iterable[AbortedTransaction]
     ) -> Steps[None]:
-        """Look at all records from `start` to `end`, or at as many as there is room for."""
+        """Read all records from `start` to `end`, up to MAX_KEYS keys."""
         transactions = _Transactions(each for each in aborted if each.last_offset >= self._start)
         for header, batch in _batches(segments):
             if header.last_offset < self._start:
@@ -196,13 +183,10 @@ class _NewestOffsets:
         self.end = end
 
     def is_superseded(self, key: bytes | None, offset: int) -> bool:
-        """Say whether a record has no key, or there is a newer one of the same."""
         return key is None or self._offsets.get(key, offset) > offset
 
 
 class _Cleaning:
-    """The second half of a pass: segments are written anew."""
-
     def __init__(
         self,
         log: PartitionLog,
@@ -217,10 +201,10 @@ class _Cleaning:
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
         self._transactions = _Transactions(log.producers.transactions.snapshot())
-        self._markers_gone: set[int] = set()
+        self._removed_markers: set[int] = set()
 
     def clean(self, group: Sequence[Segment]) -> Generator[None, None, bool]:
-        """Replace segments by one with what is to be kept; return whether the log let it."""
+        """Rewrite segments into one. Return False if the log changed."""
         cleaned = self._log.new_cleaned(
             group[0].base_offset, sum(segment.size for segment in group)
         )
@@ -237,17 +221,17 @@ class _Cleaning:
                 return True
             is_used = bool(cleaned.size)
             replacement = cleaned if is_used else None
-            if not self._log.replace_segments(group, replacement, self._markers_gone):
+            if not self._log.replace_segments(group, replacement, self._removed_markers):
                 is_used = False
                 return False
-            self._markers_gone = set()
+            self._removed_markers = set()
             return True
         finally:
             if not is_used:
                 cleaned.delete()
 
     def _cleaned(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
-        """Return what is left of a batch, the batch itself if that is all."""
+        """Return the rest of a batch: None if empty, the same object if unchanged."""
         kept, is_horizon_due, newest = self._kept_records(header, batch)
         horizon_ms = None
         if is_horizon_due and any(kept) and header.delete_horizon_ms is None:
@@ -255,7 +239,7 @@ class _Cleaning:
         if all(kept) and horizon_ms is None and (kept or self._must_stay(header)):
             return batch
         if header.is_control and not any(kept):
-            self._markers_gone.add(header.last_offset)
+            self._removed_markers.add(header.last_offset)
         if not any(kept):
             if not self._must_stay(header):
                 return None
@@ -265,13 +249,13 @@ class _Cleaning:
         )
 
     def _must_stay(self, header: BatchHeader) -> bool:
-        """Say whether at least an empty batch must be left."""
+        """Return whether at least an empty batch must remain."""
         if header.producer_id >= 0 and self._log.producers.is_last_of_producer(header):
             return True
         return header.last_offset + 1 == self._end
 
     def _kept_records(self, header: BatchHeader, batch: memoryview) -> tuple[list[bool], bool, int]:
-        """Return which records stay, whether any only for some time, and their newest timestamp."""
+        """Return the records to keep, whether some stay only temporarily, the newest timestamp."""
         horizon_ms = header.delete_horizon_ms
         is_over = horizon_ms is not None and horizon_ms <= self._now_ms
         if header.is_control:

@@ -17,7 +17,7 @@ FILE_MODE: Final = 0o644
 
 
 def replace_file(path: Path, contents: Buffer, mode: int = FILE_MODE) -> None:
-    """Write a file so that after a crash it has either its old or its new contents."""
+    """Write a file, so that a crash leaves its old or its new contents."""
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(fd, "wb") as file:
@@ -29,7 +29,7 @@ def replace_file(path: Path, contents: Buffer, mode: int = FILE_MODE) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: files made, renamed and removed."""
+    """Make created, renamed and removed names durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -42,13 +42,10 @@ _NOTHING.set_result(None)
 
 
 class DiskQueue:
-    """Small files, flushes and deletions, kept off the event loop.
+    """Writes, flushes and deletes small files in one thread, so that each lane keeps its order.
 
-    One thread, so that of what has one lane, what was asked for first is on the disk first. Small
-    files that clients wait for come before what logs have to flush and to delete: of that there
-    can be more than the disk keeps up with.
-
-    The first failure is kept; everyone who waits for the disk is told of it from then on.
+    Files that clients wait for precede flushes and deletions of logs, of which there may be more
+    than the disk can handle. After the first failure, every wait raises it.
     """
 
     def __init__(self) -> None:
@@ -58,15 +55,14 @@ class DiskQueue:
         self._failure: OSError | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Queue work after all that was submitted before."""
         self._enqueue(self._front, work)
 
     def submit_behind(self, work: Callable[[], None]) -> None:
-        """Queue work that is done, in turn, while no submitted work waits."""
+        """Queue work that runs in order while no work of `submit` waits."""
         self._enqueue(self._back, work)
 
     def _enqueue(self, lane: _Lane, work: Callable[[], None]) -> None:
-        if self._executor is None:  # no thread unless there is a disk
+        if self._executor is None:  # no thread without disk work
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="broker-disk")
         lane.append(work)
         self._executor.submit(self._run_next)
@@ -77,13 +73,13 @@ class DiskQueue:
             work()
         except OSError as error:
             self._failure = self._failure or error
-        except BaseException as error:  # noqa: BLE001 — raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 — raised by the waiting method
             done.set_exception(error)
             return
         done.set_result(None)
 
     async def settled(self) -> None:
-        """Wait until all work submitted so far is done, but for what logs have to do.
+        """Wait for all work of `submit`.
 
         Raises:
             KafkaStorageError: Some work failed, now or earlier.
@@ -91,11 +87,7 @@ class DiskQueue:
         await self._until(self._front.latest)
 
     async def drained(self) -> None:
-        """Wait until all work is done that was asked for so far.
-
-        Raises:
-            KafkaStorageError: See `settled`.
-        """
+        """Wait for all work. Raises like `settled`."""
         await self._until(self._front.latest, self._back.latest)
 
     async def _until(self, *latest: Future[None]) -> None:
@@ -109,11 +101,7 @@ class DiskQueue:
             ) from self._failure
 
     async def close(self) -> None:
-        """Wait for the work and end the thread.
-
-        Raises:
-            KafkaStorageError: See `settled`.
-        """
+        """Wait for all work and end the thread. Raises like `settled`."""
         try:
             await self.drained()
         finally:
@@ -123,7 +111,7 @@ class DiskQueue:
 
 
 class _Lane:
-    """Work that waits, first come first served. Filled by the loop, emptied by the thread."""
+    """Work in FIFO order. The loop appends, the thread removes."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
@@ -131,5 +119,5 @@ class _Lane:
 
     def append(self, work: Callable[[], None]) -> None:
         self.latest = Future()
-        self.latest.set_running_or_notify_cancel()  # who waits for it cannot cancel it
+        self.latest.set_running_or_notify_cancel()  # waiting methods cannot cancel it
         self.waiting.append((work, self.latest))

@@ -1,4 +1,4 @@
-"""Which leader wrote which offsets (KIP-101, KIP-320)."""
+"""Leader epochs of a log (KIP-101, KIP-320). Kafka: LeaderEpochFileCache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class OffsetAndEpoch(NamedTuple):
-    """The offset after the last record of a leader epoch."""
-
     epoch: int
     end_offset: int
 
@@ -21,11 +19,6 @@ UNDEFINED_END: Final = OffsetAndEpoch(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 class LeaderEpochs:
-    """The offsets at which leader epochs began, both ascending.
-
-    Reference: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache.
-    """
-
     __slots__ = ("_epochs", "_starts")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -45,7 +38,7 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Note that an epoch starts at an offset; repeating the newest epoch changes nothing."""
+        """Start an epoch at an offset. No effect if the epoch is not newer."""
         if epoch <= self.latest:
             return
         while self._starts and self._starts[-1] >= start_offset:  # wrote nothing
@@ -55,12 +48,11 @@ class LeaderEpochs:
         self._starts.append(start_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the epoch in which an offset was or will be written."""
         row = bisect_right(self._starts, offset) - 1
         return self._epochs[row] if row >= 0 else UNDEFINED_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch:
-        """Return the largest epoch not above the one asked for, and where it ended."""
+        """Return the largest epoch up to `epoch`, and its end offset."""
         if epoch == UNDEFINED_EPOCH:
             return UNDEFINED_END
         if epoch == self.latest:
@@ -72,13 +64,12 @@ class LeaderEpochs:
         return OffsetAndEpoch(floor, self._starts[above])
 
     def trim_before(self, log_start_offset: int) -> None:
-        """Forget epochs that ended before the log starts; the oldest left starts with the log."""
+        """Remove epochs that ended before the log starts. The oldest one starts with the log."""
         gone = bisect_right(self._starts, log_start_offset) - 1
         if gone >= 0:
             del self._epochs[:gone], self._starts[:gone]
             self._starts[0] = max(self._starts[0], log_start_offset)
 
     def truncate(self, end_offset: int) -> None:
-        """Forget epochs that began at or after the new end of the log."""
         keep = bisect_left(self._starts, end_offset)
         del self._epochs[keep:], self._starts[keep:]

@@ -1,8 +1,7 @@
-"""One partition's log: batches by offset, kept as the producers built them.
+"""One partition's log: batches by offset, as the producers built them.
 
-Only a batch's base offset and leader epoch are written over; both lie outside its
-checksum. A log has no event loop and no locks: all its methods are called from the broker's loop,
-and none waits for anything but the page cache.
+Only base offset and leader epoch are overwritten, which are outside the checksum. All methods run
+on the broker's loop, without locks, and wait for no disk.
 """
 
 from __future__ import annotations
@@ -23,7 +22,10 @@ from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_
 
 
 def count_expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
-    """Return how many of the oldest segments are not kept by retention."""
+    """Return how many of the oldest segments retention deletes, possibly all.
+
+    Segments without timestamps do not expire by age. Kafka: UnifiedLog.deleteOldSegments.
+    """
     return max(
         _count_too_much(segments, config.retention_bytes),
         _count_too_old(segments, config.retention_ms, now_ms),
@@ -55,11 +57,11 @@ NEVER_MS: Final = 2**63 - 1
 
 
 class AppendResult(NamedTuple):
-    """What became of one batch.
+    """The result of appending one batch.
 
     Attributes:
-        log_append_time_ms: The broker's time, -1 where the producer's timestamps are kept.
-        is_duplicate: The batch was in the log already; the offsets are those it has there.
+        log_append_time_ms: The broker's time, -1 if the producer's timestamps are kept.
+        is_duplicate: The log has the batch already, at these offsets.
     """
 
     base_offset: int
@@ -69,18 +71,14 @@ class AppendResult(NamedTuple):
 
 
 class TimedOffset(NamedTuple):
-    """A record's place and time."""
-
     offset: int
     timestamp: int
 
 
 class PartitionLog:
-    """The segments of a partition, its leader epochs and its producers' newest batches.
+    """The segments of a partition, its leader epochs and its producers' state.
 
-    Args:
-        store: Where segments come from: memory or a folder.
-        run_slowly: Runs work that blocks on the disk, in order, without holding up the loop.
+    `run_slowly` runs blocking disk work in order, off the loop.
     """
 
     def __init__(
@@ -99,21 +97,20 @@ class PartitionLog:
         self._is_saved = loaded.was_clean
         self._states = itertools.count()
         self._clean_end = loaded.clean_end
-        # Before this offset compaction may have left gaps between batches.
+        # Compaction may have left gaps between batches before this offset.
         self._gaps_end = loaded.gaps_end
-        self.is_uncleanable = False  # compaction failed; written by it only
+        self.is_uncleanable = False  # compaction failed, which alone sets it
         self._segment_ms = NEVER_MS
         # The timestamp that starts a new segment.
         self._roll_at_ms = NEVER_MS
-        # The newest timestamp up to each segment but the last; None until it is asked for.
+        # The newest timestamp up to each segment but the last, computed on demand.
         self._newest_timestamps: list[int] | None = None
 
     def configure(self, config: TopicConfig) -> None:
-        """Roll segments by a topic's configuration from now on."""
         self._store.segment_bytes, self._segment_ms = config.segment_bytes, config.segment_ms
-        self._reckon_roll()
+        self._set_roll_time()
 
-    def _reckon_roll(self) -> None:
+    def _set_roll_time(self) -> None:
         first = self._segments[-1].index.first_timestamp if self._segments else NO_TIMESTAMP
         self._roll_at_ms = NEVER_MS if first < 0 else first + self._segment_ms + 1
 
@@ -121,17 +118,15 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read."""
         return self._start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset the next record gets."""
         return self._end_offset
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which records are on all replicas in sync: with one replica, all."""
+        """The log end offset, because there is one replica."""
         return self._end_offset
 
     @property
@@ -142,17 +137,14 @@ class PartitionLog:
 
     @property
     def size(self) -> int:
-        """Bytes in all segments."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def clean_end(self) -> int:
-        """Compaction has seen everything before this offset."""
         return self._clean_end
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """The segments, oldest first; only the last one grows. A live view: do not change it."""
         return self._segments
 
     # Writing
@@ -165,19 +157,13 @@ class PartitionLog:
         leader_epoch: int,
         append_time_ms: int | None = None,
     ) -> AppendResult:
-        """Append one batch.
-
-        Args:
-            header: The header of `batch`, which the caller has validated.
-            batch: A whole batch; when its memory is writable it is patched in place.
-            leader_epoch: Goes into the batch.
-            append_time_ms: Replaces the records' timestamps (message.timestamp.type), if given.
+        """Append one batch with a validated header. Writable memory is patched in place.
 
         Raises:
             InvalidProducerEpoch: See `ProducerStates.check`.
             OutOfOrderSequenceNumber: See `ProducerStates.check`.
             InvalidTxnState: See `ProducerStates.check`.
-            KafkaStorageError: The disk is full or broken; nothing was appended.
+            KafkaStorageError: The disk is full or broken, and no byte was appended.
         """
         has_producer = header.producer_id >= 0
         if has_producer and not header.is_control:
@@ -222,90 +208,79 @@ class PartitionLog:
         self._save_slowly()
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Note that a leader took over at the end of the log."""
         self.epochs.begin(leader_epoch, self._end_offset)
 
     def delete_before(self, offset: int) -> int:
-        """Make an offset the first that can be read (DeleteRecords); return the first there is.
-
-        Raises:
-            OffsetOutOfRangeError: The offset lies after the high watermark.
-        """
+        """Make an offset the log start offset (DeleteRecords). Return the log start offset."""
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
                 f"cannot delete records before offset {offset}: "
                 f"this offset is above the high watermark ({self.high_watermark})"
             )
         if offset > self._start_offset:
-            # The last segment stays, as in Kafka, which would have to roll it first.
+            # As in Kafka, the last segment stays.
             keep = max(bisect_right(self._base_offsets, offset) - 1, 0)
             self._start_at(offset, keep)
         return self._start_offset
 
     def expire_segments(self, count: int) -> None:
-        """Delete the oldest segments (retention); without any left, the log starts at its end."""
+        """Delete the oldest segments (retention). A log without segments starts at its end."""
         is_all = count >= len(self._segments)
         self._start_at(
             self._end_offset if is_all else max(self._base_offsets[count], self._start_offset),
             count,
         )
 
-    def _start_at(self, offset: int, segments_gone: int) -> None:
-        gone = self._segments[:segments_gone]
-        del self._segments[:segments_gone], self._base_offsets[:segments_gone]
+    def _start_at(self, offset: int, count: int) -> None:
+        gone = self._segments[:count]
+        del self._segments[:count], self._base_offsets[:count]
         self._start_offset = offset
         self._newest_timestamps = None
         self.epochs.trim_before(offset)
         self.producers.transactions.trim_before(offset)
-        # In this order: without the state, a log without segments would start over at 0.
+        # Save first: without the state, a log without segments would start at 0 again.
         self._save_slowly()
         for segment in gone:
             self._run_slowly(segment.delete)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batch that holds an offset and all after it, as a follower that diverged does.
+        """Remove the batch that has an offset and all later ones. Return the new log end offset.
 
-        Leader epochs and producers are then as they were there. It is done when this returns:
-        views handed out stay valid, a process killed right after has the shorter log.
-
-        Returns:
-            The new log end offset: at most `offset`, except that the log start offset stays.
-
-        Raises:
-            OSError: The disk failed.
+        That is at most `offset`, but not below the log start offset. Leader epochs and producer
+        state are restored. Returned views stay valid. The log is shorter on disk when this returns.
         """
         if offset >= self._end_offset:
             return self._end_offset
         number, row = self._locate(max(offset, self._start_offset))
-        cut = self._segments[number] if row else None
-        keep = number + (cut is not None)
+        truncated = self._segments[number] if row else None
+        keep = number + (truncated is not None)
         gone = self._segments[keep:]
         del self._segments[keep:], self._base_offsets[keep:]
         self._end_offset = self._start_offset
         if self._segments:
-            last_row = row - 1 if cut else len(self._segments[-1].index) - 1
+            last_row = row - 1 if truncated else len(self._segments[-1].index) - 1
             last = self._segments[-1].header(last_row)
             self._end_offset = max(last.last_offset + 1, self._start_offset)
         self._clean_end = min(self._clean_end, self._end_offset)
         self.epochs.truncate(self._end_offset)
-        self._forget_producers_behind(cut, row)
-        # Recovery reads what a state does not know from the batches: it may be behind the log,
-        # but must never tell of batches that are gone. Files go newest first: no hole is left.
+        self._forget_producers_behind(truncated, row)
+        # Recovery adds newer batches to a state, but a state must not have deleted batches. Files
+        # are deleted newest first, so that a crash leaves no gap.
         self._store.save(self.state())
         for segment in reversed(gone):
             segment.delete()
-        if cut is not None:
-            cut.truncate(row)
+        if truncated is not None:
+            truncated.truncate(row)
         self._newest_timestamps = None
-        self._reckon_roll()
+        self._set_roll_time()
         return self._end_offset
 
-    def _forget_producers_behind(self, cut: Segment | None, row: int) -> None:
+    def _forget_producers_behind(self, truncated: Segment | None, row: int) -> None:
         affected = self.producers.truncate(self._end_offset)
         if not affected:
             return
         for segment in self._segments:
-            end = segment.index.span(row)[0] if segment is cut else segment.size
+            end = segment.index.span(row)[0] if segment is truncated else segment.size
             for header, batch in iter_batches(segment.view(0, end), check_crcs=False):
                 if header.producer_id in affected:
                     self.producers.note(header, header.base_offset, batch)
@@ -313,21 +288,15 @@ class PartitionLog:
     # Compaction
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
-        """Return an empty segment for `replace_segments`; `delete` it if it is not used."""
+        """Return an empty segment for `replace_segments`. `delete` it if unused."""
         return self._store.new_cleaned(base_offset, max_bytes)
 
     def replace_segments(
-        self, old: Sequence[Segment], cleaned: Segment | None, markers_gone: Container[int]
+        self, old: Sequence[Segment], cleaned: Segment | None, removed_markers: Container[int]
     ) -> bool:
-        """Put one segment in the place of several, or none; views of those stay valid.
+        """Replace several segments, not the last, by one or none. Views of the old ones stay valid.
 
-        Args:
-            old: Neighbours, not the last one of the log.
-            cleaned: What is left of them, from the first one's base offset on.
-            markers_gone: Offsets of markers that are not in it any more.
-
-        Returns:
-            Whether it was done: the log may have been cut or deleted in the meantime.
+        Return False if the log was truncated or deleted in the meantime.
         """
         first = self._segment_row(old[0].base_offset)
         behind = first + len(old)
@@ -338,8 +307,8 @@ class PartitionLog:
         self._base_offsets = [segment.base_offset for segment in self._segments]
         self._newest_timestamps = None
         self._gaps_end = max(self._gaps_end, end_offset)
-        self.producers.transactions.forget_markers(markers_gone)
-        # First of all: a state that does not know of gaps or of markers gone misleads readers.
+        self.producers.transactions.forget_markers(removed_markers)
+        # Save first: a state without these gaps and marker removals would mislead readers.
         self._save_slowly()
         if cleaned is None:
             for segment in old:
@@ -351,7 +320,6 @@ class PartitionLog:
         return True
 
     def cleaned_to(self, offset: int) -> None:
-        """Note that compaction has seen everything before an offset."""
         self._clean_end = min(offset, self._end_offset)
         self._save_slowly()
 
@@ -369,20 +337,17 @@ class PartitionLog:
         at_least_one: bool = True,
         end_offset: int | None = None,
     ) -> memoryview:
-        """Return whole batches from the one that holds `offset` on, without copying them.
+        """Return whole batches from the one that has `offset` on, without a copy.
 
         Args:
-            offset: Where to start; the first batch may begin before it.
-            max_bytes: What the batches together may have.
-            at_least_one: Return the first batch even if it is larger than that (KIP-74).
+            offset: The first batch may begin before it.
+            max_bytes: Limit for all batches.
+            at_least_one: Return the first batch even if it is larger (KIP-74).
             end_offset: Read as if the log ended here, at the start of a batch.
 
         Returns:
-            Read-only bytes of one segment: there may be more after them, also within
-            `max_bytes`. Empty at the end of the log.
-
-        Raises:
-            OffsetOutOfRangeError: The offset is not in the log, nor its end.
+            Read-only bytes of one segment, which may be fewer than available. Empty at the end of
+                the log.
         """
         log_end = self._end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)
@@ -399,7 +364,7 @@ class PartitionLog:
         return segment.view(start, min(end, segment.index.end_before(log_end)))
 
     def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
-        """Return how many bytes lie after an offset, counting no further than `limit`."""
+        """Return the number of bytes after an offset, at most `limit`."""
         log_end = self._end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)
         if offset == log_end:
@@ -419,7 +384,7 @@ class PartitionLog:
             )
 
     def _locate(self, offset: int) -> tuple[int, int]:
-        """Return segment and row of the batch that holds an offset, or of the next after it."""
+        """Return segment and row of the batch that has an offset, or of the next batch."""
         number = self._segment_row(offset)
         row = self._segments[number].index.row_of(offset)
         if offset < self._gaps_end and self._segments[number].header(row).last_offset < offset:
@@ -434,14 +399,14 @@ class PartitionLog:
     # Times and epochs
 
     def offset_at_time(self, timestamp: int) -> TimedOffset | None:
-        """Return the first record that is not older than a timestamp, None when all are."""
+        """Return the first record that is not older than a timestamp, if any."""
         for segment in self._segments[self._first_segment_reaching(timestamp) :]:
             index = segment.index
             first = max(index.first_row_reaching(timestamp), index.row_of(self._start_offset))
             for row in range(first, len(index)):
                 found = self._first_record(segment, row, timestamp)
                 if found is not None:
-                    return found  # at the first try, unless what is so new was deleted
+                    return found  # in the first row, unless its newest records were deleted
         return None
 
     def _first_segment_reaching(self, timestamp: int) -> int:
@@ -451,7 +416,7 @@ class PartitionLog:
         return bisect_left(self._newest_timestamps, timestamp)
 
     def offset_of_newest(self) -> TimedOffset | None:
-        """Return the first record that has the newest timestamp of the log (KIP-734)."""
+        """Return the first record with the log's newest timestamp (KIP-734)."""
         newest = max((s.index.newest_timestamp for s in self._segments), default=NO_TIMESTAMP)
         return None if newest == NO_TIMESTAMP else self.offset_at_time(newest)
 
@@ -464,13 +429,11 @@ class PartitionLog:
         return None
 
     def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Return where a leader epoch ended (KIP-320)."""
         return self.epochs.end_of(epoch, self._end_offset)
 
     # The end
 
     def state(self) -> LogState:
-        """Return what has to be stored besides the batches, as of now."""
         return LogState(
             log_start_offset=self._start_offset,
             log_end_offset=self._end_offset,
@@ -483,7 +446,7 @@ class PartitionLog:
         )
 
     def close(self) -> None:
-        """Make everything durable and let go of files. Blocks on the disk. Idempotent."""
+        """Make all batches durable and close files. Blocks on the disk. Idempotent."""
         for segment in self._segments:
             segment.close()
         if not self._is_saved:
@@ -491,7 +454,7 @@ class PartitionLog:
             self._is_saved = True
 
     def delete(self) -> None:
-        """Drop all that is stored; views handed out stay valid."""
+        """Delete all segments. Returned views stay valid."""
         for segment in self._segments:
             self._run_slowly(segment.delete)
         self._segments, self._base_offsets = [], []

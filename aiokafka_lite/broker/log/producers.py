@@ -1,10 +1,8 @@
 """A partition's producer state: idempotent appends and transactions (KIP-98).
 
-Kafka: org.apache.kafka.storage.internals.log.{ProducerStateManager, TransactionIndex}. Producers
-number their records per partition. The last five batches of each producer are kept, because a
-producer may have that many in flight. Batches that coordinators write have no sequence numbers.
-
-The state is stored with the log's state. Recovery reads newer batches from the log.
+Kafka: org.apache.kafka.storage.internals.log.{ProducerStateManager, TransactionIndex}. The last
+five batches of each producer are kept, because a producer may have that many in flight. Batches
+that coordinators write have no sequence numbers.
 """
 
 from __future__ import annotations
@@ -29,13 +27,9 @@ NO_OFFSET: Final = -1
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records must not be seen.
+    """An aborted transaction: its first record, its marker, and the last stable offset after that.
 
-    Attributes:
-        first_offset: Of its first record.
-        last_offset: Of its marker.
-        last_stable_offset: Behind its marker, as it was then: no transaction that ended later
-            began before it.
+    Transactions that ended later began at or after that last stable offset.
     """
 
     producer_id: int
@@ -45,13 +39,11 @@ class AbortedTransaction(NamedTuple):
 
 
 class LogTransactions:
-    """Open and aborted transactions. Changed by what is appended to the log only."""
-
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # producer id -> first offset
         self._first_unstable: int | None = None  # the smallest of them
-        self._aborted: list[AbortedTransaction] = []  # by last offset, as they ended
-        # Markers up to here are known: whoever notes batches again need not remember that.
+        self._aborted: list[AbortedTransaction] = []  # by last offset
+        # Markers up to here are stored already. Noting them again has no effect.
         self._known_to = NO_OFFSET
 
     @property
@@ -61,21 +53,19 @@ class LogTransactions:
 
     @property
     def has_aborted(self) -> bool:
-        """There are aborted transactions in the log."""
         return bool(self._aborted)
 
     def first_offset_of(self, producer_id: int) -> int | None:
-        """Return where a producer's open transaction began, if it has one."""
+        """Return the start of a producer's open transaction, if any."""
         return self._open.get(producer_id)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Note a producer's first transactional batch."""
         self._open[producer_id] = first_offset
         unstable = self._first_unstable
         self._first_unstable = first_offset if unstable is None else min(first_offset, unstable)
 
     def end(self, producer_id: int, marker_offset: int, *, is_abort: bool) -> None:
-        """Note a marker; one without an open transaction says nothing about any record."""
+        """Apply a marker. No effect without an open transaction."""
         first_offset = self._open.pop(producer_id, None)
         if first_offset is None:
             return
@@ -92,40 +82,35 @@ class LogTransactions:
             )
 
     def _ended_before(self, offset: int) -> int:
-        """Return how many aborted transactions have their marker before an offset."""
         return bisect_left(self._aborted, offset, key=lambda each: each.last_offset)
 
     def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that have records from one offset on, before another."""
+        """Return the aborted transactions with records from start_offset up to end_offset."""
         first = self._ended_before(start_offset)
         last = bisect_left(self._aborted, end_offset, key=lambda each: each.last_stable_offset)
         return [each for each in self._aborted[first : last + 1] if each.first_offset < end_offset]
 
     def forget(self, producer_ids: Iterable[int]) -> None:
-        """Forget the open transactions of producers, whose batches are going to be noted again."""
         for producer_id in producer_ids:
             self._open.pop(producer_id, None)
         self._first_unstable = min(self._open.values(), default=None)
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the aborted transactions whose markers lie at or after the log's new end."""
         del self._aborted[self._ended_before(end_offset) :]
         self._known_to = min(self._known_to, end_offset - 1)
 
     def trim_before(self, log_start_offset: int) -> None:
-        """Forget the aborted transactions that ended before the log starts."""
         del self._aborted[: self._ended_before(log_start_offset)]
 
     def forget_markers(self, offsets: Container[int]) -> None:
-        """Forget aborted transactions whose markers compaction removes, and all records before."""
+        """Remove aborted transactions whose markers, and so all records, compaction removes."""
         self._aborted = [each for each in self._aborted if each.last_offset not in offsets]
 
     def snapshot(self) -> list[AbortedTransaction]:
-        """Return the aborted transactions, for a file; the open ones are their producers'."""
+        """Return the aborted transactions. The producers' snapshot has the open ones."""
         return list(self._aborted)
 
     def restore(self, snapshot: Iterable[Iterable[int]]) -> None:
-        """Take over what `snapshot` returned."""
         self._aborted += (AbortedTransaction(*row) for row in snapshot)
         if self._aborted:
             self._known_to = self._aborted[-1].last_offset
@@ -138,13 +123,11 @@ NO_SEQUENCE: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**15 - 1
-# From this version of the protocol on every transaction has an epoch of its own (KIP-890).
+# From this transaction version on, every transaction has its own epoch (KIP-890).
 FIRST_VERSION_WITH_EPOCHS: Final = 2
 
 
 class ProducerIdentity(NamedTuple):
-    """A producer id, and the epoch of one of its instances."""
-
     producer_id: int
     epoch: int
 
@@ -153,8 +136,6 @@ NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 
 
 class AppendedBatch(NamedTuple):
-    """A batch of a producer that is in the log."""
-
     first_sequence: int
     last_sequence: int
     base_offset: int
@@ -179,8 +160,6 @@ class _Producer:
 
 
 class ProducerDescription(NamedTuple):
-    """A producer, as DescribeProducers tells of it."""
-
     producer_id: int
     epoch: int
     last_sequence: int
@@ -190,7 +169,7 @@ class ProducerDescription(NamedTuple):
 
 
 class _Unverified(NamedTuple):
-    """The first batch of a transaction that has been asked about and is not in the log yet."""
+    """The first batch of a transaction, which waits for the coordinator's verification."""
 
     epoch: int
     lowest_sequence: int
@@ -198,12 +177,11 @@ class _Unverified(NamedTuple):
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """Return the sequence number of the last record of a batch."""
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
 
 
 class ProducerStates:
-    """The newest batches of each producer. `note` is the only method that adds to them."""
+    """The newest batches of each producer, which only `note` adds."""
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
@@ -211,7 +189,6 @@ class ProducerStates:
         self.transactions = LogTransactions()
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Say whether a producer of that epoch has records here that are not decided."""
         producer = self._producers.get(producer_id)
         return (
             producer is not None
@@ -220,14 +197,9 @@ class ProducerStates:
         )
 
     def verifying(self, header: BatchHeader, *, has_epochs: bool) -> None:
-        """Note that a coordinator is asked about a transaction that has no records here yet.
+        """Note that the coordinator verifies a transaction that has no records here yet.
 
-        Until its first batch is in the log, none may overtake that: a batch sent after it does
-        not get in because the question about it was answered first.
-
-        Args:
-            header: Of the batch to be appended.
-            has_epochs: The transaction has an epoch of its own, so its numbers begin with 0.
+        Later batches of the producer are rejected until the first one is in the log.
         """
         known = self._unverified.get(header.producer_id)
         lowest = header.base_sequence
@@ -240,7 +212,7 @@ class ProducerStates:
         )
 
     def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
-        """Return the batch in the log that this one repeats, if there is one."""
+        """Return the batch in the log that has the same sequence numbers, if any."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
@@ -255,8 +227,8 @@ class ProducerStates:
 
         Raises:
             InvalidProducerEpoch: A newer instance of the producer has written already.
-            OutOfOrderSequenceNumber: A batch before this one is missing.
-            InvalidTxnState: The producer's transaction is open, and the batch is not part of it.
+            OutOfOrderSequenceNumber: An earlier batch is missing.
+            InvalidTxnState: The transaction is open, and the batch is not transactional.
         """
         producer = self._producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.epoch:
@@ -291,7 +263,7 @@ class ProducerStates:
                     f"sequence number {unverified.lowest_sequence} must be written first"
                 )
         if producer is None:
-            return  # the first of this producer here, or all of it was deleted: any is right
+            return  # new here, or all its batches were deleted: any number is valid
         expected = 0
         if header.producer_epoch == producer.epoch:
             expected = (producer.last_sequence + 1) % _SEQUENCES
@@ -306,15 +278,8 @@ class ProducerStates:
     ) -> None:
         """Check that a marker may end a producer's transaction.
 
-        Args:
-            header: Of the control batch.
-            coordinator_epoch: Of whoever wants it written.
-            transaction_version: From version 2 on markers have a higher epoch than the records
-                before them (KIP-1228); one with the same is taken when it is repeated.
-
-        Raises:
-            InvalidProducerEpoch: The marker comes from an earlier epoch.
-            TransactionCoordinatorFenced: A newer coordinator has written a marker already.
+        From transaction version 2 on, markers have a higher epoch than the records before them
+        (KIP-1228). A repeated marker has the same epoch.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -338,7 +303,6 @@ class ProducerStates:
             )
 
     def note(self, header: BatchHeader, base_offset: int, batch: memoryview) -> None:
-        """Remember a batch that was appended at an offset."""
         marker = end_marker(header, batch) if header.is_control else None
         if header.is_control and marker is None:
             return
@@ -375,10 +339,7 @@ class ProducerStates:
         )
 
     def is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Say whether compaction must leave a batch, be it empty, to tell of its producer.
-
-        Reference: org.apache.kafka.storage.internals.log.Cleaner, LastRecord.
-        """
+        """Return whether compaction must keep the batch, at least empty (Kafka: LastRecord)."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return False
@@ -387,10 +348,10 @@ class ProducerStates:
         return header.is_control and header.producer_epoch == producer.epoch
 
     def truncate(self, end_offset: int) -> set[int]:
-        """Forget producers that have batches at or after the new end of the log.
+        """Remove producers with batches at or after the new end of the log.
 
         Returns:
-            Their ids: `note` what is left of them in the log, oldest first.
+            Their ids. The caller must `note` their remaining batches, oldest first.
         """
         affected = {
             producer_id
@@ -404,7 +365,6 @@ class ProducerStates:
         return affected
 
     def describe(self) -> Iterator[ProducerDescription]:
-        """Give what is known of each producer."""
         for producer_id, producer in self._producers.items():
             first_offset = self.transactions.first_offset_of(producer_id)
             yield ProducerDescription(
@@ -417,7 +377,6 @@ class ProducerStates:
             )
 
     def snapshot(self) -> list[StoredProducer]:
-        """Return what `restore` wants of every producer, for a file."""
         described = {each.producer_id: each for each in self.describe()}
         return [
             (
@@ -437,7 +396,6 @@ class ProducerStates:
         producers: Iterable[StoredProducer],
         aborted: Iterable[AbortedTransaction] = (),
     ) -> None:
-        """Take over what `snapshot` returned, here and of the transactions."""
         for producer_id, epoch, batches, coordinator_epoch, timestamp, offset, first in producers:
             kept = deque((AppendedBatch(*batch) for batch in batches), maxlen=BATCHES_KEPT)
             self._producers[producer_id] = _Producer(

@@ -1,9 +1,7 @@
 """Segments: the pieces of a partition's log, in memory or in files, and their batch index.
 
-A segment only grows. Memory that `view` returns stays valid and unchanged, also after the segment
-is sealed, closed or deleted, because responses are sent from it without a copy.
-
-Single reads and writes run inline, on the page cache. Callers move blocking methods off the loop.
+Memory that `view` returns stays valid and unchanged, also after the segment is sealed, closed or
+deleted, because responses are sent from it without a copy.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ _ROW_BYTES = 3 * 8
 
 
 class BatchIndex:
-    """Three parallel columns, one row per batch, in the order of the log.
+    """Three parallel columns, one row per batch, in log order.
 
-    Unlike Kafka's sparse index it has every batch, so that nothing is ever scanned in Python;
-    24 bytes a batch. The third column is the newest timestamp *so far*, which never decreases:
-    the first row that reaches a timestamp is the first batch that holds a record so new.
+    Unlike Kafka's sparse index it has every batch, 24 bytes each, so that no batch is scanned in
+    Python. The third column is the newest timestamp up to the row: the first row that reaches a
+    timestamp has the first such record.
     """
 
     __slots__ = ("_base_offsets", "_newest_timestamps", "_positions", "end_position")
@@ -51,37 +49,33 @@ class BatchIndex:
 
     @property
     def first_timestamp(self) -> int:
-        """The newest timestamp of the first batch, -1 without records."""
         return self._newest_timestamps[0] if self._newest_timestamps else NO_TIMESTAMP
 
     @property
     def newest_timestamp(self) -> int:
-        """The newest timestamp in the segment, -1 without records."""
+        """The newest timestamp, -1 without records."""
         return self._newest_timestamps[-1] if self._newest_timestamps else NO_TIMESTAMP
 
     def add(self, base_offset: int, size: int, max_timestamp: int) -> None:
-        """Note the batch that was just written at the end of the segment."""
         self._base_offsets.append(base_offset)
         self._positions.append(self.end_position)
         self._newest_timestamps.append(max(max_timestamp, self.newest_timestamp))
         self.end_position += size
 
     def truncate(self, row: int) -> None:
-        """Forget a row and all after it."""
         self.end_position = self._positions[row]
         del self._base_offsets[row:], self._positions[row:], self._newest_timestamps[row:]
 
     def row_of(self, offset: int) -> int:
-        """Return the row of the batch that holds an offset, or of the last one before it."""
+        """Return the row of the batch that has an offset, or of the last batch before it."""
         return max(bisect_right(self._base_offsets, offset) - 1, 0)
 
     def span(self, row: int) -> tuple[int, int]:
-        """Return where a batch starts and ends."""
         is_last = row + 1 == len(self._positions)
         return self._positions[row], self.end_position if is_last else self._positions[row + 1]
 
     def end_before(self, offset: int) -> int:
-        """Return where the batches end whose base offsets lie before an offset."""
+        """Return the end of the batches whose base offsets are below an offset."""
         row = bisect_left(self._base_offsets, offset)
         return self._positions[row] if row < len(self._positions) else self.end_position
 
@@ -93,17 +87,15 @@ class BatchIndex:
         return self._positions[bisect_right(self._positions, limit) - 1]
 
     def first_row_reaching(self, timestamp: int) -> int:
-        """Return the first batch with a record of that time or later; without one, the end."""
+        """Return the first row with a record of that time or later, or the end."""
         return bisect_left(self._newest_timestamps, timestamp)
 
     def to_bytes(self) -> bytes:
-        """Return the columns for a file; the byte order is this machine's."""
         columns = (self._base_offsets, self._positions, self._newest_timestamps)
         return b"".join(column.tobytes() for column in columns)
 
     @classmethod
     def from_bytes(cls, stored: bytes, end_position: int) -> BatchIndex | None:
-        """Rebuild an index from its file, or return None when the file is no index."""
         rows, rest = divmod(len(stored), _ROW_BYTES)
         if rest or not rows:
             return None
@@ -120,44 +112,37 @@ log = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-# Reads from here on are views of the file. A smaller one is copied: that costs less than to map it.
+# Larger reads are views of the mapped file. Copies of smaller ones cost less.
 MAP_FROM_BYTES: Final = 64 << 10
-# Files of compaction: being written; whole, and about to take the place of others.
+# Files of compaction: incomplete, and complete while it replaces others.
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 _cleaned_numbers = itertools.count()
 
-# A magic number whose bytes tell the machine's byte order, and the segment's size at that time.
+# A magic number, which also detects another byte order, and the segment's size at that time.
 _INDEX_HEADER: Final = struct.Struct("=IQ")
 _INDEX_MAGIC: Final = 0x616B6C01
 
 
 class Replacement(NamedTuple):
-    """What a cleaned segment takes the place of."""
-
     old: Sequence[Segment]
     end_offset: int
 
 
 class Segment(ABC):
-    """Batches from `base_offset` on, one after the other as the producers built them."""
-
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
         self.index = BatchIndex()
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
         return self.index.end_position
 
     def append(self, base_offset: int, max_timestamp: int, batch: memoryview) -> None:
-        """Write one finished batch at the end."""
         self._write(batch)
         self.index.add(base_offset, len(batch), max_timestamp)
 
     def header(self, row: int) -> BatchHeader:
-        """Return the header of the batch in a row of the index."""
         header = read_header(self.view(*self.index.span(row)), 0)
         if header is None:
             raise CorruptRecordException(
@@ -167,15 +152,15 @@ class Segment(ABC):
 
     @abstractmethod
     def has_room(self, size: int) -> bool:
-        """Say whether a batch of this size may still be appended."""
+        """Return whether a batch of this size may be appended."""
 
     @abstractmethod
     def view(self, start: int, end: int) -> memoryview:
-        """Return bytes that were written, read-only."""
+        """Return written bytes, read-only."""
 
     @abstractmethod
     def truncate(self, row: int) -> None:
-        """Drop the batch in a row of the index and all after it, at once."""
+        """Remove the batch in a row and all later ones, at once."""
 
     @abstractmethod
     def seal(self) -> None:
@@ -183,36 +168,34 @@ class Segment(ABC):
 
     @abstractmethod
     def checkpoint(self) -> None:
-        """Make what was written durable. Blocks on the disk; may run in another thread."""
+        """Make all bytes durable. Blocks on the disk, may run in another thread."""
 
     @abstractmethod
     def close(self) -> None:
-        """Make what was written durable and let go of files. Blocks on the disk."""
+        """Make all bytes durable and close files. Blocks on the disk."""
 
     @abstractmethod
     def delete(self) -> None:
-        """Drop the segment for good."""
+        """Remove the segment. Returned views stay valid."""
 
     @abstractmethod
     def replace(self, old: Sequence[Segment], end_offset: int) -> None:
-        """Replace the segments before `end_offset`; the first of them began where this one does.
+        """Replace the segments before `end_offset`, the first of which has this base offset.
 
-        From then on they are gone for everyone but those who hold views. A crash leaves either
-        them or this one. It is not done before `settle`, which any change to this segment implies.
+        Only holders of views still see the old ones. A crash leaves either them or this one.
+        Completed by `settle`, which any change to this segment implies.
         """
 
     @abstractmethod
     def settle(self) -> None:
-        """Finish replacing. Blocks on the disk; may run in another thread. Idempotent."""
+        """Finish replacing. Blocks on the disk, may run in another thread. Idempotent."""
 
     @abstractmethod
     def _write(self, batch: memoryview) -> None:
-        """Put bytes at the end, wholly or not at all."""
+        """Append all bytes or none."""
 
 
 class MemorySegment(Segment):
-    """A segment in anonymous memory, which the kernel provides page by page as it is written."""
-
     def __init__(self, base_offset: int, capacity: int) -> None:
         super().__init__(base_offset)
         self._capacity = capacity
@@ -226,7 +209,7 @@ class MemorySegment(Segment):
 
     def truncate(self, row: int) -> None:
         self.index.truncate(row)
-        self._capacity = self.size  # what lies behind may still be looked at: never write there
+        self._capacity = self.size  # views may still show later bytes: never overwrite them
 
     def seal(self) -> None:
         pass
@@ -256,21 +239,15 @@ class MemorySegment(Segment):
 
 
 class FileSegment(Segment):
-    """A segment in a file, and its index in another one beside it.
+    """A segment in a file, with its index in another file.
 
-    The index file says up to which size of the segment it was written; it is written after the
-    segment itself was flushed to the disk. So it is the checkpoint of the recovery too: what lies
-    before is trusted, what lies behind is checked batch by batch.
+    The index file is written after a flush of the segment, and stores the segment's size at that
+    time. It is therefore the recovery checkpoint: later bytes are checked batch by batch.
     """
 
     def __init__(
         self, folder: Path, base_offset: int, max_bytes: int, *, is_cleaned: bool = False
     ) -> None:
-        """Open a segment, or begin one; a cleaned one is to replace others.
-
-        Raises:
-            OSError: The disk did not let it.
-        """
         super().__init__(base_offset)
         self._replacement: Replacement | None = None
         self._final_path = folder / f"{base_offset:020}{LOG_SUFFIX}"
@@ -281,11 +258,10 @@ class FileSegment(Segment):
         self._max_bytes = max_bytes
         self._fd = os.open(self._path, flags, FILE_MODE)
         self._mapped: memoryview | None = None
-        self._window = memoryview(b"")  # what is mapped of a file that still grows
+        self._window = memoryview(b"")  # the mapped part of a file that still grows
         self._flushed_size = 0
         self._has_failed = False
-        # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
-        # segments run in an executor.
+        # Held while a checkpoint, which may run in another thread, uses the file descriptor.
         self._fd_lock = threading.Lock()
 
     def has_room(self, size: int) -> bool:
@@ -316,7 +292,7 @@ class FileSegment(Segment):
                 written += os.pwrite(self._fd, batch[written - start :], written)
         except OSError as error:
             os.ftruncate(self._fd, start)
-            # Clients try again and again, and say of it that they ran out of time.
+            # Log only the first failure: clients retry until their timeout.
             if not self._has_failed:
                 log.error("cannot write to %s: %s", self._path, error)
             self._has_failed = True
@@ -326,7 +302,7 @@ class FileSegment(Segment):
     def truncate(self, row: int) -> None:
         with self._fd_lock:
             self._settle()
-            # The index file goes first: it must never tell of bytes that were written anew.
+            # Remove the index file first: it must not cover rewritten bytes.
             self._index_path.unlink(missing_ok=True)
             self._flushed_size = 0
             self.index.truncate(row)
@@ -338,7 +314,7 @@ class FileSegment(Segment):
                 os.ftruncate(self._fd, self.size)
 
     def _continue_in_copy(self, kept: memoryview) -> None:
-        """Put a copy in the file's place: who looks at a mapped file that shrinks is killed."""
+        """Replace the file by a copy: access to a mapped file that shrinks kills the process."""
         replace_file(self._path, kept)
         self._close_file()
         self._fd = os.open(self._path, os.O_RDWR)
@@ -364,7 +340,7 @@ class FileSegment(Segment):
         os.fsync(self._fd)
         swap_path = swapping_path(self._final_path, end_offset)
         self._path.replace(swap_path)
-        sync_folder(swap_path.parent)  # from here on recovery goes on with what follows
+        sync_folder(swap_path.parent)  # after a crash, recovery does the rest
         for segment in old:
             segment.delete()
         swap_path.replace(self._final_path)
@@ -414,19 +390,14 @@ class FileSegment(Segment):
 
     @property
     def path(self) -> Path:
-        """Where the batches are."""
         return self._path
 
     @property
     def file_size(self) -> int:
-        """Bytes in the file, indexed or not."""
         return os.fstat(self._fd).st_size
 
     def load_index(self) -> int:
-        """Read the index file and return the file's size; the caller checks what lies after it.
-
-        An index that is damaged, or claims more than there is, is not used at all.
-        """
+        """Read the index file and return the segment file's size. The caller checks later bytes."""
         file_size = self.file_size
         try:
             stored = self._index_path.read_bytes()
@@ -441,21 +412,16 @@ class FileSegment(Segment):
         return file_size
 
     def stored(self, start: int, end: int) -> memoryview:
-        """Return bytes of the file, indexed or not."""
         return memoryview(self._pread(start, end))
 
-    def cut(self) -> None:
-        """Cut the file at the end of what the index knows."""
+    def truncate_to_index(self) -> None:
+        """Truncate the file to its indexed size."""
         if self.file_size != self.size:
             os.ftruncate(self._fd, self.size)
             os.fsync(self._fd)
 
     def require_intact(self) -> None:
-        """Raise if a segment in the middle of a log has a tail that cannot be read.
-
-        Raises:
-            CorruptRecordException: Cutting it would tear a hole into the log.
-        """
+        """Raise CorruptRecordException if unindexed bytes remain: truncation would leave a gap."""
         file_size = self.file_size
         if file_size != self.size:
             raise CorruptRecordException(
@@ -465,22 +431,19 @@ class FileSegment(Segment):
 
 
 def newest_timestamp(header: BatchHeader) -> int:
-    """Return the time for the index: that of a batch without records must not be looked for."""
     return header.max_timestamp if header.count else NO_TIMESTAMP
 
 
 def cleaned_path(log_path: Path) -> Path:
-    """Return where a segment is written that is to replace others: a path of its own."""
     return log_path.with_name(f"{log_path.name}.{next(_cleaned_numbers)}{CLEANED_SUFFIX}")
 
 
 def swapping_path(log_path: Path, end_offset: int) -> Path:
-    """Return where it is while it replaces those before an offset."""
     return log_path.with_name(f"{log_path.stem}-{end_offset:020}{LOG_SUFFIX}{SWAP_SUFFIX}")
 
 
 def finish_replacing(folder: Path) -> None:
-    """Drop half-written files that a crash left, and finish replacements that it cut short."""
+    """Remove incomplete files of a crash, and finish interrupted replacements."""
     for path in folder.glob(f"*{CLEANED_SUFFIX}"):
         path.unlink()
     for swap_path in sorted(folder.glob(f"*{LOG_SUFFIX}{SWAP_SUFFIX}")):

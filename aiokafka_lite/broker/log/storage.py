@@ -1,16 +1,11 @@
-"""Where a partition's log is kept: in memory, or in a folder that survives the process.
+"""Stores a partition's log in memory, or in a folder that survives the process.
 
-A folder holds the segments, their indexes, and `state.json`: what cannot be read from the batches
-(the log start offset) and what would be slow to (leader epochs, producers and their transactions,
-as of an end offset).
-Loading trusts what was flushed and checks the rest batch by batch; the first batch that is torn
-or damaged ends the log.
+A folder has the segments, their indexes, and `state.json` with the log start offset, leader epochs,
+producers and transactions as of an end offset. Loading trusts flushed bytes and checks the rest
+batch by batch. The first incomplete or damaged batch ends the log.
 
-Loading also finds out what is missing, and warns of it. Segments follow each other without a gap,
-but for what compaction has left out (`gaps_end`); the log begins where the state says, and reaches
-at least to where it ended when the state was saved: at the latest stop, or when a segment was
-rolled. Readers skip a gap as Kafka's do, to the segment after it. Of what was written after the
-state was saved, nobody can tell that whole batches are missing at the end.
+Loading warns of offsets that are missing between segments (except for compaction's gaps), at the
+start, or up to the end offset of the saved state. Readers skip a gap, as in Kafka.
 """
 
 from __future__ import annotations
@@ -42,20 +37,20 @@ log = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.json"
 
-# Memory is taken in growing pieces, so that ten thousand small partitions cost little.
+# Segments in memory grow, so that ten thousand small partitions need little.
 FIRST_MEMORY_SEGMENT_BYTES: Final = 1 << 16
-# What a segment may grow by when its batches are written anew without some of their records.
+# Factor by which batches may grow when they are rewritten without some of their records.
 REWRITING_GROWTH: Final = 3
 
 
 @dataclass(frozen=True)
 class LogState:
-    """What is stored about a log besides its batches, as of `log_end_offset`.
+    """The stored state of a log, as of `log_end_offset`.
 
     Attributes:
-        clean_end: Compaction has seen everything before this offset.
-        gaps_end: Offsets may be missing before this one.
-        serial: Counts the states of one log since it was opened; not stored.
+        clean_end: Compaction has read everything before this offset.
+        gaps_end: Offsets before this one may be missing.
+        serial: Counts the states of an open log. Not stored.
     """
 
     log_start_offset: int = 0
@@ -78,11 +73,7 @@ class LogState:
 
 @dataclass
 class LoadedLog:
-    """What a store found.
-
-    Attributes:
-        was_clean: The last process closed the log; nothing had to be checked or cut.
-    """
+    """The log that a store found. `was_clean`: no batch was checked or removed."""
 
     segments: Sequence[Segment] = ()
     log_start_offset: int = 0
@@ -95,39 +86,29 @@ class LoadedLog:
 
 
 class LogStore(ABC):
-    """Makes, keeps and finds the segments of one log.
-
-    Attributes:
-        segment_bytes: Most that a segment may have, unless one batch is larger; may be changed
-            for the segments to come.
-    """
+    """Creates, stores and loads the segments of one log. `segment_bytes` limits future segments."""
 
     def __init__(self, segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
 
     @abstractmethod
     def load(self) -> LoadedLog:
-        """Return what is there. Blocks on the disk."""
+        """Return the stored log. Blocks on the disk."""
 
     @abstractmethod
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
-        """Return an empty segment with room for a batch of that size at least."""
+        """Return an empty segment with room for a batch of at least that size."""
 
     @abstractmethod
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
-        """Return an empty segment that is to replace others, which have so many bytes.
-
-        `delete` it if it does not.
-        """
+        """Return an empty segment to replace others of that total size. `delete` it if unused."""
 
     @abstractmethod
     def save(self, state: LogState) -> None:
-        """Keep the state, unless a later one was saved already. Blocks on the disk."""
+        """Store the state, unless a later one is stored. Blocks on the disk."""
 
 
 class MemoryStore(LogStore):
-    """Keeps nothing beyond the process."""
-
     def load(self) -> LoadedLog:
         return LoadedLog()
 
@@ -136,8 +117,7 @@ class MemoryStore(LogStore):
         return MemorySegment(base_offset, max(size, min(growing, self.segment_bytes)))
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
-        # Times written anew, and another compressor's work, may be longer. What is not used of
-        # the memory is never there.
+        # Another compressor may need more bytes. Unused memory costs nothing.
         return MemorySegment(base_offset, REWRITING_GROWTH * max_bytes + FIRST_MEMORY_SEGMENT_BYTES)
 
     def save(self, state: LogState) -> None:
@@ -145,19 +125,16 @@ class MemoryStore(LogStore):
 
 
 class FolderStore(LogStore):
-    """Keeps a log in a folder of its own.
+    """Keeps a log in its own folder, which may not exist yet.
 
-    Args:
-        folder: Need not exist.
-        segment_bytes: See the attribute.
-        partition: What the log is called in warnings; by default like its folder.
+    `partition` is the log's name in warnings, by default the folder.
     """
 
     def __init__(self, folder: Path, segment_bytes: int, partition: str | None = None) -> None:
         super().__init__(segment_bytes)
         self._folder = folder
         self._partition = partition or str(folder)
-        # Most states are saved by the disk's thread, some by the loop, which is ahead of it.
+        # The disk's thread saves most states, the loop some newer ones.
         self._save_lock = threading.Lock()
         self._saved_serial = -1
 
@@ -180,7 +157,7 @@ class FolderStore(LogStore):
 
     def save(self, state: LogState) -> None:
         with self._save_lock:
-            # A state saved late must not bring back a deleted log.
+            # A late save must not recreate a deleted log.
             if state.serial > self._saved_serial and self._folder.exists():
                 replace_file(self._folder / STATE_FILE, state.to_json())
                 self._saved_serial = state.serial
@@ -217,7 +194,7 @@ class FolderStore(LogStore):
 
 
 class _Recovery:
-    """Walks over a log's segments, oldest first, and finds out where it ends."""
+    """Reads a log's segments, oldest first, and finds its end."""
 
     def __init__(self, state: LogState, partition: str, folder: Path) -> None:
         self._state = state
@@ -233,7 +210,7 @@ class _Recovery:
         self._is_clean = True
 
     def load(self, segment: FileSegment) -> None:
-        """Bring a segment's index up to the last whole batch of its file, and cut what is left."""
+        """Index a segment up to the last whole batch of its file."""
         file_size = segment.load_index()
         flushed_size = segment.size
         self._check_start(segment)
@@ -253,7 +230,6 @@ class _Recovery:
         self._latest = segment
 
     def _check_start(self, segment: FileSegment) -> None:
-        """Notice when there should be something before a segment that is not there."""
         first = segment.base_offset
         if self._latest is None:
             if first > max(self._start_offset, self._gaps_end):
@@ -265,7 +241,6 @@ class _Recovery:
             self._gaps_end = first  # readers skip it
 
     def check_tail(self, segment: FileSegment) -> None:
-        """Say what will be cut off the last segment."""
         if segment.size != segment.file_size:
             log.warning(
                 "the log of %s is truncated to offset %d, "
@@ -283,14 +258,14 @@ class _Recovery:
 
     def _note(self, header: BatchHeader, batch: memoryview) -> None:
         self._end_offset = header.last_offset + 1
-        if header.base_offset >= self._state.log_end_offset:  # the state does not know it
+        if header.base_offset >= self._state.log_end_offset:  # newer than the state
             self._epochs.begin(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
                 self._producers.note(header, header.base_offset, batch)
 
     def finish(self, segments: Sequence[FileSegment]) -> LoadedLog:
         if segments:
-            segments[-1].cut()
+            segments[-1].truncate_to_index()
         end_offset = max(self._end_offset, self._start_offset)
         if end_offset < self._state.log_end_offset:
             place = f"in {self._folder}" if self._latest is None else f"after {self._latest.path}"
@@ -312,7 +287,7 @@ class _Recovery:
 def _whole_batches(
     segment: FileSegment, start: int, end: int
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Walk over batches up to the first that is torn or damaged."""
+    """Yield batches up to the first that is incomplete or damaged."""
     try:
         yield from iter_batches(segment.stored(start, end), check_crcs=True)
     except KafkaError as error:

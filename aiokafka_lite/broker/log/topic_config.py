@@ -1,7 +1,4 @@
-"""What a topic's configuration means to its logs.
-
-Reference: org.apache.kafka.storage.internals.log.LogConfig.
-"""
+"""The effect of a topic's configuration on its logs (Kafka: LogConfig)."""
 
 from __future__ import annotations
 
@@ -14,17 +11,10 @@ class TopicConfig:
     """The effective configuration of one topic.
 
     Attributes:
-        overrides: What was set for this topic, as it was written.
-        is_log_append_time: Records get the broker's time instead of the producer's.
-        timestamp_after_max_ms: How far ahead of the broker's clock a record's time may be.
-        is_compacted: Records must have keys; of each key the newest record is kept.
-        is_deleted_by_retention: Old records are deleted, by age and size.
-        retention_ms: Age of records to delete, -1 for none.
-        retention_bytes: Size of a partition's log beyond which they are deleted, -1 for none.
-        segment_ms: After so long the next record starts a new segment; with compaction no later
-            than max.compaction.lag.ms.
-        min_cleanable_dirty_ratio: Compaction starts when this part of a log was never compacted.
-        delete_retention_ms: How long tombstones stay once compaction has seen them.
+        overrides: The topic's own settings, as text.
+        retention_ms: -1 for no limit.
+        retention_bytes: -1 for no limit.
+        segment_ms: With compaction, at most max.compaction.lag.ms.
     """
 
     overrides: Mapping[str, str]

@@ -1,8 +1,6 @@
-"""What a broker checks of a batch before it appends it.
+"""Checks of a batch before it is appended (Kafka: LogValidator, UnifiedLog).
 
-Reference: org.apache.kafka.storage.internals.log.LogValidator and UnifiedLog. Headers and
-checksums are checked; records are looked into only where the topic's configuration asks for
-something of each.
+Headers and checksums are checked, records only if the topic's configuration requires it.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ FIRST_PRODUCE_WITH_ZSTD: Final = 7
 def validated_batch(
     records: Buffer | None, api_version: int, config: TopicConfig, now_ms: int
 ) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch that a Produce request has for a partition.
+    """Return the single batch of a partition in a Produce request.
 
     Raises:
-        InvalidRecordError: It is not exactly one batch of magic 2, or not one for clients.
-        CorruptRecordException: Its checksum is wrong, or its header cannot be true.
-        MessageSizeTooLargeError: The topic takes no batch so large.
-        UnsupportedCompressionTypeError: Clients of that version cannot know the codec.
-        InvalidTimestampError: A record comes from the future.
+        InvalidRecordError: Not exactly one client batch of magic 2.
+        CorruptRecordException: The checksum or the header is wrong.
+        MessageSizeTooLargeError: The batch exceeds max.message.bytes.
+        UnsupportedCompressionTypeError: The request version does not support the codec.
+        InvalidTimestampError: A timestamp is too far in the future.
     """
     header, batch = _only_batch(records)
     _check_header(header)
@@ -91,7 +89,7 @@ def _read_header(view: memoryview, pos: int) -> BatchHeader | None:
 
 
 def _refuse_rest(view: memoryview, pos: int) -> Never:
-    """Say what is wrong with what follows the first batch."""
+    """Raise the error for bytes after the first batch."""
     count = 1
     while (header := _read_header(view, pos)) is not None:
         count, pos = count + 1, pos + header.size

@@ -1,9 +1,7 @@
-"""The transaction coordinator of a node: answers for the transactional ids of its partitions.
+"""The transaction coordinator of a node: serves the transactional ids of its partitions.
 
-There are two kinds of methods: those that answer requests, which have the machine decide, append
-the decision to ``__transaction_state`` and apply it; and those that apply what the log says when a
-partition is loaded. What is not in the log was not decided. A transaction found to be ending after
-a restart gets its markers then: writing one twice does no harm.
+Requests are decided by the machine, appended to `__transaction_state`, then applied. Markers of
+transactions that end are written again after a restart, which has no effect if they exist.
 """
 
 from __future__ import annotations
@@ -47,19 +45,13 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# When the log did not take the abort of a transaction that timed out.
+# Delay after the log rejected the abort of a transaction that timed out.
 RETRY_S: Final = 1.0
 EXPIRIES_AT_ONCE: Final = 100
 
 
 class TransactionSettings(NamedTuple):
-    """The broker's limits for transactions.
-
-    Attributes:
-        max_timeout_ms: transaction.max.timeout.ms
-        expiration_ms: transactional.id.expiration.ms
-        version: The level of the feature transaction.version.
-    """
+    """The broker's limits for transactions, and the level of the feature transaction.version."""
 
     max_timeout_ms: int = 900_000
     expiration_ms: int = 604_800_000
@@ -67,7 +59,7 @@ class TransactionSettings(NamedTuple):
 
 
 class TransactionServices(Protocol):
-    """What the coordinator needs of its cluster."""
+    """The cluster as the coordinator uses it."""
 
     @property
     def clock(self) -> Callable[[], int]: ...
@@ -84,10 +76,10 @@ class TransactionServices(Protocol):
         """Return the epoch in which the node leads a partition of the topic."""
 
     async def new_producer_id(self) -> int:
-        """Return an id that no producer ever had, nor will after a crash."""
+        """Return an id that no producer had or will have, also after a crash."""
 
     def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
-        """Write a marker to whoever leads a partition."""
+        """Write a marker to the leader of a partition."""
 
 
 class TransactionCoordinator:
@@ -118,36 +110,32 @@ class TransactionCoordinator:
     # -- life ----------------------------------------------------------------------------------
 
     def elect(self, partitions: Iterable[int]) -> None:
-        """Coordinate the transactional ids of partitions, which this node leads now."""
         self._partitions.elect(partitions)
 
     def resign(self, partitions: Iterable[int]) -> None:
-        """Coordinate them no longer: other nodes lead the partitions."""
         self._partitions.resign(partitions)
 
     async def until_loaded(self) -> None:
-        """Wait until every partition has been read; raises what the reading raised."""
+        """Wait for the load task, and raise its error."""
         await self._partitions.until_loaded()
 
     def close(self) -> None:
-        """Refuse what comes and leave what is ending to the next start; idempotent."""
+        """Refuse requests. The next start completes transactions that end. Idempotent."""
         self._is_open = False
         self._markers.close()
         for transactional_id in tuple(self._timeouts):
             self._unwatch(transactional_id)
 
     def hold_markers(self) -> None:
-        """Hold back the markers of transactions that end: they stay undecided; for tests."""
         self._markers.hold()
 
     def release_markers(self) -> None:
-        """Write the markers that were held back."""
         self._markers.release()
 
     # -- requests ------------------------------------------------------------------------------
 
     def availability(self, transactional_id: str) -> ErrorType:
-        """Say whether this coordinator can answer for a transactional id now."""
+        """Return NoError if this coordinator serves a transactional id now."""
         if not self._is_open:
             return CoordinatorNotAvailableError
         return self._partitions.availability(self._log.partition_for(transactional_id))
@@ -155,10 +143,10 @@ class TransactionCoordinator:
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> Ended:
-        """Answer InitProducerId: a producer with this transactional id starts.
+        """Answer InitProducerId, and fence earlier producers of the transactional id.
 
-        Whoever had the id before may write no more. Its open transaction is aborted first; that
-        answer is CONCURRENT_TRANSACTIONS, upon which the client asks again.
+        Their open transaction is aborted first, with the reply CONCURRENT_TRANSACTIONS, which the
+        client retries.
         """
         if not transactional_id:
             return Ended(InvalidRequestError)
@@ -171,7 +159,7 @@ class TransactionCoordinator:
         spare = NO_PRODUCER_ID
         if known is None or known.needs_producer_id:
             spare = await self._services.new_producer_id()
-            error = self.availability(transactional_id)  # it may have moved meanwhile
+            error = self.availability(transactional_id)  # it may have moved to another node
             if error is not NoError:
                 return Ended(error)
             known = self._transactions.get(transactional_id)
@@ -185,7 +173,7 @@ class TransactionCoordinator:
         if error is not NoError:
             return Ended(error)
         if isinstance(decision, TransactionValue) and decision.state is PREPARE_ABORT:
-            return Ended(ConcurrentTransactions)  # the transaction before has to end first
+            return Ended(ConcurrentTransactions)  # the previous transaction must end first
         return Ended(NoError, transaction.value.producer)
 
     def add_partitions(
@@ -195,7 +183,6 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         version: TransactionVersion,
     ) -> ErrorType:
-        """Answer AddPartitionsToTxn, and whatever adds partitions implicitly."""
         transaction = self._find(transactional_id)
         if not isinstance(transaction, Transaction):
             return transaction
@@ -205,7 +192,6 @@ class TransactionCoordinator:
     def verify_partition(
         self, transactional_id: str, producer: ProducerIdentity, tp: TopicPartition
     ) -> ErrorType:
-        """Say whether a producer may write to a partition: only within its transaction."""
         transaction = self._find(transactional_id)
         if not isinstance(transaction, Transaction):
             return transaction
@@ -219,7 +205,7 @@ class TransactionCoordinator:
         *,
         is_commit: bool,
     ) -> Ended:
-        """Answer EndTxn; from then on the outcome stands, whatever happens."""
+        """Answer EndTxn. The stored outcome is final."""
         transaction = self._find(transactional_id)
         spare = NO_PRODUCER_ID
         if isinstance(transaction, Transaction) and transaction.needs_producer_id:
@@ -231,7 +217,7 @@ class TransactionCoordinator:
         decision = transaction.end(producer, version, spare, now_ms, is_commit=is_commit)
         if isinstance(decision, TransactionValue):
             error = self._carry_out(transaction, decision)
-            # Before the markers are there, the producer is told who it will be then.
+            # Return the identity that the producer will have once the markers are written.
             after = Transaction(transactional_id, decision).complete(now_ms).producer
             return Ended(error, after if error is NoError else NO_PRODUCER)
         return Ended(decision, transaction.value.producer if decision is NoError else NO_PRODUCER)
@@ -248,18 +234,17 @@ class TransactionCoordinator:
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
-        """The transactional ids that have been loaded."""
         return self._transactions
 
     @property
     def is_loading(self) -> bool:
-        """Whether some may be missing from `transactions` yet."""
+        """Whether `transactions` may be incomplete."""
         return self._partitions.is_loading
 
     # -- the log -------------------------------------------------------------------------------
 
     def _carry_out(self, transaction: Transaction, decision: Decision) -> ErrorType:
-        """Store what was decided, and do what follows from it."""
+        """Store and apply a decision, and write its markers."""
         if not isinstance(decision, TransactionValue):
             return decision
         error = self._append(TransactionRecord(transaction.transactional_id, decision))
@@ -276,7 +261,7 @@ class TransactionCoordinator:
         try:
             self._log.append(record)
         except (KafkaError, OSError) as error:
-            # Kafka tells clients to look for another coordinator when its disk fails.
+            # As in Kafka, clients then look for another coordinator.
             log.error(
                 "cannot write the state of transactional id %r to %s: %s",
                 record.transactional_id, TRANSACTION_STATE_TOPIC, error,
@@ -285,7 +270,7 @@ class TransactionCoordinator:
         return NoError
 
     def _replay(self, record: TransactionRecord) -> None:
-        """Apply one record while a partition is loaded; compaction may have left out steps."""
+        """Apply one record of the log. Compaction may have removed intermediate states."""
         if record.value is None:
             self._transactions.pop(record.transactional_id, None)
         else:
@@ -334,13 +319,13 @@ class TransactionCoordinator:
     # -- time ----------------------------------------------------------------------------------
 
     def _watch(self, transaction: Transaction) -> None:
-        """See to it that a transaction is aborted that takes longer than its producer allowed."""
+        """Abort a transaction that exceeds its producer's timeout."""
         transactional_id, value = transaction.transactional_id, transaction.value
         if value.state is not ONGOING:
             self._unwatch(transactional_id)
         elif transactional_id not in self._timeouts:
             left_ms = value.started_ms + value.timeout_ms - self._services.clock()
-            # A clock that was put back must not make it last for ever.
+            # A clock that was set back must not prolong the transaction.
             self._abort_after(min(left_ms, value.timeout_ms) / 1000, transaction)
 
     def _abort_after(self, delay_s: float, transaction: Transaction) -> None:
@@ -354,7 +339,6 @@ class TransactionCoordinator:
             timer.cancel()
 
     def _time_out(self, transaction: Transaction) -> None:
-        """Abort an open transaction; its producer may write no more."""
         log.info(
             "the transaction of transactional id %r is aborted, "
             "because it was open for longer than its timeout of %d ms",
@@ -365,7 +349,7 @@ class TransactionCoordinator:
             self._abort_after(RETRY_S, transaction)
 
     def expire_ids(self) -> Steps[None]:
-        """Forget transactional ids that were unused for long; yields between some."""
+        """Delete transactional ids that are unused for `expiration_ms`."""
         older_than_ms = self._services.clock() - self._settings.expiration_ms
         for number, transactional_id in enumerate(tuple(self._transactions)):
             if number % EXPIRIES_AT_ONCE == 0:

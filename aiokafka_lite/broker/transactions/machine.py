@@ -1,27 +1,26 @@
 """The state machine of one transactional id, without I/O.
 
-Every request is answered by a decision: an error (NoError where there is nothing to do), or the
-value that the transactional id is to have. The coordinator appends the value to the log and then
-has the machine `become` it; a decision changes nothing by itself, so a value that could not be
-stored was never decided.
+A request yields a `Decision`: an error (NoError if nothing changes), or a new value. The
+coordinator appends the value to the log, then calls `become`. Values that are not stored have no
+effect.
 
-    Empty ──────── partitions added ──▶ Ongoing ── commit ──▶ PrepareCommit ──▶ CompleteCommit
-      ▲                                    │                                       │
-      │                                    ├── abort ────▶ PrepareAbort ──▶ CompleteAbort
-      │                                    │                    ▲                  │
-      │                                    └─▶ PrepareEpochFence┘                  │
-      └── InitProducerId ──────────────────────────────────────────────────────────┘
+    Empty ──────── partitions added ──▶ Ongoing ── commit ──▶ PrepareCommit ──▶ CompleteCommit ▲
+        │                                       │ │                                    ├── abort
+        ────▶ PrepareAbort ──▶ CompleteAbort │                                    │
+        ▲                  │ │                                    └─▶ PrepareEpochFence┘
+        │ └── InitProducerId ──────────────────────────────────────────────────────────┘
 
-From the Prepare states on the outcome stands; the Complete states follow when every partition has
-its marker, and until then requests are put off with CONCURRENT_TRANSACTIONS. PrepareEpochFence
-(the producer timed out, or another took its place) never rests: the abort is one step.
+The Prepare states are final outcomes. Complete follows when every partition has its marker. Until
+then, requests get CONCURRENT_TRANSACTIONS. PrepareEpochFence (after a timeout, or for another
+producer) is never stored, because the abort follows in the same step.
 
-In transactions of version 2 (KIP-890) a transaction has an epoch of its own: its end bumps it.
-Then a repeated EndTxn comes with the epoch before, and nothing of an earlier transaction gets into
-a later one. When epochs run out, a new producer id takes over at the end of the transaction.
+In version 2 (KIP-890), the end of a transaction bumps the epoch. A repeated EndTxn has the previous
+epoch, and late batches cannot join the next transaction. After the last epoch, the end of the
+transaction assigns a new producer id.
 
-Reference: kafka.coordinator.transaction.TransactionCoordinator,
-org.apache.kafka.coordinator.transaction.TransactionMetadata.
+Kafka: kafka.coordinator.transaction.TransactionCoordinator,
+org.apache.kafka.coordinator.transaction.{TransactionMetadata, TransactionState,
+TxnTransitMetadata}.
 """
 
 from __future__ import annotations
@@ -54,13 +53,11 @@ from aiokafka_lite.structs import TopicPartition
 ErrorType: TypeAlias = type[BrokerResponseError]
 
 NO_TIME: Final = -1
-# The last epoch a producer gets: one more is left for fencing it.
+# The last epoch of a producer. One more remains to fence it.
 EXHAUSTED_EPOCH: Final = LAST_EPOCH - 1
 
 
 class TransactionState(enum.IntEnum):
-    """What a transactional id is doing, with Kafka's numbers and names."""
-
     Empty = 0
     Ongoing = 1
     PrepareCommit = 2
@@ -83,8 +80,8 @@ PREPARE_EPOCH_FENCE: Final = TransactionState.PrepareEpochFence
 IDLE: Final = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 ENDING: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 
-# From which states each may be reached. A transaction that was never given a partition may be
-# aborted since KIP-890: then PrepareAbort follows a state of rest.
+# The states before each state. Since KIP-890, a transaction without partitions may be aborted, so
+# PrepareAbort may follow an idle state.
 ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
     {
         EMPTY: IDLE,
@@ -100,8 +97,6 @@ ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Ma
 
 
 class TransactionVersion(enum.IntEnum):
-    """Levels of the feature ``transaction.version``."""
-
     ORIGINAL = 0
     FLEXIBLE_RECORDS = 1  # of __transaction_state
     EPOCH_PER_TRANSACTION = 2  # KIP-890
@@ -113,20 +108,13 @@ class TransactionVersion(enum.IntEnum):
 
 @dataclass(frozen=True)
 class TransactionValue:
-    """What is kept about a transactional id; all but `last_epoch` is in the log.
+    """The state of a transactional id. The log stores all but `last_epoch`.
 
     Attributes:
-        producer_id: The id in use.
-        previous_producer_id: The one before the latest transition.
-        next_producer_id: The one to be used when the transaction has ended, -1 for the same.
-        epoch: Of the producer that may write.
-        last_epoch: The one before, -1 if nobody may repeat a request with it.
-        timeout_ms: How long a transaction may take.
-        state: What it is doing.
-        partitions: What the transaction writes to, in the order in which it was told.
-        started_ms: When the transaction began, -1 without one.
-        updated_ms: When any of this was changed.
-        client_version: How the client goes about the transaction.
+        previous_producer_id: The producer id before the latest transition.
+        next_producer_id: The producer id after this transaction, -1 for the same.
+        last_epoch: The previous epoch, -1 if no producer may repeat a request with it.
+        client_version: The client's transaction version.
     """
 
     producer_id: int
@@ -147,7 +135,7 @@ class TransactionValue:
 
 
 class Marker(NamedTuple):
-    """What is written to every partition of a transaction to end it there."""
+    """A transaction marker for one partition."""
 
     producer_id: int
     epoch: int
@@ -157,7 +145,7 @@ class Marker(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The answer to EndTxn: the producer goes on with this identity."""
+    """The reply to EndTxn, with the producer's identity from now on."""
 
     error: ErrorType
     producer: ProducerIdentity = NO_PRODUCER
@@ -167,15 +155,14 @@ Decision: TypeAlias = "ErrorType | TransactionValue"
 
 
 class IllegalTransitionError(Exception):
-    """The machine was to go from a state to one that does not follow it: a bug."""
+    """A state does not follow the current one: a bug."""
 
 
 class Transaction:
-    """A transactional id: `become` is the only method that changes it, and `marked`.
+    """A transactional id, which only `become` and `marked` change.
 
     Attributes:
-        value: What is kept about it.
-        unmarked: While the transaction ends, the partitions that have no marker yet.
+        unmarked: While the transaction ends, the partitions without a marker.
     """
 
     def __init__(self, transactional_id: str, value: TransactionValue) -> None:
@@ -190,20 +177,15 @@ class Transaction:
 
     @property
     def is_ending(self) -> bool:
-        """The outcome stands, and not every partition has its marker."""
         return self.value.state in ENDING
 
     @property
     def needs_producer_id(self) -> bool:
-        """The epochs of the producer id are used up: the next decision may need another id."""
+        """The epochs are used up, so the next decision may need another producer id."""
         return self.value.epoch >= EXHAUSTED_EPOCH
 
     def become(self, value: TransactionValue) -> None:
-        """Take over a value that was decided and stored.
-
-        Raises:
-            IllegalTransitionError: Its state does not follow the present one.
-        """
+        """Apply a stored value."""
         check_transition(self.value.state, value.state)
         self.value = value
         self._enter()
@@ -212,7 +194,7 @@ class Transaction:
         self.unmarked = dict.fromkeys(self.value.partitions) if self.is_ending else {}
 
     def marked(self, tp: TopicPartition) -> None:
-        """Note that a partition has its marker, or needs none any more."""
+        """Note that a partition has its marker, or needs none."""
         self.unmarked.pop(tp, None)
 
     # A producer starts
@@ -225,17 +207,10 @@ class Transaction:
         spare_producer_id: int,
         now_ms: int,
     ) -> Decision:
-        """Decide about InitProducerId.
+        """Decide InitProducerId. An open transaction is aborted first, and the client must retry.
 
-        An open transaction is aborted first: that decision's state is PrepareAbort, and the
-        client has to ask again.
-
-        Args:
-            timeout_ms: For the transactions to come.
-            expected: What the producer believes it is (KIP-360); None for one that starts.
-            version: Of the transactions of this cluster.
-            spare_producer_id: Is used if `needs_producer_id`.
-            now_ms: Wall time.
+        `expected` is the producer's identity (KIP-360), None for a new producer.
+        `spare_producer_id` is used if `needs_producer_id`.
         """
         value = self.value
         if self.is_ending:
@@ -263,7 +238,7 @@ class Transaction:
             return replace(bumped, last_epoch=NO_EPOCH)
         if value.epoch in (NO_EPOCH, expected.epoch):
             return replace(bumped, last_epoch=value.epoch)
-        if expected.epoch == value.last_epoch:  # a repeated request whose answer got lost
+        if expected.epoch == value.last_epoch:  # a repeated request whose response was lost
             return renewed
         return ProducerFencedError
 
@@ -272,14 +247,14 @@ class Transaction:
         return (
             value.epoch == NO_EPOCH
             or expected.producer_id == value.producer_id
-            # The answer that brought another producer id may have got lost.
+            # The response with another producer id may have been lost.
             or (
                 expected.producer_id == value.previous_producer_id
                 and expected.epoch >= EXHAUSTED_EPOCH
             )
         )
 
-    # A transaction goes on
+    # A transaction continues
 
     def add(
         self,
@@ -288,7 +263,6 @@ class Transaction:
         version: TransactionVersion,
         now_ms: int,
     ) -> Decision:
-        """Decide about partitions that the producer wants to write to."""
         value = self.value
         if self.is_ending:
             return ConcurrentTransactions
@@ -309,7 +283,7 @@ class Transaction:
         )
 
     def verify(self, producer: ProducerIdentity, tp: TopicPartition) -> ErrorType:
-        """Say whether a producer may write to a partition: only within its transaction."""
+        """Return NoError if the transaction includes the partition."""
         error = self._check_producer(producer)
         if error is not NoError:
             return error
@@ -333,15 +307,7 @@ class Transaction:
         *,
         is_commit: bool,
     ) -> Decision:
-        """Decide about EndTxn; NoError if the transaction has ended so already.
-
-        Args:
-            producer: Who asks.
-            version: How it goes about transactions.
-            spare_producer_id: Is used if `needs_producer_id`.
-            now_ms: Wall time.
-            is_commit: False to abort.
-        """
+        """Decide EndTxn. NoError if the transaction has ended with this outcome already."""
         if version.bumps_epochs:
             return self._end_with_epoch(producer, spare_producer_id, now_ms, is_commit=is_commit)
         value = self.value
@@ -361,7 +327,7 @@ class Transaction:
         value = self.value
         if self.is_ending:
             return ConcurrentTransactions
-        # The end of this producer's transaction bumped its epoch, or gave it another id.
+        # The end of this producer's transaction bumped its epoch, or changed its id.
         was_bumped = value.epoch == producer.epoch + 1
         was_renewed = producer == (value.previous_producer_id, EXHAUSTED_EPOCH) and value.epoch == 0
         if producer.producer_id != value.producer_id and not was_renewed:
@@ -386,13 +352,13 @@ class Transaction:
         )
 
     def fence(self, version: TransactionVersion, now_ms: int) -> TransactionValue:
-        """Decide to abort the open transaction, and to let its producer write no more.
+        """Decide to abort the open transaction and fence its producer.
 
-        Nobody is ever given the epoch that this bumps to.
+        No producer ever gets the epoch that this bumps to.
         """
         check_transition(self.value.state, PREPARE_EPOCH_FENCE)
         prepared = self._prepared(version, now_ms, is_commit=False)
-        if prepared.epoch > self.value.epoch:  # the abort has an epoch of its own anyway
+        if prepared.epoch > self.value.epoch:  # the abort bumps the epoch anyway
             return prepared
         return replace(prepared, epoch=self.value.epoch + 1, last_epoch=NO_EPOCH)
 
@@ -413,7 +379,7 @@ class Transaction:
         return prepared
 
     def complete(self, now_ms: int) -> TransactionValue:
-        """Decide that the transaction has ended: every partition has its marker."""
+        """Decide that the transaction has ended, once every partition has its marker."""
         value = self.value
         completed = replace(
             value,
@@ -430,15 +396,9 @@ class Transaction:
     # The transactional id is forgotten
 
     def may_expire(self, older_than_ms: int) -> bool:
-        """Say whether nothing happened to the id since a time, so that it may be forgotten."""
         return self.value.state in ALLOWED_FROM[DEAD] and self.value.updated_ms <= older_than_ms
 
 
 def check_transition(old: TransactionState, new: TransactionState) -> None:
-    """Check that a state follows another.
-
-    Raises:
-        IllegalTransitionError: It does not.
-    """
     if old not in ALLOWED_FROM[new]:
         raise IllegalTransitionError(f"a transaction cannot change from {old.name} to {new.name}")

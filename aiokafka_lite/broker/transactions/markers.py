@@ -1,9 +1,7 @@
-"""Writing the markers that end a transaction, to every partition it wrote to.
+"""Writes the markers that end a transaction (Kafka: TransactionMarkerChannelManager).
 
-As a rule all are there before the decision to end is answered: everything is on one loop. What
-cannot be written at once (a partition without a leader, an offsets topic being loaded, a disk that
-refuses) is tried again until it can; a transaction of very many partitions lets others run
-between. Reference: kafka.coordinator.transaction.TransactionMarkerChannelManager.
+Markers are usually written before the EndTxn response. Failed writes are retried: no leader, a
+loading coordinator, a failed disk. Transactions with many partitions yield to the loop.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ log = logging.getLogger(__name__)
 MARKERS_AT_ONCE: Final = 200
 RETRY_S: Final = 0.1
 
-# There is nothing to end any more: the topic was deleted, or someone newer has ended it.
+# Final results. Otherwise the topic was deleted, or a newer marker exists.
 SETTLED: Final = (
     NoError,
     UnknownTopicOrPartitionError,
@@ -39,9 +37,7 @@ SETTLED: Final = (
 class MarkerWriter:
     """The transactions of one node that are ending.
 
-    Args:
-        write: Writes the marker of a transaction to a partition, or says why not.
-        finish: Called when every partition has its marker; returns False to be called again.
+    `finish` is called when every partition has its marker, and again after it returns False.
     """
 
     def __init__(
@@ -56,27 +52,25 @@ class MarkerWriter:
         self._is_held = False
 
     def begin(self, transaction: Transaction) -> None:
-        """Write the markers of a transaction that is ending, at once if possible."""
+        """Write the markers of a transaction, at once if possible."""
         self._ending[transaction.transactional_id] = transaction
         self._continue(transaction)
 
     def forget(self, transactional_id: str) -> None:
-        """Write no more for a transaction: another node coordinates it, and will."""
+        """Stop a transaction that another node coordinates now."""
         self._ending.pop(transactional_id, None)
         self._cancel(transactional_id)
 
     def hold(self) -> None:
-        """Write no markers until `release`, so that transactions stay undecided in partitions."""
+        """Write no markers until `release`."""
         self._is_held = True
 
     def release(self) -> None:
-        """Write what was held back."""
         self._is_held = False
         for transaction in tuple(self._ending.values()):
             self._continue(transaction)
 
     def close(self) -> None:
-        """Write no more. What is left is written after the next start."""
         for transactional_id in tuple(self._ending):
             self.forget(transactional_id)
 

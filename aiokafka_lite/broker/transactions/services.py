@@ -1,4 +1,4 @@
-"""What transactions need of the cluster: coordinators of other nodes, partitions, producer ids."""
+"""The cluster as transactions use it: other nodes' coordinators, partitions, producer ids."""
 
 from __future__ import annotations
 
@@ -39,14 +39,12 @@ EXPIRY_CHECK_S: Final = 3_600.0
 
 
 class CoordinatingNode(ServingNode, Protocol):
-    """A node with its coordinators."""
-
     groups: GroupCoordinator
     transactions: TransactionCoordinator
 
 
 class ClusterTransactions:
-    """The cluster as transaction coordinators see it; see `TransactionServices`."""
+    """The cluster's transactions, which tests reach as `broker.transactions`."""
 
     def __init__(
         self,
@@ -75,7 +73,7 @@ class ClusterTransactions:
 
     @property
     def partition_count(self) -> int:
-        """What there are: ids are assigned to partitions by it, so the stored number counts."""
+        """The topic's partition count, which must not follow later configuration."""
         topic = self._catalog.by_name(TRANSACTION_STATE_TOPIC)
         if topic is None:
             return self._config.transaction_topic_partitions
@@ -93,30 +91,29 @@ class ClusterTransactions:
         return producer_id
 
     def expire_ids(self) -> Steps[None]:
-        """Forget what nobody used for long, on every node."""
         for node in self._nodes.values():
             yield from node.transactions.expire_ids()
 
-    # What a test may hold up
+    # For tests
 
     def hold_markers(self) -> None:
-        """Hold back the markers of transactions that end, on every node: they stay undecided.
+        """Delay the markers of transactions that end, on every node, until `release_markers`.
 
-        EndTxn is answered, and the outcome is in the log; readers of committed records wait, and
-        producers are told CONCURRENT_TRANSACTIONS, until `release_markers`.
+        EndTxn is answered and its outcome is stored. Consumers with read_committed wait, and
+        producers get CONCURRENT_TRANSACTIONS.
         """
         for node in self._nodes.values():
             node.transactions.hold_markers()
 
     def release_markers(self) -> None:
-        """Write the markers that were held back."""
+        """Write the delayed markers."""
         for node in self._nodes.values():
             node.transactions.release_markers()
 
     # Other nodes
 
     def coordinator_id_of(self, transactional_id: str) -> int:
-        """Return the id of the node that coordinates a transactional id, -1 when there is none."""
+        """Return the id of the node that coordinates a transactional id, -1 if there is none."""
         if self._catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
             return NO_LEADER
         index = partition_for(transactional_id, self.partition_count)
@@ -134,7 +131,7 @@ class ClusterTransactions:
         return node.transactions
 
     def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
-        """End a producer's transaction in a partition, whichever node leads it."""
+        """End a producer's transaction in a partition, on the partition's leader."""
         try:
             partition = self.partition(*tp)
             if partition.leader_id == NO_LEADER:
@@ -149,7 +146,7 @@ class ClusterTransactions:
         return NoError
 
     def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
-        """End a transaction that committed offsets, also for the coordinator of the groups."""
+        """End a transaction that committed offsets, also in the group coordinator."""
         groups = self._nodes[partition.leader_id].groups
         error = groups.availability_of(partition.index)
         if error is NoError:

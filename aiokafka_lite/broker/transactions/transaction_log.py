@@ -1,8 +1,4 @@
-"""The records of ``__transaction_state``: which partition, which bytes, written and read back.
-
-The bytes are those that Kafka writes (org.apache.kafka.coordinator.transaction.TransactionLog), so
-that its own tools print our log and a log of Kafka's can be loaded.
-"""
+"""The records of `__transaction_state`, in Kafka's format (TransactionLog)."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ RECORDS_AT_ONCE: Final = 100
 
 
 class TransactionRecord(NamedTuple):
-    """One record of the log; a value of None ends a transactional id."""
+    """One record of the log. A value of None ends a transactional id."""
 
     transactional_id: str
     value: TransactionValue | None
@@ -43,7 +39,7 @@ class TransactionRecord(NamedTuple):
 def encode_record(
     record: TransactionRecord, version: TransactionVersion
 ) -> tuple[bytes, bytes | None]:
-    """Return the key's and the value's bytes, in the layout of a transaction version."""
+    """Return key and value bytes in the layout of a transaction version."""
     key = encode_key(TransactionLogKey(transactional_id=record.transactional_id))
     value = record.value
     if value is None:
@@ -74,11 +70,7 @@ def _by_topic(partitions: tuple[TopicPartition, ...]) -> list[PartitionsSchema]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-    """Return a record of the log; None for a type that a newer Kafka may have written.
-
-    Raises:
-        KafkaError: The bytes are not what their type and version say.
-    """
+    """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
     if key is None:
         raise KafkaProtocolError(f"a record of {TRANSACTION_STATE_TOPIC} has no key")
     decoded = decode_key(key)
@@ -116,15 +108,6 @@ def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord |
 
 
 class TransactionLog:
-    """``__transaction_state`` as a node's coordinator holds it.
-
-    Args:
-        open_partition: Gives the log of one partition.
-        partition_count: Says how many the topic has.
-        clock: Wall time in ms, for the records' timestamps.
-        version: Of the transactions of this cluster.
-    """
-
     def __init__(
         self,
         open_partition: Callable[[int], OffsetsLog],
@@ -139,31 +122,19 @@ class TransactionLog:
         self._version = version
 
     def partition_for(self, transactional_id: str) -> int:
-        """Return the partition whose leader coordinates a transactional id."""
         return partition_for(transactional_id, self._partition_count())
 
     def append(self, record: TransactionRecord) -> None:
-        """Append a record.
-
-        Raises:
-            KafkaError: The log did not take it.
-            OSError: The disk did not take it.
-        """
         key, value = encode_record(record, self._version)
         batch = build_batch([(self._clock(), key, value, ())])
         self._open_partition(self.partition_for(record.transactional_id)).append(batch)
 
     def is_empty(self, partition: int) -> bool:
-        """Say whether there is nothing to load."""
         log = self._open_partition(partition)
         return log.log_start_offset >= log.high_watermark
 
     def read(self, partition: int) -> Iterator[list[TransactionRecord]]:
-        """Read a partition from its start, some records at a time.
-
-        Raises:
-            KafkaError: The log is damaged, or holds what is no record of this topic.
-        """
+        """Yield the records of a partition in lists. Raise KafkaError if the log is damaged."""
         log = self._open_partition(partition)
         offset = log.log_start_offset
         while offset < log.high_watermark:

@@ -38,11 +38,11 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Verification(enum.IntEnum):
-    """What the client's version of a request stands for."""
+    """Support of the client's request version."""
 
-    OLD = 0  # knows only INVALID_TXN_STATE
-    ABORTABLE = 1  # knows TRANSACTION_ABORTABLE
-    ADDS = 2  # has the partition added
+    OLD = 0  # supports only INVALID_TXN_STATE
+    ABORTABLE = 1  # supports TRANSACTION_ABORTABLE
+    ADDS = 2  # the leader adds the partition
 
 
 def verify(
@@ -52,7 +52,7 @@ def verify(
     tp: TopicPartition,
     verification: Verification,
 ) -> ErrorType:
-    """Ask the coordinator of a transactional id, in a way that the client understands."""
+    """Ask the coordinator. Returns an error that the client's version supports."""
     try:
         coordinator = transactions.coordinator_of(transactional_id)
     except CoordinatorNotAvailableError:
@@ -64,7 +64,7 @@ def verify(
     else:
         error = coordinator.verify_partition(transactional_id, producer, tp)
     if error is ProducerFencedError:
-        return InvalidProducerEpoch  # producers abort upon it, and go on
+        return InvalidProducerEpoch  # producers then abort, and continue
     if error is TransactionAbortableError and verification is Verification.OLD:
         return InvalidTxnState
     return error
@@ -76,7 +76,7 @@ FIRST_THAT_ADDS: Final = 12
 _ATTRIBUTES_END: Final = 22
 _TRANSACTIONAL: Final = 0x10
 
-# What producers of any age try again; most of them know only this error of the kind.
+# Translated to NotEnoughReplicasError, which producers of all versions retry.
 _TRIED_AGAIN: Final = (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -85,7 +85,7 @@ _TRIED_AGAIN: Final = (
 
 
 def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
-    """Return why no batch of a request is taken, None where there is no reason."""
+    """Return the error for a whole Produce request, if any."""
     producers = dict.fromkeys(
         (header.producer_id, header.producer_epoch) for header in _transactional(request)
     )
@@ -102,7 +102,7 @@ def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
 
 
 def _transactional(request: ProduceRequest) -> Iterator[BatchHeader]:
-    """Give the headers of the transactional batches; of the others only a bit is looked at."""
+    """Yield the headers of transactional batches, after a look at one bit of every batch."""
     for data in request.topic_data:
         for item in data.partition_data:
             view = memoryview(item.records or b"")
@@ -110,7 +110,7 @@ def _transactional(request: ProduceRequest) -> Iterator[BatchHeader]:
                 try:
                     header = read_header(view, 0)
                 except KafkaError:
-                    continue  # what is wrong with it is said where it is looked at
+                    continue  # validation reports the error
                 if header is not None and header.is_transactional:
                     yield header
 
@@ -122,11 +122,7 @@ def verify_batch(
     header: BatchHeader,
     partition: Partition,
 ) -> None:
-    """Check that a transactional batch is part of its producer's transaction, or make it one.
-
-    Raises:
-        BrokerResponseError: It is not, or nobody can tell now.
-    """
+    """Check that a batch is part of its producer's transaction, or add the partition."""
     producers = partition.log.producers
     if producers.has_open_transaction(header.producer_id, header.producer_epoch):
         return
@@ -154,7 +150,7 @@ def _verification(api_version: int) -> Verification:
 
 
 def _translated(error: ErrorType, *, adds: bool) -> ErrorType:
-    """Return the error for the producer, who need not know of coordinators."""
+    """Return the error for the producer, which need not handle coordinator errors."""
     if error in _TRIED_AGAIN or (error is ConcurrentTransactions and not adds):
         return NotEnoughReplicasError
     return error
