@@ -1,7 +1,7 @@
 """The interface of assignors, which compute a group's assignment on the leader.
 
-The interface is aiokafka's, so assignors written for it work here.
-``ConsumerProtocolMemberMetadata`` has further fields after aiokafka's three, with defaults.
+Assignors written for aiokafka work here. ``ConsumerProtocolMemberMetadata`` has further fields
+after aiokafka's three, with defaults.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = [
 class RebalanceProtocol(enum.IntEnum):
     """Which partitions a member revokes in a rebalance (Java's class of this name)."""
 
-    EAGER = 0  # it gives all of them back before it joins
-    COOPERATIVE = 1  # it keeps them, and gives back afterwards what it is not assigned any more
+    EAGER = 0  # all, before it joins
+    COOPERATIVE = 1  # those with new owners, after the rebalance
 
 
 class ClusterTopics(Protocol):
@@ -42,7 +42,7 @@ class ClusterTopics(Protocol):
 
 @runtime_checkable
 class KnowsRacks(Protocol):
-    """A further method of clusters with known racks."""
+    """An optional method of clusters."""
 
     def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
         """Return, for each partition of a topic, the known racks of its replicas."""
@@ -55,11 +55,10 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
     subscription: Sequence[str]
     user_data: bytes = b""
     group_instance_id: str | None = None
-    # What it has, where it keeps that through the rebalance (KIP-429), and of which generation of
-    # the group (KIP-792; -1: none, or not said).
+    # Of a cooperative member (KIP-429), with their generation (KIP-792; -1: unknown).
     owned_partitions: Sequence[TopicPartition] = ()
     generation: int = -1
-    # Where it is, as brokers' racks are named (KIP-881).
+    # KIP-881.
     rack_id: str | None = None
 
     def encode(self) -> bytes:
@@ -119,22 +118,18 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
 
 
 class Assignor(Protocol):
-    """The interface of an assignor: an object, or a class with class methods."""
+    """An assignor: an object, or a class with class methods. See `AbstractPartitionAssignor`."""
 
     @property
-    def name(self) -> str:
-        """The assignor's name in the protocol, the same in all members of a group."""
+    def name(self) -> str: ...
 
     def assign(
         self, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
-    ) -> Mapping[str, ConsumerProtocolMemberAssignment]:
-        """Assign the partitions of all subscribed topics."""
+    ) -> Mapping[str, ConsumerProtocolMemberAssignment]: ...
 
-    def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return the subscription that this member sends when it joins."""
+    def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata: ...
 
-    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> object:
-        """Receive this member's assignment."""
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> object: ...
 
 
 @runtime_checkable
@@ -148,13 +143,12 @@ class LearnsGeneration(Protocol):
 class AbstractPartitionAssignor(abc.ABC):
     """Base of assignors, with aiokafka's interface.
 
-    A consumer creates its own instance of the class, so consumers of a process do not share state
-    on ``self``. A method ``on_generation_assignment(generation)``, if there is one, receives the
-    group's generation.
+    A consumer creates its own instance of the class. A method
+    ``on_generation_assignment(generation)``, if there is one, receives the group's generation.
 
     Attributes:
-        rebalance_protocols: The protocols that the assignor supports. A member uses the newest one
-            that all its assignors support.
+        rebalance_protocols: The supported protocols. A member uses the newest one that all its
+            assignors support.
         may_assign_in_thread: Whether `assign` uses only its arguments. For a large group it then
             runs in a thread and does not block the event loop. True for this package's assignors.
         is_rack_aware: Whether `assign` uses the racks of members and replicas. If so, the group
@@ -200,9 +194,8 @@ class AbstractPartitionAssignor(abc.ABC):
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
     """Return the member ids in the order in which partitions are assigned.
 
-    Static members are first, by instance id. A restarted one has a new member id, and an order by
-    member id would move partitions without need (KIP-345). Metadata of assignors that were written
-    for aiokafka have no instance id.
+    Static members are first, by instance id: a restarted one has a new member id, and an order by
+    member id would move partitions (KIP-345). Metadata of aiokafka's assignors have no instance id.
     """
 
     def rank(member_id: str) -> tuple[bool, str, str]:

@@ -1,4 +1,4 @@
-"""What members say to their leader and the leader to them: blobs the coordinator only carries."""
+"""Encodes and decodes subscriptions and assignments, which the coordinator does not read."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ log = logging.getLogger(__name__)
 
 PROTOCOL_TYPE: Final = "consumer"
 
-
-# What members write; whoever knows less reads what it knows.
+# Older members ignore the fields that they do not know.
 NEWEST_SUBSCRIPTION: Final = 3
 
 
 class Belongings(NamedTuple):
-    """What a member says of itself beside its assignor's metadata."""
+    """The fields of a subscription that the assignor does not supply."""
 
-    # What it keeps through the rebalance, and of which generation it is.
+    # Of the generation, if the member is cooperative.
     owned: Collection[TopicPartition] = ()
     generation: int = -1
     rack_id: str | None = None
@@ -43,7 +42,7 @@ class Belongings(NamedTuple):
 def encode_subscription(
     metadata: ConsumerProtocolMemberMetadata, belongings: Belongings | None = None
 ) -> bytes:
-    """Encode what this member tells the leader, in the newest version if it has belongings."""
+    """Encode a subscription, in the newest version if it has belongings."""
     message = ConsumerProtocolSubscription(
         topics=list(metadata.subscription), user_data=metadata.user_data
     )
@@ -63,10 +62,9 @@ def encode_subscription(
 def decode_subscriptions(
     members: Iterable[JoinGroupResponseMember],
 ) -> dict[str, ConsumerProtocolMemberMetadata]:
-    """Decode what the members of a group told their leader, by member id.
+    """Decode the subscriptions of a group's members, by member id.
 
-    Bytes that make no sense come from that member alone: it is treated as one that wants
-    nothing, and the others get their shares.
+    A member with malformed bytes counts as one without topics.
     """
     decoded: dict[str, ConsumerProtocolMemberMetadata] = {}
     for member in members:
@@ -91,7 +89,7 @@ def decode_subscriptions(
                 for number in owned.partitions
             ),
             subscription.generation_id,
-            subscription.rack_id or None,  # some say "" for none
+            subscription.rack_id or None,  # some clients send ""
         )
     return decoded
 
@@ -99,7 +97,6 @@ def decode_subscriptions(
 def encode_assignments(
     assignments: Mapping[str, ConsumerProtocolMemberAssignment],
 ) -> dict[str, bytes]:
-    """Encode what the leader gives to each member."""
     return {
         member_id: encode_versioned(
             ConsumerProtocolAssignment(
@@ -116,13 +113,13 @@ def encode_assignments(
 
 
 def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMemberAssignment:
-    """Decode what the leader gave to this member, which subscribes to `topics`.
+    """Decode the leader's assignment for this member.
 
-    An empty blob is no assignment: a leader may leave out who gets nothing. What was never asked
-    for, and partition numbers that cannot be, are left out with a warning.
+    An empty blob is no assignment. Topics that are not subscribed, and invalid partition numbers,
+    are ignored with a warning.
 
     Raises:
-        KafkaProtocolError: The bytes make no sense.
+        KafkaProtocolError: The bytes are malformed.
     """
     if not blob:
         return ConsumerProtocolMemberAssignment(0, [])

@@ -24,17 +24,16 @@ GENERATION: Final = struct.Struct(">i")
 class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     """Lets members keep their partitions while the group rebalances (KIP-429).
 
-    It assigns as `StickyPartitionAssignor` does, except for partitions that another member still
-    has: that member revokes them first, and a second rebalance assigns them. Only such partitions
-    stop; all others are read during the rebalance.
+    It assigns as `StickyPartitionAssignor`, except for partitions that another member still has:
+    that member revokes them first, and a second rebalance assigns them. All others are read during
+    the rebalance.
 
     To change a group over from another assignor, restart its members twice, one by one: first with
     both in `partition_assignment_strategy`, this one first, then with this one alone. A member is
     cooperative if all its assignors are.
 
     Names and bytes are those of Kafka's ``CooperativeStickyAssignor``, so one group may have
-    members of Java and librdkafka. The subscription contains a member's partitions and their
-    generation (KIP-429, KIP-792). The user data contain the generation too, for older leaders.
+    members of Java and librdkafka. For older leaders, the user data contain the generation, too.
     """
 
     name = "cooperative-sticky"
@@ -50,8 +49,8 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign as the sticky assignor does, except partitions that another member still has."""
-        # Imported where it is used: every consumer has this assignor, and few lead by it.
+        # Imported here, because every consumer has this assignor, and few lead a group.
+        """Assign as the sticky assignor, except partitions that another member still has."""
         from aiokafka_lite.consumer.assignors.sticky import by_topic, share_out
 
         claims = {member: read_owned(metadata) for member, metadata in members.items()}
@@ -64,7 +63,7 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
             for member, partitions in shares.items()
         }
 
-    # The generation is the member's own, so these need an instance.
+    # Not class methods, because each member has its own generation.
     def metadata(  # type: ignore[override]
         self, topics: Iterable[str]
     ) -> ConsumerProtocolMemberMetadata:
@@ -78,15 +77,15 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
         """Do nothing: the subscription contains the member's partitions."""
 
     def on_generation_assignment(self, generation: int) -> None:
-        """Remember the generation of the assignment."""
+        """Remember the assignment's generation."""
         self._generation = generation
 
 
 def read_owned(metadata: ConsumerProtocolMemberMetadata) -> Claim:
     """Return a member's partitions and their generation, from its subscription.
 
-    Before version 2 of the subscription the user data contain the generation. Java's members write
-    only that there, librdkafka's the format of Java's StickyAssignor.
+    Before version 2 of the subscription the user data contain the generation: only that (Java), or
+    in the format of Java's StickyAssignor (librdkafka).
     """
     from aiokafka_lite.consumer.assignors.sticky import Claim, read_claim
 

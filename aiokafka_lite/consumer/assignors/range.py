@@ -22,23 +22,22 @@ from aiokafka_lite.consumer.assignors.racks import (
 
 log = logging.getLogger(__name__)
 
+# The assignment of each member.
 Shares = dict[str, list[tuple[str, list[int]]]]
-"""By member what it has of each topic."""
 
 
 class RangePartitionAssignor(AbstractPartitionAssignor):
     """Assigns each subscriber of a topic a range of consecutive partitions.
 
-    Every topic is divided on its own: with P partitions and M subscribers, each subscriber has P //
-    M, and the first P % M subscribers one more. Topics with equal numbers of partitions and equal
-    subscribers are divided in the same way, so a member has the same partition numbers of all of
-    them. Two members, topics ``a`` and ``b`` with 3 partitions each: the first member has a0 a1 b0
-    b1, the second a2 b2.
+    With P partitions and M subscribers, each has P // M, and the first P % M one more. So a member
+    has the same partition numbers of topics with equal numbers of partitions and equal subscribers.
+    Two members, topics ``a`` and ``b`` with 3 partitions each: the first member has a0 a1 b0 b1,
+    the second a2 b2.
 
     If members have a rack (`client_rack`), and replicas are not in all racks, each member is first
     assigned partitions with a replica in its own rack, up to the size of its share (KIP-881, as
-    Kafka's ``RangeAssignor``). A share may then have gaps. Topics that are divided in the same way
-    still are if, in all of them, the same partition numbers are near a member.
+    Kafka's ``RangeAssignor``). A share may then have gaps. Such topics are still divided alike, if
+    the same partition numbers of all of them are near a member.
     """
 
     name = "range"
@@ -89,11 +88,11 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
     @classmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing: the assignor has no state."""
+        """Do nothing."""
 
 
 class _Cut:
-    """One topic while it is cut."""
+    """The division of one topic."""
 
     def __init__(
         self,
@@ -113,29 +112,29 @@ class _Cut:
         self._given: dict[str, list[int]] = {}
 
     def room(self, member: str) -> int:
-        """How many more a member may get: of the longer shares there are only so many."""
+        """How many more partitions a member may have; the number of longer shares is limited."""
         most = self._size + (self._longer > 0)
         return max(0, most - len(self._given.get(member, ())))
 
     def is_near(self, member: str, number: int) -> bool:
-        """Whether a member is in a rack of a partition; one that names none is near everything."""
+        """Whether a member is in a rack of a partition, or has no rack."""
         rack = self._at[member]
         return rack is None or rack in self._replicas[number]
 
     def give(self, member: str, numbers: Iterable[int]) -> None:
-        """Give a member more, for which it has room."""
+        """Add partitions to a member's share, which has room for them."""
         given = self._given.setdefault(member, [])
         given += numbers
         if len(given) > self._size:
             self._longer -= 1
 
     def drop_given(self) -> None:
-        """Drop from what is left what was given."""
+        """Update the unassigned partitions."""
         gone = {number for numbers in self._given.values() for number in numbers}
         self._left = [number for number in self.numbers if number not in gone]
 
     def give_what_is_near(self) -> None:
-        """Give each member what is near, in order, as far as it has room."""
+        """Assign members, in order, the partitions near them, as far as they have room."""
         for member in self.members:
             near = (number for number in self._left if self.is_near(member, number))
             if given := list(islice(near, self.room(member))):
@@ -143,7 +142,7 @@ class _Cut:
                 self.drop_given()
 
     def finish(self, shares: Shares) -> None:
-        """Give the rest in runs, and add what each member has to its share."""
+        """Assign the rest in runs, and complete the shares."""
         if not self._given:
             _give_in_runs(self.topic, self.numbers, self.members, shares)
             return
@@ -159,7 +158,7 @@ class _Cut:
 
 
 def _give_in_runs(topic: str, numbers: list[int], members: Sequence[str], shares: Shares) -> None:
-    """Cut a topic into runs, and add each to a member's share."""
+    """Divide a topic into runs, and add each to a member's share."""
     size, longer_runs = divmod(len(numbers), len(members))
     start = 0
     for turn, member in enumerate(members):
@@ -170,7 +169,7 @@ def _give_in_runs(topic: str, numbers: list[int], members: Sequence[str], shares
 
 
 def _give_what_is_near(cuts: Iterable[_Cut]) -> None:
-    """Give members what is near them, as far as their shares go, of each topic or of several."""
+    """Assign members the partitions near them, with topics that are divided alike together."""
     alike: dict[tuple[tuple[str, ...], int], list[_Cut]] = {}
     for cut in cuts:
         alike.setdefault((cut.members, len(cut.numbers)), []).append(cut)
@@ -182,7 +181,7 @@ def _give_what_is_near(cuts: Iterable[_Cut]) -> None:
 
 
 def _give_together(cuts: Sequence[_Cut], order: Sequence[str], count: int) -> None:
-    """Give the same places of topics that are cut alike to the first member near all of them."""
+    """Assign each partition number of such topics to the first member near all of them."""
     members = dict.fromkeys(order)
     for turn in range(count):
         for member in members:

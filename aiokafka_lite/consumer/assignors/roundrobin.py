@@ -19,10 +19,8 @@ log = logging.getLogger(__name__)
 class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
     """Assigns the partitions of all topics, in order, to the members in turn.
 
-    If all members subscribe to the same topics, their numbers of partitions differ by one at most.
-    A member that does not subscribe to the topic of the next partition is skipped, so the numbers
-    may then differ by more. Two members, topics ``a`` and ``b`` with 3 partitions each: the first
-    member has a0 a2 b1, the second a1 b0 b2.
+    A member that does not subscribe to the next partition's topic is skipped. Two members, topics
+    ``a`` and ``b`` with 3 partitions each: the first member has a0 a2 b1, the second a1 b0 b2.
     """
 
     name = "roundrobin"
@@ -48,7 +46,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
                 )
                 continue
             for partition in sorted(partitions):
-                # Ends: the topic is in somebody's subscription, else it would not be here.
+                # Terminates, because a member subscribes to the topic.
                 while topic not in topics_of[order[turn % len(order)]]:
                     turn += 1
                 shares[order[turn % len(order)]].setdefault(topic, []).append(partition)
@@ -65,4 +63,4 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
 
     @classmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing: the assignor has no state."""
+        """Do nothing."""

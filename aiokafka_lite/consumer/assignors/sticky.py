@@ -44,17 +44,15 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
 
     Balanced means: the members' numbers of partitions differ by one at most. If subscriptions
     differ, it means: no member has a partition that a subscriber with two fewer could take. Members
-    send the leader their former partitions and the generation (KIP-341). If two members claim a
-    partition, the one of the later generation keeps it. So a member that missed a rebalance takes
-    no partition from its successors.
+    send their former partitions and the generation (KIP-341). If two members claim a partition, the
+    later generation wins.
 
     If members have a rack (`client_rack`), and replicas are not in all racks, an equally balanced
     assignment is chosen in which many partitions have a replica in their owner's rack (KIP-881).
     For that, a partition moves if a member near it has fewer partitions, or one to exchange that is
     no nearer there. Kafka's own assignors have the same order: balance, racks, few moves.
 
-    The user data are those of Kafka's ``StickyAssignor``, so both may be in one group. An instance
-    remembers the assignment of one member; the consumer creates its own.
+    The user data are those of Kafka's ``StickyAssignor``, so both may be in one group.
     """
 
     name = "sticky"
@@ -69,14 +67,14 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Keep claimed partitions, assign the rest to the members with the fewest, and balance."""
+        """Keep claimed partitions, assign the rest, and balance."""
         claims = {member: read_claim(members[member].user_data) for member in members}
         return {
             member: ConsumerProtocolMemberAssignment(cls.version, by_topic(partitions), b"")
             for member, partitions in share_out(cluster, members, claims).items()
         }
 
-    # aiokafka declares class methods; what a member had is its own, so these need an instance.
+    # Not class methods as in aiokafka, because each member has its own claim.
     def metadata(  # type: ignore[override]
         self, topics: Iterable[str]
     ) -> ConsumerProtocolMemberMetadata:
@@ -97,7 +95,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         self._claim = self._claim._replace(partitions=tuple(assignment.partitions()))
 
     def on_generation_assignment(self, generation: int) -> None:
-        """Remember the generation of the assignment."""
+        """Remember the assignment's generation."""
         self._claim = self._claim._replace(generation=generation)
 
 
@@ -106,7 +104,7 @@ def share_out(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
     claims: Mapping[str, Claim],
 ) -> dict[str, list[TopicPartition]]:
-    """Share all partitions out: in balance first, then near their owners, then where they were."""
+    """Assign all partitions: balanced first, then near their owners, then where they were."""
     sharing = _Sharing(cluster, members)
     sharing.keep(claims)
     sharing.give_the_rest()
@@ -117,7 +115,6 @@ def share_out(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Return partitions in the shape of an assignment."""
     numbers: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         numbers.setdefault(tp.topic, []).append(tp.partition)
@@ -125,7 +122,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 
 
 def read_claim(user_data: bytes | None) -> Claim:
-    """Decode what a member says it had; nothing, where that makes no sense."""
+    """Decode a member's claim; malformed user data is no claim."""
     if not user_data:
         return Claim()
     for version in (1, 0):  # version 0, of before KIP-341, has no generation
@@ -149,7 +146,7 @@ def read_claim(user_data: bytes | None) -> Claim:
 
 
 class _Line:
-    """Members by how many partitions they have."""
+    """Members by their numbers of partitions."""
 
     def __init__(
         self,
@@ -160,13 +157,13 @@ class _Line:
         self.members = dict.fromkeys(members)
         self._rank = rank
         self._untold = untold
-        # Each member has an entry that is at most its load. One that is too low is mended when met;
-        # then it has to be told of the member's next loss.
+        # Each member has an entry that is at most its load. An entry that is too low is replaced
+        # when it is found. The line is then told of the member's next loss (`_untold`).
         self._heap = [(0, rank[member], member) for member in self.members]
         heapq.heapify(self._heap)
 
     def expect(self, member: str, load: int) -> None:
-        """Take note that a member may have so little."""
+        """Note that a member's load may be this low."""
         heapq.heappush(self._heap, (load, self._rank[member], member))
 
     def least_loaded(self, loads: Mapping[str, int]) -> str:
@@ -177,21 +174,20 @@ class _Line:
             if load < loads[member]:
                 heapq.heapreplace(self._heap, (loads[member], rank, member))
                 self._untold[member][self] = None
-            else:  # another entry says less
+            else:  # the member has a lower entry
                 heapq.heappop(self._heap)
 
 
 class _Audience:
-    """The members that subscribe to a set of topics alike, and who of them has least.
+    """Partitions with the same subscribers and, if racks matter, with replicas in the same racks.
 
-    Where racks matter it is that of the partitions with replicas in the same racks, too. Audiences
-    of the same members have one line: a loss is told to each line, and these are fewer.
+    Audiences of the same members have one line, because each loss is told to each line.
     """
 
     def __init__(self, line: _Line, near_line: _Line | None, racks: Racks) -> None:
         self.members = line.members
         self.racks = racks
-        # In order: who is in a rack of these partitions. Nobody where racks do not matter.
+        # Members in a rack of the partitions, in order; empty if racks do not matter.
         self.near = near_line.members if near_line else {}
         self.line, self._near_line = line, near_line
 
@@ -200,7 +196,7 @@ class _Audience:
 
 
 class _Held:
-    """A member's partitions of one audience: those it had, and those that are new to it."""
+    """A member's partitions of one audience: former and new ones."""
 
     def __init__(self) -> None:
         self.kept: list[TopicPartition] = []
@@ -218,13 +214,13 @@ class _Held:
         return chain(self.kept, *self._new.values())
 
     def add(self, tp: TopicPartition, owner_before: str | None) -> None:
-        """Add a partition that the member did not have before."""
+        """Add a new partition."""
         self._new.setdefault(owner_before, []).append(tp)
 
     def take_for(self, taker: str) -> TopicPartition:
-        """Take out a former partition of the taker, else a new one, else one that was kept.
+        """Remove a former partition of the taker, else a new one, else a former one of the member.
 
-        Of the new ones, those without a former owner go first.
+        Of the new ones, those without a former owner are first.
         """
         if not self._new:
             return self.kept.pop()
@@ -238,15 +234,14 @@ class _Held:
         return tp
 
 
+# For each donor a heap of its audiences, by the least cost of a move to one of their members.
 Choices = dict[str, list[tuple[int, int, _Audience]]]
-"""For each donor a heap of its audiences, by what a move to one of their members costs at least."""
-
+# The audiences that each member may exchange, by rack; under None those far from the member.
 Offers = dict[str, dict[str | None, list[_Audience]]]
-"""What each member may give in exchange: what is in a rack, and under None what is far from it."""
 
 
 class _Sharing:
-    """One share-out while it is made."""
+    """Computes one assignment."""
 
     def __init__(
         self, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -258,15 +253,15 @@ class _Sharing:
             for topic in set(members[member].subscription):
                 subscribers.setdefault(topic, []).append(member)
         self._loads = dict.fromkeys(self._order, 0)
-        # All lines expect each member to have so little or less, but for these.
+        # The load that all lines expect of each member, at most, except the untold ones.
         self._told = dict.fromkeys(self._order, 0)
         self._untold: dict[str, dict[_Line, None]] = {member: {} for member in self._order}
         self._lines: dict[tuple[str, ...], _Line] = {}
         self._lines_of: dict[str, list[_Line]] = {member: [] for member in self._order}
         self._audiences_of: dict[str, list[_Audience]] = {member: [] for member in self._order}
-        # Of each topic the partitions that nobody has yet, and who may. Dicts keep the order.
+        # Unassigned partitions by topic, in order.
         self._left: dict[str, dict[int, _Audience]] = {}
-        # By member: what it has of each audience.
+        # By member and audience.
         self._held: dict[str, dict[_Audience, _Held]] = {member: {} for member in self._order}
         self._owner_before: dict[TopicPartition, str] = {}
         self._at = racks_of_members(members)
@@ -317,7 +312,7 @@ class _Sharing:
         }
 
     def keep(self, claims: Mapping[str, Claim]) -> None:
-        """Leave with each member what it had and still subscribes to; later generations win."""
+        """Assign claimed partitions to subscribers; later generations win."""
         for member in sorted(self._order, key=lambda member: -claims[member].generation):
             for tp in claims[member].partitions:
                 left = self._left.get(tp.topic, {})
@@ -328,9 +323,9 @@ class _Sharing:
                     self._give(tp, member, audience)
 
     def give_the_rest(self) -> None:
-        """Give what nobody has to those with least, first what few may have.
+        """Assign the rest to the members with the fewest, partitions with few subscribers first.
 
-        Where racks matter those that are near go first, as far as their fair share goes.
+        If racks matter, members near a partition get it first, up to a fair share.
         """
         if self._do_racks_matter:
             self._give_what_is_near()
@@ -350,9 +345,9 @@ class _Sharing:
                     del self._left[topic][number]
 
     def _in_order(self) -> Iterator[tuple[str, Iterable[tuple[int, _Audience]]]]:
-        """Return by topic what nobody has, first what few may have, of these what few are near to.
+        """Yield unassigned partitions by topic: few subscribers first, then few near members.
 
-        Topics are sorted, not partitions: no other thread runs while very many are compared.
+        Topics are sorted, not partitions: sorting very many would block all other threads.
         """
         ranked: dict[tuple[int, int, str], list[tuple[int, _Audience]]] = {}
         for topic, left in self._left.items():
@@ -366,9 +361,9 @@ class _Sharing:
 
     # --- Balance --------------------------------------------------------------------------
     def even_out(self) -> None:
-        """Move partitions from those with most, as long as that makes counts more equal.
+        """Move partitions from the members with the most, while that improves the balance.
 
-        Ends: each move takes at least 2 off the sum of the squares of all counts.
+        Terminates: each move reduces the sum of the squares of all loads by 2 at least.
         """
         has_moved = True
         while has_moved:
@@ -378,7 +373,7 @@ class _Sharing:
             heapq.heapify(donors)
             while donors:
                 donor = self._order[donors[0][1]]
-                if -donors[0][0] != self._loads[donor]:  # it was given something meanwhile
+                if -donors[0][0] != self._loads[donor]:  # its load has changed
                     heapq.heapreplace(donors, (-self._loads[donor], donors[0][1]))
                 elif self._relieve(donor, choices):
                     has_moved = True
@@ -387,7 +382,7 @@ class _Sharing:
                     heapq.heappop(donors)
 
     def _relieve(self, donor: str, choices: Choices) -> bool:
-        """Move one partition of a member to the one with least that may take it, if that helps."""
+        """Move one of a member's partitions to the taker with the fewest, if that helps."""
         if donor not in choices:
             choices[donor] = [
                 (0, turn, each) for turn, each in enumerate(self._audiences_of[donor])
@@ -402,7 +397,7 @@ class _Sharing:
             taker = self._taker(audience)
             cost = self._loads[taker]
             if self._do_racks_matter:
-                # Of what is equally balanced first what brings more near, then what has moved.
+                # With equal balance, first near takers, then partitions that have moved anyway.
                 gain = (taker in audience.near) - (donor in audience.near)
                 cost = 6 * cost + 2 * (1 - gain) + (not held.has_new)
             if cost > expected:
@@ -415,7 +410,7 @@ class _Sharing:
         return False
 
     def _taker(self, audience: _Audience) -> str:
-        """Return who has least of those that may have a partition, somebody near if there is."""
+        """Return the subscriber with the fewest partitions, if possible one near the partition."""
         taker = audience.line.least_loaded(self._loads)
         if self._do_racks_matter:
             near = audience.least_loaded_near(self._loads)
@@ -425,17 +420,17 @@ class _Sharing:
 
     # --- Racks ----------------------------------------------------------------------------
     def bring_home(self) -> bool:
-        """Let partitions that are far from their owners change places, if more are near then.
+        """Exchange partitions that are far from their owners, if more are near afterwards.
 
-        Balance stays: counts change places at most. Ends: each step brings one more near.
+        Loads stay, or are exchanged. Terminates: each step brings one more partition near.
 
         Returns:
-            Whether something has moved; then counts may be evened out again.
+            Whether any moved, so that `even_out` may find more moves.
         """
         has_moved = False
         offers: Offers = {}
         for member in self._order if self._do_racks_matter else ():
-            # First what has moved anyway: what stays need not be given back for it.
+            # First partitions that have moved anyway.
             held_of = self._held[member]
             for audience in sorted(held_of, key=lambda each: not held_of[each].has_new):
                 if audience.near and member not in audience.near:
@@ -443,7 +438,7 @@ class _Sharing:
         return has_moved
 
     def _bring(self, audience: _Audience, owner: str, offers: Offers) -> bool:
-        """Give of what is far from a member as much as possible to those that are near."""
+        """Move a member's far partitions of one audience to members near them."""
         held = self._held[owner][audience]
         has_moved = False
         near = audience.least_loaded_near(self._loads)
@@ -451,7 +446,7 @@ class _Sharing:
             self._move(held, owner, near, audience)
             has_moved = True
             near = audience.least_loaded_near(self._loads)
-        # In exchange first what is near the owner, then what is near neither of the two.
+        # In exchange first for partitions near the owner, then for those near neither.
         for rack in dict.fromkeys((self._at[owner], None)):
             for taker in audience.near:
                 if not held:
@@ -471,7 +466,7 @@ class _Sharing:
         return has_moved
 
     def _offers(self, taker: str, offers: Offers) -> dict[str | None, list[_Audience]]:
-        """Return what a member had to offer when it was first asked."""
+        """Return a member's audiences at the time of the first call."""
         if (of_taker := offers.get(taker)) is None:
             of_taker = offers[taker] = {}
             for audience, held in self._held[taker].items():
@@ -496,7 +491,7 @@ class _Sharing:
         taker: str,
         other: _Audience,
     ) -> None:
-        """Let two members give each other one partition: their counts stay."""
+        """Exchange one partition each."""
         tp, theirs_tp = held.take_for(taker), theirs.take_for(owner)
         self._loads[owner] -= 1
         self._loads[taker] -= 1
@@ -504,9 +499,9 @@ class _Sharing:
         self._give(theirs_tp, owner, other)
 
     def _lose_one(self, donor: str, *, least: int) -> None:
-        """Count one partition less, and tell the lines that do not expect that.
+        """Count one partition less, and tell the lines that expect a higher load.
 
-        They are told to expect less than that, not to be told each time.
+        They are told a lower load, so that they need not be told each time.
         """
         self._loads[donor] -= 1
         load, untold = self._loads[donor], self._untold[donor]
@@ -533,7 +528,7 @@ class _Sharing:
 
 
 def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[int]]:
-    """Return the partitions of topics, of those that have some, in order."""
+    """Return the partitions of topics that have any, in order."""
     numbers: dict[str, list[int]] = {}
     for topic in sorted(topics):
         if of_topic := cluster.partitions_for_topic(topic):

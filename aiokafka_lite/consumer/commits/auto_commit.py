@@ -1,11 +1,8 @@
-"""Commits what nobody asks to commit: what was handed out before the latest get, at an interval.
+"""Auto-commit: commits processed offsets at an interval.
 
-Unless an interval is set, records that are finished one by one (`run`, `ack_mode="explicit"`) are
-committed sooner: at once, except for a short time after the commit before. So a crash repeats
-little more than handlers were at work on.
-
-What the application gives up does not wait for the interval: it is committed at once, as the member
-that it was assigned to.
+Records that are finished one by one (`run`, `ack_mode="explicit"`) are committed sooner, unless an
+interval is configured, so that a crash repeats few of them. Partitions that the application gives
+up are committed at once, with the identity of their assignment.
 """
 
 from __future__ import annotations
@@ -29,22 +26,21 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.commits import Commits
 
 
-# Between two commits of what `run` has finished.
+# Between two commits of records that are finished one by one.
 LEAST_PAUSE_S: Final = 0.1
 
 
 class Departed(NamedTuple):
-    """Holds what is to be committed of partitions that the application has given up."""
+    """The uncommitted offsets of partitions that the application has given up."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata]
-    # What was assigned then.
     cursors: Mapping[TopicPartition, Cursor]
-    # As whom they were assigned; None: they were lost already.
+    # None: they were lost already.
     assigned_as: Identity | None
 
 
 class AutoCommit:
-    """Runs the task "auto-commit", and keeps what it has still to commit."""
+    """Runs the task "auto-commit"."""
 
     def __init__(
         self,
@@ -63,15 +59,15 @@ class AutoCommit:
         self._commits = commits
         self._task: asyncio.Task[Never] | None = None
         self._scope: TaskScope | None = None
-        # What the application has given up, and is not committed yet; and what could not be.
+        # Given up, and not committed yet.
         self.departed: list[Departed] = []
+        # Given up, and could not be committed.
         self.forgone: dict[TopicPartition, OffsetAndMetadata] = {}
-        # Something was given up, or finished by `run`.
+        # Set after a departure, or a record that was finished by itself.
         self._wake = Event()
         self._has_progress = False
 
     def start(self, scope: TaskScope) -> None:
-        """Start the task."""
         self._observers.on_departure(self._note_departure)
         self._observers.on_assignment_change(self._forget_what_is_back)
         self._observers.on_next_progress(self._note_progress)
@@ -105,7 +101,7 @@ class AutoCommit:
                     await commits.commit_by_itself(offsets)
 
     def _pause_s(self) -> float:
-        """Return how long after the latest commit the next one is due."""
+        """Return the time from the latest commit to the next one."""
         interval_s = self._config.auto_commit_interval_s
         if self._has_progress and not self._config.has_auto_commit_interval:
             return min(LEAST_PAUSE_S, interval_s)
@@ -121,10 +117,9 @@ class AutoCommit:
             self._observers.on_next_progress(self._note_progress)
 
     def _processed_of_what_is_kept(self) -> Offsets:
-        """Return what may be committed of partitions that are not being given back.
+        """Return the processed offsets of partitions that are not being revoked.
 
-        Those that are have their last commit by whoever gives them back: a seek meanwhile is for
-        the assignment to come.
+        A revocation makes its own last commit, and a seek during it is for the next assignment.
         """
         assignment = self._state.assignment
         return {
@@ -134,14 +129,14 @@ class AutoCommit:
         }
 
     def settle(self, departed: Departed, left: Offsets) -> None:
-        """Note what was committed of partitions that were given up, and what never will be."""
+        """Note which offsets of given-up partitions were not committed."""
         if departed in self.departed:
             self.departed.remove(departed)
             self.forgone.update(left)
             self._member.notify()
 
     def _note_departure(self, departure: Departure) -> None:
-        """Let the task commit at once what may be committed of partitions that go."""
+        """Let the task commit given-up partitions at once."""
         offsets = self._finished.finished_offsets()
         gone = {tp: offset for tp, offset in offsets.items() if tp in departure.partitions}
         if left := self._commits.not_committed_yet(gone):
@@ -151,6 +146,6 @@ class AutoCommit:
             self._wake.set()
 
     def _forget_what_is_back(self) -> None:
-        """Forget what could not be committed of partitions that are assigned again."""
+        """Forget uncommitted offsets of partitions that are assigned again."""
         for tp in self.forgone.keys() & self._state.assignment.keys():
             del self.forgone[tp]

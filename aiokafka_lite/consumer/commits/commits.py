@@ -1,26 +1,17 @@
-"""Committing offsets: the only sender of OffsetCommit (committed.py reads them).
+"""Committing offsets: the only sender of OffsetCommit. `committed.py` reads them.
 
-What makes commits hard is that they overlap with each other and with rebalances.
+- One commit is sent at a time. A retry leaves out offsets that a later commit has replaced, so a
+  committed offset decreases only by a later call of the application.
+- Offsets of deleted topics are left out of commits of positions. A commit keeps the topic id under
+  which its records were read, and is never sent under another one.
+- A commit carries the identity at the assignment (`GroupMember.assigned_as`). If it meets a
+  rebalance, it waits, and is sent once in the next generation, if the partitions are assigned
+  again: then they had no other owner. The same holds if it arrives just after this member's
+  JoinGroup, and is refused as of an old generation. Any other commit of an old assignment fails
+  with CommitFailedError.
+- `committed` waits for waiting commits, so that a new assignment does not start before them.
 
-- Overlap with each other: one is sent at a time, and a commit that is tried again leaves out
-  what a later one has committed meanwhile. So a committed offset goes back only when the
-  application says so by a later call.
-- Overlap with a topic's end: what no broker knows any more drops out of the commits that the
-  consumer makes of its positions, lest they wait for it until their deadline. A topic that is
-  recreated under its name has another id. A commit keeps the id that its records were read under,
-  and is never sent under another one.
-- Overlap with a rebalance: a commit is made as whom the partitions were assigned to, which is of
-  the generation before while a rebalance goes on (`GroupMember.assigned_as`). While the coordinator
-  waits for the new assignment it takes no commits (REBALANCE_IN_PROGRESS). Such a commit waits,
-  and is sent once for the generation right after, if the partitions came back: then nobody else
-  has had them in between. So does one that reaches the coordinator a moment after this member's
-  own join, which a cooperative member sends while it works: the next generation has begun then,
-  and the commit is refused as of an old one (ILLEGAL_GENERATION), though nothing is lost. Whatever
-  else outlives its assignment ends with CommitFailedError.
-- `committed` waits for commits that wait: the positions of a new assignment must not start
-  behind them.
-
-Nothing here waits beyond a deadline.
+Nothing waits beyond a deadline.
 """
 
 from __future__ import annotations
@@ -62,7 +53,7 @@ from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
+from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, GroupMember, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
@@ -80,20 +71,20 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class CommitKind(enum.Enum):
-    """Who makes a commit, and of which offsets.
+    """The caller of a commit, and its offsets.
 
-    A commit of the application waits for rebalances. The others give way to it.
+    Commits of the application wait for rebalances, the others do not.
     """
 
     # The application, of its positions: `commit()`.
     POSITIONS = enum.auto()
-    # The application, of offsets that it names: all of them are committed, or the commit fails.
+    # The application, of given offsets: it fails if one cannot be committed.
     NAMED = enum.auto()
-    # The consumer.
+    # Auto-commit.
     AUTOMATIC = enum.auto()
-    # The consumer, before partitions are revoked.
+    # The consumer, before a revocation.
     LAST = enum.auto()
-    # The consumer, of partitions that the application has given up, or before the consumer stops.
+    # The consumer, of partitions that the application has given up, or at a stop.
     DEPARTED = enum.auto()
 
     @property
@@ -103,26 +94,23 @@ class CommitKind(enum.Enum):
 
 
 class CommitState(enum.Enum):
-    """Whether a commit has waited for a rebalance, and whether the coordinator may have it."""
+    """Whether a commit has waited for a rebalance, and whether it was sent."""
 
     MADE = enum.auto()
-    # It has waited, and was not sent.
     WAITED = enum.auto()
-    # It was sent. Perhaps only the response was lost.
     SENT = enum.auto()
     # It was sent, and has waited before or since.
     SENT_LATE = enum.auto()
-    # The coordinator has refused it, because of a rebalance that the member may not know of yet.
+    # Refused because of a rebalance that the member may not know of yet.
     PUT_OFF = enum.auto()
 
     @property
     def has_waited(self) -> bool:
-        """Whether the commit has waited for a rebalance."""
         return self not in (CommitState.MADE, CommitState.SENT)
 
     @property
     def was_sent(self) -> bool:
-        """Whether the coordinator may have the commit."""
+        """Whether the coordinator may have received it: only the response may be lost."""
         return self not in (CommitState.MADE, CommitState.WAITED)
 
 
@@ -138,16 +126,16 @@ MOVES: Final[Mapping[CommitState, frozenset[CommitState]]] = MappingProxyType(
 
 
 class PendingCommit:
-    """A commit on its way.
+    """A commit that has not finished.
 
     Args:
         sequence: Its number among all commits.
         offsets: The offsets to commit.
-        made_as: As whom the partitions are held; None: they are lost.
-        kind: Who makes it.
+        made_as: The identity at the assignment; None: the partitions are lost.
+        kind: The caller.
         cursors: The assigned partitions.
-        view: The metadata with the ids of the topics.
-        exact: The partitions of which exactly the named offset is committed, whatever is finished.
+        view: The metadata with the topic ids.
+        exact: The partitions of which exactly the given offset is committed.
     """
 
     def __init__(
@@ -164,38 +152,36 @@ class PendingCommit:
         self.kind: Final = kind
         self.state = CommitState.MADE
         self.left = dict(offsets)
-        # When each offset was said: a later one is never overtaken by an earlier one.
+        # A later offset is never replaced by an earlier one.
         self.said_at = dict.fromkeys(offsets, sequence)
-        # What was assigned then of each: another cursor is another assignment, though the member
-        # may be the same.
+        # Another cursor is another assignment, even of the same member.
         self.cursors = {tp: cursors.get(tp) for tp in offsets}
-        # The ids under which its partitions were read; empty: not known.
+        # The ids under which the partitions were read; empty: unknown.
         self.topic_ids: dict[TopicPartition, bytes] = {}
         for tp, cursor in self.cursors.items():
             read_as = b"" if cursor is None else cursor.topic_id
             self.topic_ids[tp] = read_as or view.topic_id(tp.topic) or b""
-        # The next truncation of each log when its offset was said.
+        # Each log's next truncation after its offset was set.
         self._truncations = {
             tp: cursor.next_truncation for tp, cursor in self.cursors.items() if cursor is not None
         }
         self.made_as = made_as
         self.exact = {*exact}
-        # Of the application's `commit()`: revoked since, and not committed before that.
+        # Revoked since without a commit; POSITIONS only.
         self.revoked: dict[TopicPartition, OffsetAndMetadata] = {}
 
     @property
     def is_departed(self) -> bool:
-        """Whether no other commit of its partitions follows, as they are given up."""
+        """Whether it is the last commit of its partitions."""
         return self.kind is CommitKind.DEPARTED
 
     # --- Its state ------------------------------------------------------------------------
     def note_wait(self) -> None:
-        """Note that it waits for the end of a rebalance."""
+        """Note that it waits for a rebalance."""
         if not self.state.has_waited:
             self._enter(CommitState.SENT_LATE if self.state.was_sent else CommitState.WAITED)
 
     def note_sent(self) -> None:
-        """Note that the coordinator may have it from now on."""
         if not self.state.was_sent:
             self._enter(CommitState.SENT_LATE if self.state.has_waited else CommitState.SENT)
 
@@ -211,15 +197,15 @@ class PendingCommit:
             )
         self.state = state
 
-    # --- What it says ---------------------------------------------------------------------
+    # --- Its offsets ----------------------------------------------------------------------
     def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
-        """Commit another offset of a partition, of what is finished by now."""
+        """Replace the offset of a partition by a newer one."""
         self.left[tp], self.said_at[tp] = offset, sequence
         if (cursor := self.cursors[tp]) is not None:
             self._truncations[tp] = cursor.next_truncation
 
     def take_over(self, tp: TopicPartition, other: PendingCommit) -> None:
-        """Commit what another commit says of a partition."""
+        """Take a partition's offset from another commit."""
         self.left[tp] = other.left[tp]
         self.exact = self.exact - {tp} | (other.exact & {tp})
         self.said_at[tp] = max(self.said_at[tp], other.said_at[tp])
@@ -227,7 +213,7 @@ class PendingCommit:
             self._truncations[tp] = other._truncations[tp]
 
     def end_of_log(self, tp: TopicPartition) -> float:
-        """Return the lowest end that the log has had since the offset was said; inf: all."""
+        """Return the log's lowest end since the offset was set; inf: no truncation."""
         truncation = self._truncations.get(tp)
         return inf if truncation is None else min(truncation.end_offsets(), default=inf)
 
@@ -235,15 +221,12 @@ class PendingCommit:
 log = logging.getLogger(__name__)
 
 
-# What the coordinator says of a topic that was deleted, or that it has not heard of yet.
+# The coordinator's errors for a deleted topic, or one that it does not know yet.
 GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class Commits(CommittedReader):
-    """Commits and reads offsets for one consumer.
-
-    Owns `Cursor.committed`.
-    """
+    """Commits and reads offsets for one consumer; owns `Cursor.committed`."""
 
     def __init__(
         self,
@@ -264,49 +247,26 @@ class Commits(CommittedReader):
         self._events = events
         self.topics = ConfirmedTopics(cluster, self._backoff)
         self._sending = asyncio.Lock()
-        # The numbers of commits in their order.
         self._sequence = itertools.count()
-        # Commits that came through, and whether the latest one did not.
+        # Successful commits, and the time of the latest one's failure.
         self.commit_count = 0
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
         self._auto_commit = AutoCommit(config, state, finished, observers, member, self)
-        # Where an answer was lost the broker has what it says: nothing may go back behind it.
         self._pending: set[PendingCommit] = set()
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
-        """Commit offsets, or the positions of all assigned partitions.
+        """Commit given offsets, or the positions; see `AIOKafkaConsumer.commit`.
 
-        When it is cancelled the offsets may or may not have been committed. For auto-commit they
-        count as processed in either case, so that it does not go back behind them.
-
-        Args:
-            offsets: ``{TopicPartition: offset | (offset, metadata) | OffsetAndMetadata}``; None
-                for the positions: everything handed out so far in the present assignment.
-            timeout_s: How long to try, with all that is tried again meanwhile, as Java's
-                default.api.timeout.ms does; request_timeout_ms by default.
-
-        Raises:
-            ValueError: The argument has the wrong shape.
-            TypeError: A key is no TopicPartition, or metadata is no string.
-            IllegalStateError: A partition is not assigned to this consumer, or an offset would
-                finish records of other handlers of `run`.
-            IllegalOperation: An open transaction decides on records before an offset that is
-                named, or has sent offsets of its partition.
-            CommitFailedError: The group rebalanced: the partitions may have another owner, or
-                have had one since the records were handed out that an offset means.
-            FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
-            KafkaTimeoutError: It could not be done in time.
-            UnknownTopicOrPartitionError: A topic is gone, and what was of it was not committed.
-            KafkaError: The coordinator refuses.
+        A cancelled commit may or may not have happened. Auto-commit counts its offsets as
+        processed.
         """
-        if self._member.is_fenced:  # nothing is assigned any more, and that is no success
+        if self._member.is_fenced:  # committing no partitions would look like success
             raise self._member.why_lost()
         wanted = self._finished.offsets_to_commit() if offsets is None else check_offsets(offsets)
-        # Also where they are given up already, as the member is out of its group: who commits by
-        # hand must not take that for done.
+        # Also if they are no longer assigned, because the application must know.
         if self.assigned_as is None and self._state.has_lost_any(wanted):
             raise self._member.why_lost()
         if wanted:
@@ -343,21 +303,17 @@ class Commits(CommittedReader):
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit before partitions are given up, as far as that can be done; raises nothing.
-
-        Returns:
-            What could not be committed.
-        """
+        """Commit before a revocation; return the offsets that could not be committed."""
         left = self.not_committed_yet(offsets)
         return self.not_committed_yet(await self._try_to_commit(left, deadline))
 
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Do so with `offsets` and with what was given up before; `stop_auto_commit` comes first.
+        """Commit these, and those given up before; `stop_auto_commit` is called first.
 
         Returns:
-            What could not be committed, now or when it was given up.
+            The offsets that could not be committed, now or when they were given up.
         """
         for departed in tuple(self._auto_commit.departed):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
@@ -369,7 +325,7 @@ class Commits(CommittedReader):
         return {**self._auto_commit.forgone, **uncommitted}
 
     async def _until_answered(self, deadline: float) -> None:
-        """Wait for commits that the application makes: the coordinator takes none afterwards."""
+        """Wait for commits of the application: the coordinator accepts none afterwards."""
         try:
             async with timeout_at(deadline):
                 while any(map(self._is_under_way, self._pending)):
@@ -398,7 +354,6 @@ class Commits(CommittedReader):
         return commit.left
 
     async def settle_departed(self, deadline: float) -> None:
-        """Wait until what was given up is committed, or cannot be; after the deadline it cannot."""
         try:
             async with timeout_at(deadline):
                 while self._auto_commit.departed:
@@ -414,23 +369,21 @@ class Commits(CommittedReader):
                 self._auto_commit.settle(departed, departed.offsets)
 
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a commit of theirs, by the application, is on its way: not one put off."""
         return any(
             self._is_under_way(commit) and not commit.left.keys().isdisjoint(partitions)
             for commit in self._pending
         )
 
     def _is_under_way(self, commit: PendingCommit) -> bool:
-        """Whether the application makes a commit, and no rebalance holds it up."""
+        """Whether the application makes a commit, and no rebalance delays it."""
         return commit.kind.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
 
     @property
     def has_departed(self) -> bool:
-        """Whether something that was given up is still to be committed."""
         return bool(self._auto_commit.departed)
 
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what is to be committed at last and is not yet: of `offsets`, and of what went."""
+        """Return the uncommitted ones of `offsets`, and of those given up before."""
         left = dict(self._auto_commit.forgone)
         for departed in self._auto_commit.departed:
             left.update(departed.offsets)
@@ -438,9 +391,9 @@ class Commits(CommittedReader):
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Send no commit within the block, which commits by other ways (transactional.py).
+        """Send no commit within the block, which uses other ways (transactional.py).
 
-        It begins when the coordinator takes commits, as far as known.
+        It begins when the coordinator accepts commits, as far as known.
         """
         while True:
             while not self._member.takes_commits():
@@ -460,29 +413,28 @@ class Commits(CommittedReader):
         await self._attempt(self._make(offsets), self._deadline(None))
 
     def alone(self) -> asyncio.Lock:
-        """Return a block within which no commit is sent, whatever the group does meanwhile."""
+        """Return a block within which no commit is sent, even during a rebalance."""
         return self._sending
 
     def decided(self) -> None:
-        """Note that a transaction is over: a last commit may wait for it."""
+        """Wake last commits, which may wait for a transaction that has ended."""
         self._member.notify()
 
     @property
     def group(self) -> tuple[str, str | None]:
-        """The group, and the name of a static member."""
+        """The group id and group instance id."""
         return self._member.group_id, self._member.group_instance_id
 
     @property
     def is_automatic(self) -> bool:
-        """Whether records count as finished by the next read, and are committed then."""
+        """Whether the next read finishes records, and auto-commit commits them."""
         return self._config.enable_auto_commit
 
     def check_assigned(self, offsets: Offsets) -> None:
-        """Refuse offsets that the present assignment cannot mean.
+        """Refuse offsets of another assignment or another topic.
 
         Raises:
-            CommitFailedError: One is of records of an earlier assignment, or of a topic that was
-                recreated since.
+            CommitFailedError: An offset is of an earlier assignment, or of a recreated topic.
         """
         for tp, offset in offsets.items():
             if self._state.is_of_former_log(tp, offset.offset):
@@ -495,22 +447,18 @@ class Commits(CommittedReader):
                 )
 
     def start_auto_commit(self, scope: TaskScope) -> None:
-        """Start to commit what was handed out before the latest get, time and again."""
+        """Start auto-commit, if it is enabled."""
         if self._config.enable_auto_commit:
             self._auto_commit.start(scope)
 
     async def stop_auto_commit(self) -> None:
-        """Stop that, so that what is committed last stays; idempotent."""
         await self._auto_commit.stop()
 
     async def commit_by_itself(self, offsets: Offsets, departed: Departed | None = None) -> Offsets:
-        """Commit what nobody asked to commit; the next get raises what would fail again.
+        """Make an automatic commit; reads raise its permanent errors.
 
         Returns:
-            What could not be committed.
-
-        Raises:
-            asyncio.CancelledError: It may or may not have been committed.
+            The offsets that could not be committed.
         """
         commit = self._make(offsets, departed)
         try:
@@ -523,13 +471,13 @@ class Commits(CommittedReader):
 
     @property
     def assigned_as(self) -> Identity | None:
-        """As whom the present assignment is held; None when it is lost, or there was none."""
+        """The identity of the present assignment; None: it is lost, or there was none."""
         if self._state.mode is SubscriptionMode.ASSIGNED:
-            return NOBODY  # the group only keeps the offsets
+            return NO_IDENTITY  # the group only keeps the offsets
         return self._member.assigned_as
 
     def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return those that there is something to be gained by committing."""
+        """Return the offsets that are not committed yet."""
         return {
             tp: offset
             for tp, offset in offsets.items()
@@ -542,7 +490,7 @@ class Commits(CommittedReader):
         departed: Departed | None = None,
         kind: CommitKind = CommitKind.AUTOMATIC,
     ) -> PendingCommit:
-        """Make a commit that nobody asked for."""
+        """Make a commit of the consumer."""
         return PendingCommit(
             next(self._sequence),
             offsets,
@@ -572,7 +520,7 @@ class Commits(CommittedReader):
             self.failed_at = None
         finally:
             self._pending.discard(commit)
-            if commit.kind.is_asked_for:  # only those may wait, or are waited for
+            if commit.kind.is_asked_for:  # others do not wait, and have no waiters
                 self._member.notify()
 
     @property
@@ -581,7 +529,7 @@ class Commits(CommittedReader):
         return has_waited or bool(self._auto_commit.departed)
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
-        """Try until all is committed, or overtaken by later commits, or the deadline."""
+        """Retry until all offsets are committed, or replaced by later commits, or the deadline."""
         backoff = self._backoff()
         last_error: KafkaError | None = None
         while True:
@@ -608,7 +556,7 @@ class Commits(CommittedReader):
         ) from last_error
 
     def _shorten(self, commit: PendingCommit) -> bool:
-        """Shorten the metadata that say what is finished; False: there are none."""
+        """Shorten the lists of finished records in the metadata; False: there are none."""
         offsets = {tp: offset for tp, offset in commit.left.items() if is_ours(offset.metadata)}
         if not offsets:
             return False
@@ -620,10 +568,10 @@ class Commits(CommittedReader):
         return True
 
     async def _attempt(self, commit: PendingCommit, deadline: float) -> None:
-        """Send what is left of a commit once.
+        """Send the rest of a commit once.
 
         Raises:
-            KafkaError: Some or all of it was refused; the rest is no longer in `commit.left`.
+            KafkaError: Offsets were refused. Those in `commit.left` are not committed.
         """
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
@@ -676,12 +624,12 @@ class Commits(CommittedReader):
             raise self._member.why_lost()
 
     def _has_kept(self, commit: PendingCommit, tp: TopicPartition) -> bool:
-        """Whether a partition that was given up has had no other owner by now."""
+        """Whether a partition that was given up has had no other owner."""
         made_as = commit.made_as
-        return made_as is None or made_as == NOBODY or self._member.has_kept(tp, made_as)
+        return made_as is None or made_as == NO_IDENTITY or self._member.has_kept(tp, made_as)
 
     def _leave_out_former_logs(self, commit: PendingCommit) -> None:
-        """Leave out what was read of topics that have been recreated since.
+        """Leave out offsets of topics that have been recreated.
 
         Raises:
             CommitFailedError: The application has named one of them.
@@ -704,15 +652,15 @@ class Commits(CommittedReader):
         )
 
     def overtake(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
-        """Add to commits that are not sent yet what a transaction has committed meanwhile.
+        """Update waiting commits after a transaction has committed offsets.
 
-        The coordinator keeps the later one of two commits: they would undo the transaction's. What
-        says no more than that is left out. Where the application has sought back since, and where
-        records are finished one by one, the next attempt says what is finished by then.
+        The coordinator keeps the later commit, which would undo the transaction's. Offsets that add
+        nothing are left out. After a seek back, and if records are finished one by one, the next
+        attempt computes its offsets.
 
         Args:
-            cursor: Of the assignment whose records it has committed.
-            committed: None: it is not known whether it has, so nothing more of it is committed.
+            cursor: The partition in the assignment of the committed records.
+            committed: None: unknown, so its waiting commits are dropped.
         """
         tp, position = cursor.tp, cursor.position
         if cursor.is_assigned and (
@@ -731,7 +679,7 @@ class Commits(CommittedReader):
     def _beyond(
         self, cursor: Cursor, committed: OffsetAndMetadata, offset: OffsetAndMetadata
     ) -> OffsetAndMetadata | None:
-        """Return what is finished by one of two commits; None: no more than by the first."""
+        """Return the union of two commits; None: the second adds nothing."""
         if cursor.progress is None:
             return offset if offset.offset > committed.offset else None
         most = self._finished.most_metadata
@@ -740,15 +688,15 @@ class Commits(CommittedReader):
 
     @staticmethod
     def _leave_out_what_is_in_doubt(commit: PendingCommit) -> None:
-        """Leave out what a transaction may have committed, or may commit."""
+        """Leave out partitions with offsets in a transaction."""
         for tp, cursor in commit.cursors.items():
             if cursor is not None and (cursor.is_in_doubt or cursor.has_stored_offsets):
                 commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
-        """Leave out of the application's `commit()` what was revoked since.
+        """Leave revoked partitions out of the application's `commit()`.
 
-        What was not committed before that, as without auto-commit, fails the commit in the end.
+        It fails in the end, if one was not committed before its revocation.
         """
         if not commit.kind.is_asked_for or self.assigned_as is None:
             return
@@ -762,7 +710,7 @@ class Commits(CommittedReader):
                 commit.revoked[tp] = offset
 
     def _is_settled(self, cursor: Cursor, offset: OffsetAndMetadata) -> bool:
-        """Whether the position of a revoked partition is committed, or auto-commit commits it."""
+        """Whether a revoked partition's position is committed, or auto-commit commits it."""
         committed, end = cursor.committed, offset.offset
         if (committed is None or committed.offset <= end) and not cursor.has_uncommitted(end):
             return True
@@ -775,22 +723,22 @@ class Commits(CommittedReader):
 
     @staticmethod
     def _leave_out_what_was_truncated(commit: PendingCommit) -> None:
-        """Say nothing of the records that replaced those which an offset was said of."""
+        """Lower offsets to the end that a truncated log has had since."""
         for tp, offset in tuple(commit.left.items()):
             if (end := commit.end_of_log(tp)) < offset.offset:
                 commit.left[tp] = OffsetAndMetadata(int(end), "")
 
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
-        """Say what later commits said that are not done but may have arrived: never go back."""
+        """Take the offsets of later commits that may have arrived, to never decrease."""
         for other in [each for each in self._pending if each.state.was_sent]:
             for tp in commit.left.keys() & other.left.keys():
                 if other.said_at[tp] > commit.said_at[tp]:
                     commit.take_over(tp, other)
 
     def _keep_in_step(self, commit: PendingCommit) -> None:
-        """Say what the application has finished by now, and nothing where it has sought back.
+        """Replace the offsets by those processed by now; leave out partitions after a seek back.
 
-        This is for as long as the assignment lasts: in another one a lower position is no seek.
+        In another assignment, a lower position is no seek.
         """
         now = self._finished.processed_offsets()
         for tp, offset in tuple(commit.left.items()):
@@ -803,10 +751,7 @@ class Commits(CommittedReader):
                 commit.say(tp, now[tp], next(self._sequence))
 
     def _say_what_is_finished(self, commit: PendingCommit) -> None:
-        """Leave out nothing that handlers have finished since it was made.
-
-        While it waited a transaction may have committed that, and it must not be undone.
-        """
+        """Add records that handlers have finished since: a transaction may have committed them."""
         now: Offsets = {}
         for tp, cursor in commit.cursors.items():
             if (
@@ -821,7 +766,7 @@ class Commits(CommittedReader):
                     commit.say(tp, now[tp], next(self._sequence))
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
-        """Take over the metadata of a commit of the same offset, which this one overtakes."""
+        """Take the metadata of an application's commit of the same offset."""
         for asked in self._pending:
             if asked.kind.is_asked_for:
                 for tp in commit.left.keys() & asked.left.keys():
@@ -829,19 +774,19 @@ class Commits(CommittedReader):
                         commit.take_over(tp, asked)
 
     def _identity_for(self, commit: PendingCommit) -> Identity:
-        """Return in whose name to commit.
+        """Return the identity for a commit.
 
         Raises:
-            CommitFailedError: The partitions may have got another owner since.
+            CommitFailedError: The partitions may have another owner.
         """
         made_as = commit.made_as
         if made_as is None:
             raise self._member.why_lost()
-        if made_as == NOBODY and (commit.is_departed or self.assigned_as == NOBODY):
-            return NOBODY
+        if made_as == NO_IDENTITY and (commit.is_departed or self.assigned_as == NO_IDENTITY):
+            return NO_IDENTITY
         sender = None
         has_waited = commit.state.has_waited
-        if commit.is_departed or self.assigned_as != NOBODY:
+        if commit.is_departed or self.assigned_as != NO_IDENTITY:
             sender = self._member.commits_as(
                 made_as, has_waited=has_waited, is_departed=commit.is_departed
             )
@@ -863,14 +808,13 @@ class Commits(CommittedReader):
 
     @staticmethod
     def _leader_epoch(commit: PendingCommit, tp: TopicPartition) -> int:
-        """Return the leader epoch of the record before an offset, as far as it is known."""
         cursor = commit.cursors[tp]
         return NO_EPOCH if cursor is None else cursor.epoch_before(commit.left[tp].offset)
 
     def _note_committed(self, commit: PendingCommit, tp: TopicPartition, leader_epoch: int) -> None:
         self._latest[tp] = commit.said_at[tp]
         if (offset := commit.left.pop(tp, None)) is None:
-            return  # a transaction has overtaken it
+            return  # a transaction has replaced it
         for partition in {self._state.assignment.get(tp), commit.cursors[tp]}:
             if partition is not None:
                 partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
@@ -879,7 +823,7 @@ class Commits(CommittedReader):
     def _raise_refusals(
         commit: PendingCommit, codes: Mapping[TopicPartition, int], sent: Collection[TopicPartition]
     ) -> None:
-        """Raise the gravest of the partitions' errors; one left out is a request that failed."""
+        """Raise the gravest of the partitions' errors; a missing partition counts as a timeout."""
         refused = {
             tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
             for tp in sorted(commit.left.keys() & sent)
@@ -892,7 +836,7 @@ class Commits(CommittedReader):
         if unauthorized:
             raise TopicAuthorizationFailedError(unauthorized)
         tp, kind = min(refused.items(), key=lambda item: item[1].retriable)
-        if kind is UnknownTopicIdError:  # whatever the request names it by
+        if kind is UnknownTopicIdError:  # the same with topic names
             kind = UnknownTopicOrPartitionError
         raise kind(f"commit of {tp}").at(tp, commit.left[tp].offset)
 
@@ -908,7 +852,7 @@ class Commits(CommittedReader):
                 if commit.is_departed:
                     commit.put_off()
                 return True
-        if recovery is Recovery.FENCED:  # not to be mended by reading the records again
+        if recovery is Recovery.FENCED:
             return False
         if recovery.is_about_membership:
             raise self._refused(commit) from error
@@ -919,8 +863,7 @@ class Commits(CommittedReader):
         return recovery is not Recovery.SURFACE
 
     def _refused(self, commit: PendingCommit) -> CommitFailedError:
-        """Return the error for a commit that its group refuses because of the sender."""
-        if commit.made_as != NOBODY:
+        if commit.made_as != NO_IDENTITY:
             return CommitFailedError()
         return CommitFailedError(
             f"group {self._member.group_id} has members that subscribe to topics, so the broker "
@@ -928,12 +871,12 @@ class Commits(CommittedReader):
         )
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:
-        """Whether a rebalance goes on, or has ended since a commit was sent."""
+        """Whether a rebalance is in progress, or has ended since the commit was sent."""
         is_over = self._member.takes_commits(was_put_off=True, is_departed=True)
         return not is_over or self.assigned_as not in (None, commit.made_as)
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
-        """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
+        """Leave out deleted topics; return whether no offsets are left."""
         if commit.kind is CommitKind.NAMED:
             return False
         try:
@@ -952,7 +895,7 @@ class Commits(CommittedReader):
 
     @contextlib.asynccontextmanager
     async def _turn_of(self, commit: PendingCommit) -> AsyncIterator[None]:
-        """Wait until a commit can be sent: no other is on its way, and no rebalance refuses it."""
+        """Wait for other commits, and for a rebalance that would refuse this one."""
         while True:
             while not self._is_taken(commit):
                 commit.note_wait()
@@ -962,7 +905,7 @@ class Commits(CommittedReader):
                 await self._member.wait_for_change()
                 self._cluster.raise_if_closed()
             async with self._sending:
-                if self._is_taken(commit):  # still: the one before may have taken its time
+                if self._is_taken(commit):  # still
                     yield
                     return
 
@@ -970,7 +913,7 @@ class Commits(CommittedReader):
     def _waits_for_transaction(commit: PendingCommit) -> bool:
         """Whether a commit waits for a transaction, which the caller is not in itself.
 
-        A last one does, and one of offsets by name. The others leave out what it may commit.
+        Only NAMED, LAST and DEPARTED ones do. The others leave out its partitions.
         """
         return (
             commit.kind in (CommitKind.NAMED, CommitKind.LAST, CommitKind.DEPARTED)
@@ -981,14 +924,14 @@ class Commits(CommittedReader):
         )
 
     def _is_taken(self, commit: PendingCommit) -> bool:
-        """Whether the coordinator takes a commit now, as far as known; or it cannot wait."""
+        """Whether the coordinator accepts a commit now, as far as known, or it cannot wait."""
         return not self._can_wait(commit) or self._member.takes_commits(
             was_put_off=commit.state is CommitState.PUT_OFF, is_departed=commit.is_departed
         )
 
     @staticmethod
     def _can_wait(commit: PendingCommit) -> bool:
-        """Whether a commit waits for a rebalance: but that waits for its callbacks."""
+        """Whether a commit waits for a rebalance, which itself waits for its callbacks."""
         return (commit.kind.is_asked_for or commit.is_departed) and not is_in_callback()
 
 

@@ -1,4 +1,4 @@
-"""Reads what a group has committed: OffsetFetch, tried until all of it is answered."""
+"""Reads a group's committed offsets: OffsetFetch, with retries until all are answered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
-# After these the same question may well be answered.
 PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EPOCH})
 
 
@@ -63,11 +62,11 @@ class CommittedReader(ABC):
     @property
     @abstractmethod
     def is_settling(self) -> bool:
-        """Commits are still to be made: what is committed is about to change."""
+        """Whether waiting commits are about to change the committed offsets."""
 
     @abstractmethod
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block within which no commit is sent, whatever the group does meanwhile."""
+        """See `Commits.alone`."""
 
     def _deadline(self, timeout_s: float | None) -> float:
         if timeout_s is None:
@@ -80,17 +79,12 @@ class CommittedReader(ABC):
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what is committed for partitions, in one round trip; None where nothing is.
+        """Return the committed offsets, in one round trip; see `AIOKafkaConsumer.committed`.
 
-        Waits for transactions that are about to commit offsets (KIP-447). Cancelling it leaves
-        nothing behind.
-
-        Args:
-            partitions: They need not be assigned to this consumer.
-            timeout_s: How long to try; request_timeout_ms by default.
+        Waits for transactions that are about to commit offsets (KIP-447).
 
         Raises:
-            KafkaTimeoutError: No complete answer came in time.
+            KafkaTimeoutError: No complete response was received in time.
             KafkaError: The coordinator refuses.
         """
         return _as_committed(await self._read(partitions, timeout_s))
@@ -98,22 +92,22 @@ class CommittedReader(ABC):
     async def committed_now(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what is committed, whatever commits are still to be made; see `committed`."""
+        """As `committed`, without waiting for commits of this consumer."""
         return _as_committed(await self._read(partitions, None, is_for_now=True))
 
     async def committed_at_rest(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what is committed, as it still is until the caller awaits anything else.
+        """As `committed`, with no commit or transaction in flight.
 
-        No commit and no transaction of this consumer is under way then; see `committed`.
+        The result is valid until the caller's next `await`.
         """
         return _as_committed(await self._read(partitions, None, is_at_rest=True))
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
-        """Return where to go on in partitions, or why that is not known of one; see `committed`."""
+        """As `committed`, with leader epochs, and the errors of single partitions."""
         failures: dict[TopicPartition, KafkaError] = {}
         found = await self._read(partitions, None, failures=failures)
         positions = {
@@ -133,10 +127,11 @@ class CommittedReader(ABC):
         is_at_rest: bool = False,
         failures: dict[TopicPartition, KafkaError] | None = None,
     ) -> dict[TopicPartition, FetchedOffset | None]:
-        """Read until all is answered; errors of partitions are put into `failures`, if given.
+        """Read until all partitions are answered.
 
-        At rest all is answered at once, and between two attempts commits may go on: the answer may
-        wait for the end of a transaction, which waits for them.
+        Errors of single partitions are put into `failures`, if given. At rest, each attempt asks
+        for all partitions. Commits may continue between attempts, because an answer may wait for a
+        transaction that waits for them.
         """
         deadline = self._deadline(timeout_s)
         asked = set(partitions)
@@ -173,11 +168,7 @@ class CommittedReader(ABC):
         return found
 
     def _may_pass(self, error: KafkaError, reader: Identity | None) -> bool:
-        """Whether to ask again; what the group says of the reader is the membership's to know.
-
-        A refusal must not be taken for "nothing committed": the member reads again under its next
-        epoch, or as whoever it is then.
-        """
+        """Whether to retry; a refused member reads again with its next identity."""
         recovery = recovery_for(error)
         is_about_reader = recovery is Recovery.NEW_EPOCH or recovery.is_about_membership
         if reader is None or not is_about_reader:
@@ -186,9 +177,9 @@ class CommittedReader(ABC):
         return recovery is not Recovery.FENCED
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
-        """Note what the refusal of a request says of the membership; a transaction's, too."""
+        """Note the effect of a refused request on the membership; also for transactions."""
         if self._member.note_refusal(sent_as, error):
-            self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+            self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
 
     async def _fetch(
         self, partitions: set[TopicPartition], deadline: float
@@ -209,9 +200,9 @@ class CommittedReader(ABC):
         found: dict[TopicPartition, FetchedOffset | None],
         failures: dict[TopicPartition, KafkaError] | None,
     ) -> KafkaError | None:
-        """Move what was answered from `left` to `found`; return why something is left.
+        """Move answered partitions from `left` to `found`; return the error of those left.
 
-        What the answer leaves out stays left: it must not be taken for "nothing committed".
+        A partition that is missing from the response stays left: it may have a committed offset.
         """
         why_left: KafkaError | None = None
         for tp in sorted(left):
@@ -256,7 +247,7 @@ def _as_committed(
 
 
 async def pause(backoff: Backoff, deadline: float) -> bool:
-    """Pause before another attempt; False, at the deadline, when there is no time for one."""
+    """Pause before another attempt; False: the deadline leaves no time for one."""
     loop = asyncio.get_running_loop()
     delay_s = backoff.next_delay_s()
     remaining_s = deadline - loop.time()

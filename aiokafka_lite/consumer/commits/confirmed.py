@@ -1,8 +1,8 @@
-"""Which topic has which name now: a broker confirms it before offsets are committed by name.
+"""Confirms topic ids before a transaction commits offsets by name.
 
-A topic may be deleted and recreated, and offsets of the former one mean nothing in the new one. The
-view of the cluster learns of it late if nothing is fetched meanwhile. So a broker is asked, at most
-once a second. A topic that is recreated within that second may still get such offsets.
+Offsets of a deleted topic are invalid in a recreated one. The metadata may be old if the consumer
+does not fetch, so a broker is asked at most once a second. A topic that is recreated within that
+second may get offsets of the former one.
 """
 
 from __future__ import annotations
@@ -29,33 +29,28 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aiokafka_lite.structs import TopicPartition
 
-# For so long an id that a broker has confirmed is taken to be the topic's.
+# How long a confirmed id is valid.
 CONFIRMED_S: Final = 1.0
 
 
 class ConfirmedTopics:
-    """When brokers have confirmed the ids of topics. One writer: `confirm`.
-
-    Args:
-        cluster: Has the brokers, and the view that learns of a recreated topic.
-        new_backoff: Makes the pauses between attempts.
-    """
+    """Topic ids that brokers have confirmed. One writer: `confirm`."""
 
     def __init__(self, cluster: Cluster, new_backoff: Callable[[], Backoff]) -> None:
         self._cluster = cluster
         self._new_backoff = new_backoff
-        # By name and id, the loop time of the question.
+        # Loop times of the requests, by name and id.
         self._confirmed: dict[tuple[str, bytes], float] = {}
 
     async def confirm(
         self, topic_ids: Collection[tuple[TopicPartition, bytes]], deadline: float
     ) -> None:
-        """Have a broker confirm the ids under which partitions were read, unless it has lately.
+        """Confirm the ids under which partitions were read, unless they were confirmed lately.
 
         Raises:
             CommitFailedError: A topic was deleted, or recreated under another id.
             KafkaTimeoutError: No broker answers in time.
-            KafkaError: It refuses.
+            KafkaError: A broker refuses.
         """
         asked_at = asyncio.get_running_loop().time()
         valid = {each: at for each, at in self._confirmed.items() if asked_at < at + CONFIRMED_S}
@@ -66,7 +61,7 @@ class ConfirmedTopics:
         try:
             answer = await self._ask({name for name, _ in asked}, deadline)
         except ClientClosedError:
-            return  # the consumer is stopped: its group refuses what it commits as a member
+            return  # the consumer is stopped: its group refuses the commit
         found = {topic.name: topic for topic in answer.topics}
         former = {each for each in asked if not self._is_same(found.get(each[0]), each[1])}
         self._confirmed = valid | {each: asked_at for each in asked if each not in former}
@@ -92,7 +87,7 @@ class ConfirmedTopics:
                     ) from error
 
     def _is_same(self, found: MetadataResponseTopic | None, read_as: bytes) -> bool:
-        """Whether an answer is about the topic that was read, or about one that was before it."""
+        """Whether the response is for the topic that was read, or for an older one."""
         if found is None or found.error_code == UnknownTopicOrPartitionError.errno:
             return False
         known = self._cluster.view.topics.get(found.name or "")
@@ -101,7 +96,7 @@ class ConfirmedTopics:
         return read_as in (found.topic_id, *NO_IDS) or found.topic_id in NO_IDS
 
     def is_former(self, topic: str, read_as: bytes) -> bool:
-        """Whether the topic that was read under an id is deleted, as far as the view knows."""
+        """Whether the topic that was read is deleted, as far as known."""
         view = self._cluster.view
         now = view.topic_id(topic)
         return is_gone(view, topic) or (now is not None and read_as not in (now, *NO_IDS))
@@ -110,7 +105,7 @@ class ConfirmedTopics:
         """Refuse offsets of topics that are deleted: one of the same name would get them.
 
         Raises:
-            CommitFailedError: The view knows of such topics.
+            CommitFailedError: A topic is deleted.
         """
         former = [tp for tp, read_as in topic_ids if self.is_former(tp.topic, read_as)]
         if former:

@@ -1,4 +1,4 @@
-"""Builds OffsetCommit and OffsetFetch, and reads what the answers say of each partition."""
+"""Builds OffsetCommit and OffsetFetch requests, and reads their responses."""
 
 from __future__ import annotations
 
@@ -22,22 +22,18 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
-# The last versions that name topics; the newer ones give ids.
+# The last versions with topic names; newer ones have ids.
 LAST_COMMIT_BY_NAME: Final = 9
 LAST_FETCH_BY_NAME: Final = 9
 
 
 class OffsetToCommit(NamedTuple):
-    """One partition's part of a commit."""
-
     offset: int
     metadata: str
     leader_epoch: int
 
 
 class FetchedOffset(NamedTuple):
-    """One partition's part of the answer to OffsetFetch."""
-
     offset: int
     metadata: str
     leader_epoch: int
@@ -46,9 +42,9 @@ class FetchedOffset(NamedTuple):
 
 
 class TopicIds:
-    """Maps partitions to the ids of their topics, and the ids of an answer to names.
+    """Maps partitions to topic ids, and the ids in a response to names.
 
-    Partitions of one topic have several ids while only some of them are known to be recreated.
+    Partitions of one topic have different ids while only some are known to be recreated.
     """
 
     def __init__(self, ids: Mapping[TopicPartition, bytes]) -> None:
@@ -57,27 +53,27 @@ class TopicIds:
 
     @classmethod
     def of_view(cls, view: ClusterView, partitions: Iterable[TopicPartition]) -> TopicIds:
-        """Return the ids that the metadata know now."""
+        """Return the ids in the metadata."""
         return cls({tp: view.topic_id(tp.topic) or ZERO_UUID for tp in partitions})
 
     @property
     def are_known(self) -> bool:
-        """Whether a version that gives ids in place of names can say what is to be said."""
+        """Whether a version with ids can be used."""
         return ZERO_UUID not in self._names
 
     def by_topic(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, bytes], list[int]]:
-        """Group partition numbers by their topics' names and ids, ZERO_UUID for an unknown one."""
+        """Group partition numbers by topic name and id; ZERO_UUID is an unknown id."""
         topics: dict[tuple[str, bytes], list[int]] = {}
         for tp in sorted(partitions):
             topics.setdefault((tp.topic, self._ids[tp]), []).append(tp.partition)
         return topics
 
     def id_of(self, tp: TopicPartition) -> bytes:
-        """Return the id of a partition's topic, ZERO_UUID for an unknown one."""
+        """Return the topic id, ZERO_UUID if it is unknown."""
         return self._ids.get(tp, ZERO_UUID)
 
     def name_of(self, name: str, topic_id: bytes) -> str:
-        """Return the name of a topic that an answer gives by name or by id."""
+        """Return the topic name in a response with names or ids."""
         return name or self._names.get(topic_id, "")
 
 
@@ -87,7 +83,6 @@ def commit_request(
     offsets: Mapping[TopicPartition, OffsetToCommit],
     ids: TopicIds,
 ) -> OffsetCommitRequest:
-    """Build the request that commits these offsets in the name of `identity`."""
     return OffsetCommitRequest(
         group_id=member.group_id,
         generation_id_or_member_epoch=identity.generation,
@@ -114,7 +109,7 @@ def commit_request(
 
 
 def commit_results(response: OffsetCommitResponse, ids: TopicIds) -> dict[TopicPartition, int]:
-    """Return the error code of each partition that the answer mentions."""
+    """Return the error codes by partition."""
     return {
         TopicPartition(ids.name_of(topic.name, topic.topic_id), result.partition_index): (
             result.error_code
@@ -125,13 +120,13 @@ def commit_results(response: OffsetCommitResponse, ids: TopicIds) -> dict[TopicP
 
 
 def is_about_the_group(error_code: int) -> bool:
-    """Whether a partition's error code says something about the whole request."""
+    """Whether a partition's error code concerns the whole request."""
     kind = for_code(error_code)
     return kind in RECOVERIES or kind is GroupAuthorizationFailedError
 
 
 def commit_error_code(response: OffsetCommitResponse) -> int:
-    """Return the code that concerns the commit as a whole: each partition repeats it."""
+    """Return the error code that concerns the whole commit: each partition repeats it."""
     for topic in response.topics:
         for result in topic.partitions:
             if result.error_code and is_about_the_group(result.error_code):
@@ -142,10 +137,7 @@ def commit_error_code(response: OffsetCommitResponse) -> int:
 def fetch_request(
     member: GroupMember, partitions: Iterable[TopicPartition], ids: TopicIds
 ) -> OffsetFetchRequest:
-    """Build the request for committed offsets.
-
-    Offsets of transactions that are still open are not given (KIP-447).
-    """
+    """Build the request; offsets of open transactions are excluded (KIP-447)."""
     reader = member.reads_as
     return OffsetFetchRequest(
         groups=[
@@ -168,7 +160,7 @@ def fetch_request(
 def fetch_results(
     response: OffsetFetchResponse, ids: TopicIds
 ) -> dict[TopicPartition, FetchedOffset]:
-    """Return what the answer says of each partition that it mentions."""
+    """Return the offsets and errors by partition."""
     return {
         tp: FetchedOffset(
             found.committed_offset,
@@ -185,11 +177,11 @@ def fetch_results(
 
 
 def fetch_error_code(response: OffsetFetchResponse) -> int:
-    """Return the code that concerns the request as a whole."""
+    """Return the error code that concerns the whole request."""
     for group in response.groups:
         if group.error_code:
             return group.error_code
-        for topic in group.topics:  # the oldest version has no code but the partitions'
+        for topic in group.topics:  # the oldest version has only codes of partitions
             for found in topic.partitions:
                 if found.error_code and is_about_the_group(found.error_code):
                     return found.error_code

@@ -1,9 +1,7 @@
-"""Offsets that are committed with a transaction in which what came of their records is written.
+"""Commits offsets in a producer's transaction (TxnOffsetCommit).
 
-The producer of the transaction sends them to the group's coordinator (TxnOffsetCommit), and not
-`Commits`. So that neither undoes what the other has committed, `Commits` sends nothing from the
-moment in which the offsets are looked at until the outcome of the transaction is known, and its
-next commit says what has been finished by then.
+`Commits` sends no commit from the time at which the offsets are computed until the transaction's
+outcome is known, so that neither replaces the other's offsets.
 """
 
 from __future__ import annotations
@@ -33,24 +31,19 @@ from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, Topi
 OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
 
 
-# How often the application had moved each cursor by a moment.
+# The number of seeks of each cursor at one time.
 Seeks = Mapping[Cursor, int]
 
 
 def seeks_of(cursors: Iterable[Cursor]) -> Seeks:
-    """Return how often the application has moved cursors."""
     return {cursor: cursor.seeks for cursor in cursors}
 
 
 class HeldGroup(ConsumerGroupMetadata):
-    """Group metadata of a consumer, which checks offsets that a transaction commits by name.
-
-    It is told what becomes of the transaction.
-    """
+    """Group metadata of a consumer, which checks the offsets that a transaction commits by name."""
 
     offsets: OffsetsInTransaction
     held_as: Identity
-    # What was assigned at that time, and the ids of the topics.
     cursors: Mapping[TopicPartition, Cursor]
     topic_ids: Mapping[TopicPartition, bytes]
     moved: Seeks
@@ -60,19 +53,12 @@ class HeldGroup(ConsumerGroupMetadata):
         return NamedOffsets(self, offsets)
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
-        """Be the metadata alone in another process."""
+        """Be plain metadata in another process."""
         return ConsumerGroupMetadata, tuple(self)
 
 
 class OffsetsInTransaction:
-    """What somebody's transaction may commit of a consumer that finishes records one by one.
-
-    Args:
-        state: What is assigned.
-        finished: Tell how far each partition is.
-        observers: Told when a transaction is over.
-        commits: Of the same consumer.
-    """
+    """A consumer's offsets, for transactions."""
 
     def __init__(
         self, state: Assignment, finished: Finished, observers: Observers, commits: Commits
@@ -83,18 +69,15 @@ class OffsetsInTransaction:
         self.commits = commits
 
     def held(self) -> AbstractAsyncContextManager[None]:
-        """Return a block within which the consumer commits nothing by itself."""
+        """See `Commits.held`."""
         return self.commits.held()
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return such a block that begins at once, also while the group rebalances.
-
-        The rebalance waits for the records whose offsets are committed.
-        """
+        """See `Commits.alone`: a rebalance waits for the records of the transaction."""
         return self.commits.alone()
 
     def group(self) -> HeldGroup:
-        """Return in whose name to commit.
+        """Return the group metadata.
 
         Raises:
             CommitFailedError: The partitions are lost.
@@ -118,17 +101,17 @@ class OffsetsInTransaction:
         is_all: bool = False,
         is_batch: bool = False,
     ) -> None:
-        """Refuse records that auto-commit may commit though the transaction is aborted.
+        """Refuse records that auto-commit may commit even if the transaction aborts.
 
         Args:
-            transaction: Is to commit them.
-            ends: The offsets behind them.
-            is_all: They are all that the application has in hand, and not what counts as processed.
-            is_batch: They are of batches, and not what was read before these.
+            transaction: The transaction.
+            ends: The offsets behind the records.
+            is_all: They are all that the application has, and not those that count as processed.
+            is_batch: They are of batches, and not of earlier reads.
 
         Raises:
-            AutoCommitError: There are some: records that an abort does not return again, because
-                they are in no batch of the transaction, and in no handler's hand.
+            AutoCommitError: An abort would not return some of them again, because they are in no
+                batch of the transaction and in no handler.
         """
         if not self.commits.is_automatic or not ends:
             return
@@ -153,12 +136,12 @@ class OffsetsInTransaction:
     def await_outcome(
         self, transaction: BegunTransaction, ends: Mapping[Cursor, int], *, is_stored: bool = False
     ) -> None:
-        """Let no records of these partitions be committed before a transaction is over.
+        """Block commits of these records until the transaction has ended.
 
         Args:
-            transaction: Commits them.
-            ends: The offsets behind them.
-            is_stored: It does not wait for its end to send their offsets to the group.
+            transaction: The transaction.
+            ends: The offsets behind the records.
+            is_stored: It sends their offsets to the group before its end.
         """
         for cursor, end in ends.items():
             first, committed = cursor.started_at, cursor.committed
@@ -170,18 +153,17 @@ class OffsetsInTransaction:
             cursor.await_outcome(transaction, first, is_stored=is_stored)
 
     def decided(self) -> None:
-        """Note that a transaction is over: a rebalance or a last commit may wait for it."""
+        """Wake a rebalance or a last commit that may wait for the transaction."""
         self._observers.acted()
         self.commits.decided()
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
     ) -> tuple[OffsetAndMetadata, Set[int]] | None:
-        """Return what to commit so that records count as finished, and which of them do then.
+        """Return the commit that finishes records, and the records that fit into its metadata.
 
-        All of them, if the metadata have room to say so. Otherwise the first of them: as many as
-        take from nothing that was finished before its room. None: not even one, or the topic was
-        deleted.
+        If not all fit, the first ones do, as many as leave room for the list of earlier finished
+        records. None: none fits, or the topic was deleted.
         """
         if self.commits.topics.is_former(cursor.tp.topic, cursor.topic_id):
             return None
@@ -196,7 +178,7 @@ class OffsetsInTransaction:
         in_order = sorted(records)
         fitting = bisect_left(in_order, True, key=are_too_many)
         if not fitting and cursor.progress is not None:
-            # The first that is unfinished takes no room: it gives some.
+            # Finishing the first unfinished record shortens the list.
             fitting = in_order[0] == cursor.progress.first_unfinished
         if not fitting:
             return None
@@ -204,7 +186,7 @@ class OffsetsInTransaction:
         return self._finished.offset_if_finished(cursor, kept)[0], kept
 
     def note_refused_metadata(self, offsets: OffsetsByCursor) -> None:
-        """Note that the metadata of these are too long for the brokers."""
+        """Note that brokers have refused metadata of this length."""
         self._finished.limit_metadata(max(len(each.metadata) for each in offsets.values()))
 
     def settle_named(
@@ -213,7 +195,7 @@ class OffsetsInTransaction:
         offsets: DecidedOffsets,
         is_committed: bool | None,
     ) -> None:
-        """Note what became of a transaction with offsets that were named."""
+        """Apply the outcome of a transaction with offsets by name."""
         cursors, seeks = group.cursors, group.moved
         if is_committed:
             self.note_committed(group, offsets)
@@ -223,10 +205,10 @@ class OffsetsInTransaction:
             self.begin_anew({cursors[tp]: seeks[cursors[tp]] for tp in offsets if tp in cursors})
 
     async def tell_apart(self, offsets: OffsetsByCursor) -> None:
-        """Commit what is finished without a transaction, if others may be committed already.
+        """Commit finished records without the transaction, if its offsets may be committed already.
 
-        After a seek or a truncation these may be the offsets of an earlier commit: then nobody
-        could tell afterwards whether the transaction has committed them.
+        This may be so after a seek or a truncation. Then `are_committed` would be true even if the
+        transaction aborted.
 
         Raises:
             KafkaError: The coordinator refuses, or does not answer.
@@ -240,7 +222,7 @@ class OffsetsInTransaction:
             await self.commits.commit_held(unclear)
 
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
-        """Whether a transaction whose outcome is not known has committed them; see `tell_apart`.
+        """Whether a transaction of unknown outcome has committed them; see `tell_apart`.
 
         Raises:
             KafkaError: The coordinator refuses, or cannot be reached in time.
@@ -249,12 +231,12 @@ class OffsetsInTransaction:
         return await self.commits.committed_now(wanted) == wanted
 
     def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, OffsetToCommit]:
-        """Return the offsets that say that a delivery is finished, with their leader epochs.
+        """Return the offsets that finish a delivery, with their leader epochs.
 
         Raises:
-            BatchRevokedError: A partition was taken away before that could be committed.
+            BatchRevokedError: A partition was revoked.
             CommitFailedError: A topic was deleted.
-            OffsetMetadataTooLargeError: So much is finished out of order that it does not say so.
+            OffsetMetadataTooLargeError: Too many records are finished out of order.
         """
         delivery.leave_out_refused()
         if revoked := delivery.revoked():
@@ -279,7 +261,7 @@ class OffsetsInTransaction:
         }
 
     def _finishing(self, cursor: Cursor, records: Set[int]) -> OffsetAndMetadata:
-        """Return what to commit so that records count as finished, every one of them."""
+        """Return the commit that finishes all these records."""
         if not records:
             return self._finished.offset_if_finished(cursor, records)[0]
         found = self.if_finished(cursor, records)
@@ -292,11 +274,11 @@ class OffsetsInTransaction:
         return found[0]
 
     def finish(self, delivery: DeliveredRecords) -> None:
-        """Count a delivery as finished: a transaction has committed it."""
+        """Count a committed delivery as processed."""
         self._finished.finish_delivery(delivery)
 
     def note_committed(self, group: HeldGroup, offsets: DecidedOffsets) -> None:
-        """Note what a transaction has committed, also of partitions that were given up since."""
+        """Apply a transaction's commit, also to partitions that were given up since."""
         for tp, (offset, metadata, leader_epoch) in offsets.items():
             cursor, topic_id = group.cursors.get(tp), group.topic_ids.get(tp, b"")
             if cursor is None or not cursor.is_of_topic(topic_id):
@@ -307,11 +289,10 @@ class OffsetsInTransaction:
             self.commits.overtake(cursor, committed)
 
     def begin_anew(self, seeks: Seeks) -> None:
-        """Let partitions start from their committed offsets, as the outcome is not known.
+        """Restart partitions from their committed offsets, because the outcome is unknown.
 
-        What is committed is read once the transaction that may change it is over. Until then
-        there is no position, so that nothing is committed that lies behind it. A partition that
-        the application has moved since starts where that led.
+        They are read after the transaction has ended. Until then the partitions have no position,
+        so that no lower offset is committed. A seek since the transaction began stays valid.
         """
         self._state.return_to_committed(
             [cursor for cursor, count in seeks.items() if cursor.seeks == count]
@@ -324,7 +305,7 @@ class OffsetsInTransaction:
 
 
 class DeliveryToCommit:
-    """A delivery of one consumer, on its way into a transaction (producing/group_offsets.py)."""
+    """A delivery of one consumer in a transaction (producing/group_offsets.py)."""
 
     __slots__ = ("_committed", "_delivery", "_group", "_offsets", "_seeks")
 
@@ -337,11 +318,11 @@ class DeliveryToCommit:
 
     @property
     def source(self) -> object:
-        """What deliveries of one consumer have in common."""
+        """Identifies deliveries of one consumer."""
         return self._offsets.commits
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Let a transaction decide what becomes of the records.
+        """Add the records to a transaction.
 
         Raises:
             AutoCommitError: Auto-commit may commit them, too.
@@ -357,28 +338,27 @@ class DeliveryToCommit:
         self._offsets.await_outcome(transaction, self._delivery.ends, is_stored=is_stored)
 
     def join(self, other: DeliveryToCommit) -> None:
-        """Take over another delivery of the same consumer."""
+        """Add another delivery of the same consumer."""
         self._delivery.join(other._delivery)
         self._seeks = {**other._seeks, **self._seeks}
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block within which the consumer commits nothing in another way."""
         return self._offsets.alone()
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
-        """Return the ids that the topics had when records of the partitions were returned."""
+        """Return the topic ids under which the records were read."""
         return self._delivery.topic_ids()
 
     async def confirm_topics(self, deadline: float) -> None:
-        """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""
+        """See `ConfirmedTopics.confirm`."""
         await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
-        """Return whose offsets are committed, and which.
+        """Return the group and the offsets.
 
         Raises:
-            CommitFailedError: The partitions were taken away since the records were returned.
-            OffsetMetadataTooLargeError: So much is finished out of order that it cannot be said.
+            CommitFailedError: The partitions were revoked.
+            OffsetMetadataTooLargeError: Too many records are finished out of order.
         """
         self._committed = self._offsets.to_commit(self._delivery)
         self._group = self._offsets.group()
@@ -390,9 +370,9 @@ class DeliveryToCommit:
             self._offsets.commits.note_refusal(self._group.held_as, error)
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Note that the transaction is over, and count the records as finished if it did so.
+        """Apply the outcome: records count as processed if committed.
 
-        If that is not known, they are read again unless they turn out to be committed.
+        If it is unknown, uncommitted records are read again.
         """
         for receipt in self._delivery.receipts:
             receipt.enlist(None)
@@ -408,13 +388,12 @@ class DeliveryToCommit:
 
 
 class NamedOffsets:
-    """Offsets of a consumer's group that a transaction commits by name.
+    """Offsets by name of a consumer's group in a transaction.
 
     Args:
-        group: As whom the consumer holds the partitions.
+        group: The group metadata.
         offsets: By partition.
-        is_told: Whether the consumer is told what becomes of them; otherwise somebody else, who has
-            named them, sees to it.
+        is_told: Apply the outcome to the consumer. Otherwise the caller does.
     """
 
     def __init__(self, group: HeldGroup, offsets: DecidedOffsets, *, is_told: bool = True) -> None:
@@ -422,20 +401,15 @@ class NamedOffsets:
         self.offsets = offsets
         self._topic_ids = {tp: group.topic_ids.get(tp, b"") for tp in offsets}
         self._is_told = is_told
-        # The open blocks of batches that have their records.
+        # Open batches with these records.
         self._blocks: set[Enlisted] = set()
 
     @property
     def source(self) -> object:
-        """What offsets of one consumer under one assignment have in common."""
+        """Identifies offsets of one assignment."""
         return self._group
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Let a transaction decide what becomes of their records.
-
-        Raises:
-            AutoCommitError: Auto-commit may commit them, too.
-        """
         if self._is_told:
             cursors = self._group.cursors
             named = {cursors[tp]: each[0] for tp, each in self.offsets.items() if tp in cursors}
@@ -449,28 +423,26 @@ class NamedOffsets:
             self._group.offsets.await_outcome(transaction, named, is_stored=is_stored)
 
     def join(self, other: NamedOffsets) -> None:
-        """Take over offsets that were named later."""
+        """Add later offsets."""
         self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
         self._topic_ids = {**self._topic_ids, **other._topic_ids}
         self._blocks |= other._blocks
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block within which the consumer commits nothing in another way."""
         return self._group.offsets.alone() if self._is_told else nullcontext()
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
-        """Return the ids of the partitions' topics when the group metadata were made."""
+        """Return the topic ids when the group metadata were created."""
         return {*self._topic_ids.items()}
 
     async def confirm_topics(self, deadline: float) -> None:
-        """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""
         await self._group.offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
-        """Return whose offsets are committed, and which.
+        """Return the group and the offsets.
 
         Raises:
-            CommitFailedError: They are of an earlier assignment, or of a topic that was deleted.
+            CommitFailedError: They are of an earlier assignment, or of a deleted topic.
         """
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
         commits = self._group.offsets.commits
@@ -479,11 +451,9 @@ class NamedOffsets:
         return self._group, self.offsets
 
     def refused(self, error: KafkaError) -> None:
-        """Note that the group has refused the offsets."""
         self._group.offsets.commits.note_refusal(self._group.held_as, error)
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Note that the transaction is over, and count the records as finished if it did so."""
         if self._is_told:
             self._group.offsets.settle_named(self._group, self.offsets, is_committed)
             for block in self._blocks:

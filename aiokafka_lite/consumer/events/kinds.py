@@ -1,10 +1,8 @@
 """The events of a consumer: each describes one change at the time of the change.
 
-Users compare and store names and fields: they do not change. The code that detects a change
-publishes the event through `Events` (stream.py), once for each change.
-
-The import of this module takes some 10 ms, because it creates the classes. So modules that every
-consumer imports name them inside the functions that publish.
+Names and fields are stable, because users store them. The code that detects a change publishes the
+event through `Events` (stream.py), once for each change. The import of this module takes 10 ms, so
+modules that every consumer imports name the classes inside the functions that publish.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def offset_count(self) -> int:
-        """The number of offsets: not less than the number of records."""
+        """The number of offsets: at least the number of records."""
         return self.end - self.start
 
 
@@ -71,7 +69,7 @@ class ConsumerEvent:
     """The base of all events.
 
     Attributes:
-        name: The kind of event in snake case; the same in every release.
+        name: The kind of event in snake case.
         at_s: The loop's time (`loop.time()`) of the event.
     """
 
@@ -83,7 +81,7 @@ class ConsumerEvent:
 
     @property
     def subject(self) -> object:
-        """The topic, partition or node, for the log's limit of one line a minute for each."""
+        """The topic, partition or node: the log has at most one line a minute for each."""
         return None
 
     def as_dict(self) -> dict[str, object]:
@@ -112,7 +110,7 @@ def _plain_offset(value: OffsetAndMetadata | OffsetRange) -> tuple[int, ...]:
 # --- The group --------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Assigned(ConsumerEvent):
-    """These are all partitions of the consumer from now on, including former ones."""
+    """The consumer now has these partitions, including former ones."""
 
     name: ClassVar[str] = "assigned"
 
@@ -123,10 +121,10 @@ class Assigned(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class WorkAwaited(ConsumerEvent):
-    """A rebalance waits until the application has finished these offsets.
+    """A rebalance waits until the application finishes these offsets, by its next read or a commit.
 
-    Its next read finishes them, or its commit. After `limit_s` seconds (`rebalance_hold_ms`) the
-    partitions are revoked anyway, and their next owner reads the offsets again.
+    After `limit_s` seconds (`rebalance_hold_ms`) the partitions are revoked anyway, and their next
+    owner reads the offsets again.
     """
 
     name: ClassVar[str] = "work_awaited"
@@ -168,7 +166,7 @@ class Lost(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorChanged(ConsumerEvent):
-    """The group has another coordinator; None: no known one."""
+    """The group has another coordinator; None: unknown."""
 
     name: ClassVar[str] = "coordinator_changed"
 
@@ -213,8 +211,8 @@ class ListenerFailed(ConsumerEvent):
 class OffsetReset(ConsumerEvent):
     """A position was looked up again, by auto_offset_reset or after the log was truncated.
 
-    `lost` are the offsets that were not returned and will not be, because they were deleted or
-    skipped; None: no known ones. `skipped` is the part of them that the broker still has.
+    `lost` are offsets that will not be returned, because they were deleted or skipped; None: no
+    known ones. `skipped` is the part of them that the broker still has.
     """
 
     name: ClassVar[str] = "offset_reset"
@@ -462,4 +460,4 @@ EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     TaskFailed,
     EventsDropped,
 )
-"""The classes of all events."""
+"""All events."""

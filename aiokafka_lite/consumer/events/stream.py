@@ -1,8 +1,4 @@
-"""Publishes events to subscribers.
-
-A consumer has one, which it passes to its parts. Publishing is synchronous and never fails. Each
-subscriber has a bounded buffer of unread events.
-"""
+"""Publishes events to subscribers, synchronously and without errors."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_BUFFERED_EVENTS: Final = 1_000
-# Of events of one kind about one thing, the log tells one in this time.
+# At most one log line in this time for each kind of event and subject.
 LOG_INTERVAL_S: Final = 60.0
 MAX_LOG_SUBJECTS: Final = 1_000
 
@@ -32,7 +28,7 @@ class LogLimit:
     """Permits one log line a minute for each subject, and counts the others."""
 
     def __init__(self) -> None:
-        # When a line was logged last, and how many were kept back since.
+        # The time of the latest line, and the number of lines suppressed since.
         self._logged: dict[object, tuple[float, int]] = {}
 
     def let_in(self, subject: object, now: float) -> str | None:
@@ -51,20 +47,17 @@ class Events:
     """Counts and logs a consumer's events, and passes them to the subscribers."""
 
     def __init__(self) -> None:
-        # By name, since the consumer was made.
+        # By name.
         self.counts: dict[str, int] = {}
-        # Offsets lost by resets, and how many of them the brokers still had.
+        # Offsets lost by resets, and the number that the brokers still had.
         self.lost_offsets = (0, 0)
-        # A subscription that nobody holds any more is gone, whatever its task ended by.
+        # Weak, so that a subscription ends with its task.
         self._subscriptions: weakref.WeakSet[EventSubscription] = weakref.WeakSet()
         self._log_limit = LogLimit()
         self._is_closed = False
 
     def publish(self, event: ConsumerEvent, *, level: int | None = None) -> None:
-        """Publish and log an event; call it once for each change.
-
-        `level` is the log level; by default that of the event's class.
-        """
+        """Publish and log an event, once for each change; `level` replaces that of its class."""
         self.counts[event.name] = self.counts.get(event.name, 0) + 1
         level = event.level if level is None else level
         if level is not None:
@@ -75,11 +68,9 @@ class Events:
             subscription.put(event)
 
     def count_lost(self, lost: int, skipped: int) -> None:
-        """Count the offsets that a reset skipped."""
         self.lost_offsets = self.lost_offsets[0] + lost, self.lost_offsets[1] + skipped
 
     def subscribe(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
-        """Return a subscription to all further events."""
         subscription = EventSubscription(self, max_buffered)
         if self._is_closed:
             subscription.close()
@@ -92,11 +83,10 @@ class Events:
         return len(self._subscriptions)
 
     def unsubscribe(self, subscription: EventSubscription) -> None:
-        """Remove a subscription; an unknown one has no effect."""
         self._subscriptions.discard(subscription)
 
     def close(self) -> None:
-        """End every subscription after its buffered events; the consumer is stopped."""
+        """End every subscription after its buffered events."""
         self._is_closed = True
         for subscription in tuple(self._subscriptions):
             subscription.end()
@@ -105,8 +95,8 @@ class Events:
 class EventSubscription:
     """An asynchronous iterator over a consumer's events, and a context manager.
 
-    Cancelling a wait loses no event. The iteration ends after `close`, and after the buffered
-    events when the consumer is stopped.
+    A cancelled wait loses no event. The iteration ends after `close`, and after the buffered events
+    when the consumer is stopped.
     """
 
     def __init__(self, events: Events, max_buffered: int) -> None:

@@ -1,11 +1,10 @@
-"""Which protocol a group is joined by: the classic one, the consumer protocol, or what is offered.
+"""Chooses the group protocol: classic, KIP-848 ("consumer"), or "auto".
 
-"auto" asks to be let in by the consumer protocol (KIP-848) first. Where the coordinator does not
-speak it, has it switched off, or keeps this group as a classic one, the classic protocol takes
-over before anything was assigned: as a new member of its own, with an id of the coordinator's.
-What is given assignors of its own is classic from the beginning: the coordinator cannot run them.
+"auto" first tries to join with KIP-848. If the coordinator does not support it, has it switched
+off, or keeps this group classic, a new classic member takes over before any assignment. Custom
+assignors require the classic protocol, because the coordinator cannot run them.
 
-References: KIP-848, KIP-1274 (what Java's client makes its default, and when).
+References: KIP-848, KIP-1274 (the default of Java's client).
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Told why the group cannot be joined by the consumer protocol: another takes over.
+# Receives the reason why the group cannot be joined with KIP-848.
 FallBack = Callable[[KafkaError], None]
 
 
 class EitherMember:
-    """A member that may still become one of another protocol; see GroupMember."""
+    """A GroupMember that can be replaced by one of another protocol."""
 
     def __init__(self, member: GroupMember) -> None:
         self._now = member
 
     def become(self, member: GroupMember) -> None:
-        """Be that one from now on."""
+        """Forward to another member from now on."""
         before, self._now = self._now, member
-        before.notify()  # who waits for a change waits for another one's now
+        before.notify()  # its waiters wait for the new member
 
     @property
     def group_id(self) -> str:
@@ -103,22 +102,21 @@ class EitherMember:
 
 
 class FirstMembership(Membership, Protocol):
-    """A membership that can be ended before it has begun."""
+    """A membership that can be ended before its first assignment."""
 
     def stop_trying(self) -> None:
-        """End all tasks: nothing was assigned, and nobody knows of the member."""
+        """End all tasks: the member has no assignment, and the group does not know it."""
 
 
 class EitherMembership:
-    """A membership that begins by the consumer protocol, and may go over to the classic one.
+    """A membership that begins with KIP-848, and may change to the classic protocol.
 
     Args:
-        first: Makes the membership to begin with; it is given what it calls when the protocol is
-            not offered.
-        second: Makes the one that takes over.
+        first: Makes the first membership, and passes it the function that changes the protocol.
+        second: Makes the classic membership.
         group_id: The group.
-        scope: Whose task starts that.
-        events: Tell when it does.
+        scope: Runs the task that starts the second membership.
+        events: Receive GroupProtocolChanged.
     """
 
     def __init__(
@@ -140,7 +138,7 @@ class EitherMembership:
         self._starting: asyncio.Task[None] | None = None
 
     def _fall_back(self, error: KafkaError) -> None:
-        """Let the classic protocol take over; called by a task of the first, which ends by it."""
+        """Change to the classic protocol; called by a task of the first membership."""
         reason = str(error)
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason
@@ -216,17 +214,17 @@ MakeMembership = Callable[[Surroundings], Membership]
 def member_of(
     config: ConsumerConfig, group_id: str, *, known_as: str = ""
 ) -> tuple[GroupMember, MakeMembership]:
-    """Return a member for the protocol that was asked for, and what makes its membership.
+    """Return a member of the configured protocol, and the function that makes its membership.
 
     Args:
-        config: Says by which protocol.
+        config: Contains the group protocol.
         group_id: The group.
-        known_as: By which id the coordinator may know it already, by the protocol to begin with.
+        known_as: A member id of an earlier start, which the coordinator may still have.
     """
     if config.joins_as == "classic":
         return _classic(config, group_id, known_as=known_as)
     _tell_of_unused_settings(config)
-    # Imported where it is used: most consumers need one of the two.
+    # Imported here, because most consumers need one of the two.
     from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
     from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
@@ -276,7 +274,6 @@ def _classic(
 
 
 def _tell_of_unused_settings(config: ConsumerConfig) -> None:
-    """Say what was set and is the coordinator's to decide in this protocol."""
     if unused := config.unused_by_consumer_protocol:
         log.warning(
             "group %s: with the consumer protocol (KIP-848), the broker's configuration replaces "

@@ -19,16 +19,16 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
-# A deadline that is that of the answer passes some loop rounds before the answer's would.
+# A deadline that equals the answer's timeout expires some loop iterations earlier.
 ALMOST: Final = 0.9
 
 R = TypeVar("R", bound=Response)
 
 
 class Coordinator:
-    """Finds the coordinator of one group when it is needed, and forgets it when it has moved.
+    """Finds the coordinator of one group on demand, and forgets it after an error or a timeout.
 
-    One writer: this object. It does not retry; whoever asks has its own deadline and pauses.
+    It does not retry: callers have their own deadlines and pauses.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, events: Events) -> None:
@@ -42,21 +42,21 @@ class Coordinator:
 
     @property
     def node_id(self) -> int | None:
-        """The node that is the coordinator as far as known; None while that has to be found."""
+        """The coordinator as far as known; None: the next request looks it up."""
         return self._node_id
 
     @property
     def node(self) -> Node | None:
-        """Where it listens, as far as known."""
+        """Its address, as far as known."""
         return None if self._node_id is None else self._cluster.view.nodes.get(self._node_id)
 
     @property
     def has_topic_ids(self) -> bool:
-        """Whether the cluster names topics by ids, too, as far as known."""
+        """Whether the cluster has topic ids, as far as known."""
         return self._cluster.has_topic_ids
 
     def forget(self, node_id: int, reason: object) -> None:
-        """Find the coordinator anew at the next request, unless that has been done already."""
+        """Look up the coordinator at the next request, unless it is another node already."""
         if node_id == self._node_id:
             log.info(
                 "group %s: node %s is no longer used as the coordinator: %s",
@@ -77,22 +77,21 @@ class Coordinator:
         max_version: int | None = None,
         error_message: Callable[[R], str | None] = lambda _: None,
     ) -> R:
-        """Send a request to the coordinator, found first if need be.
+        """Send a request to the coordinator, after a lookup if it is unknown.
 
         Args:
-            request: What to send.
-            error_code: Takes the code out of the answer that concerns the request as a whole.
-            deadline: Loop time at which to give up.
-            answer_s: How long the coordinator may take for its answer before its connection is
-                given up; a part of the time until the deadline by default.
-            lane: The connection to use.
-            max_version: The newest version that can say what is to be said.
-            error_message: Takes what the coordinator says of its refusal out of the answer.
+            request: The request.
+            error_code: Returns the response's top-level error code.
+            deadline: Loop time.
+            answer_s: The coordinator's time to answer, after which its connection is closed. By
+                default it is a part of the time until the deadline.
+            lane: The connection.
+            max_version: The newest version to use.
+            error_message: Returns the response's error message.
 
         Raises:
-            KafkaError: As the answer's error code says; or no answer came in time. If it means
-                that the coordinator may have moved, and if no answer came, the next request
-                looks for the coordinator anew.
+            KafkaError: The response has an error code, or the deadline has passed. If the
+                coordinator may have moved, the next request looks it up.
         """
         node_id = None
         asked_at = math.inf
@@ -126,32 +125,31 @@ class Coordinator:
                 f"{type(request).__name__} in time{'' if cause is None else f': {cause}'}"
             )
             if node_id is not None:
-                # It hangs, and others may have taken over. A deadline is often that of the answer,
-                # too, and passes first: then nobody else notices.
+                # The deadline often expires before the answer's timeout, which would do this.
                 self.forget(node_id, silence)
-                self._cluster.invalidate()  # it may listen elsewhere
+                self._cluster.invalidate()  # its address may have changed
                 if answer_s is not None and self._loop.time() - asked_at >= ALMOST * answer_s:
-                    # What went there before is not waited for either: answered late, by a broker
-                    # that does not know yet that it is the coordinator no more, it would be wrong.
+                    # Also end earlier requests: a broker that does not know yet that it is no
+                    # longer the coordinator could answer them wrongly.
                     text = f"node {node_id} stopped answering: {silence.args[0]}"
                     self._cluster.pool.give_up(node_id, lane, KafkaConnectionError(text))
             raise silence from cause
         return response
 
     def _unreachable(self, node_id: int | None) -> KafkaError | None:
-        """Return why the coordinator, or whoever could name it, cannot be reached; None: it can."""
+        """Return the connection error of the coordinator, or of all brokers that could name it."""
         pool = self._cluster.pool
         node_ids = pool.node_ids() if node_id is None else [node_id]
         errors = [error for each in node_ids if (error := pool.last_error(each)) is not None]
         return errors[0] if len(errors) == len(node_ids) and errors else None
 
     def send_nowait(self, request: Request[Response]) -> None:
-        """Send a request whose answer nobody waits for, if a connection is open and idle."""
+        """Send a request and ignore its response, if a connection is open and idle."""
         if self._node_id is not None:
             self._cluster.pool.send_nowait(self._node_id, request)
 
     async def _find(self) -> int:
-        async with self._finding:  # all who wait ask once
+        async with self._finding:  # one lookup for all callers
             if self._node_id is None:
                 self._node_id = await self._cluster.find_coordinator(self._group_id)
                 log.info("group %s: coordinator is node %s", self._group_id, self._node_id)

@@ -1,8 +1,7 @@
-"""What a membership has in its group task, whichever protocol: its life, and who waits for it.
+"""The group task of a membership, for both group protocols.
 
-The task runs from `start` until the consumer stops; one that dies of something that passes is
-started again. Those who wait for an assignment are told of what keeps the member from one. And an
-application that asks for no records for too long is waited for, outside the group.
+It runs from `start` until the consumer stops, and is restarted after a transient error. If the
+application requests no records for too long, the member leaves the group until the next read.
 """
 
 from __future__ import annotations
@@ -29,28 +28,15 @@ from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
 from aiokafka_lite.consumer.membership.stand_in import OpenCluster
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 
-# Of the time to stop: the part kept for saying so to the group, and the part in which to return.
+# Of the time to stop: the part for leaving the group, and the part in which to return.
 LEAVE_SHARE: Final = 0.25
 RETURN_SHARE: Final = 0.02
-# To say that a member leaves spares the others the session timeout. It is not worth more than a
-# short wait: a coordinator that cannot be reached will not miss this member either.
+# Leaving saves the other members a session timeout, which is worth a short wait only.
 LEAVE_MAX_S: Final = 2.0
 
 
 class Surroundings(NamedTuple):
-    """What a membership is made of, beside its member.
-
-    Attributes:
-        reads: Of the consumer.
-        works: Are waited for.
-        finished: Tell what to commit.
-        gate: Told of errors that do not pass by themselves.
-        events: Where it tells what happens.
-        observers: Told of changes of the state.
-        commits: Makes the last commits.
-        scope: Supervises its tasks.
-        open_cluster: Makes the connections of a thread that heartbeats; None: there is none.
-    """
+    """The parts of a consumer that a membership uses."""
 
     config: ConsumerConfig
     state: SubscriptionState
@@ -69,37 +55,29 @@ class Surroundings(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Loop times by which a member that leaves has to be done."""
+    """Loop times for a member that leaves."""
 
-    # With its last commit.
     commit_by: float
-    # With everything.
     leave_by: float
 
 
 def ending(now: float, deadline: float) -> Ending:
-    """Share out the time that a member has to leave."""
+    """Divide the time until a deadline between the last commit and leaving."""
     left_s = max(0.0, deadline - now)
     leave_by = deadline - left_s * RETURN_SHARE
     return Ending(leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE), leave_by)
 
 
 class Settling(Protocol):
-    """A membership, as far as its group task asks it."""
+    """The membership, as its group task uses it."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the present subscription."""
+        """See Membership."""
 
 
 class GroupTask:
-    """The group task of one membership.
-
-    Args:
-        around: The parts of the membership.
-        member: Its changes wake all waiters.
-        membership: The membership.
-    """
+    """The group task of one membership, and the waits for an assignment."""
 
     def __init__(self, around: Surroundings, member: GroupMember, membership: Settling) -> None:
         self._config = around.config
@@ -113,35 +91,35 @@ class GroupTask:
         self._task: asyncio.Task[Never] | None = None
         self._is_halted = False
         self._error: KafkaError | None = None
-        # Whether the member is out of its group as the application stays away.
+        # The member has left the group until the application's next read.
         self.sits_out = False
 
     # --- Its life -------------------------------------------------------------------------
     def start(self, run: Callable[[], Coroutine[None, None, Never]]) -> asyncio.Task[Never]:
-        """Start the task; its end is a change of the member."""
+        """Start the task. Its end notifies the member."""
         self._task = self._scope.supervise(run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
         return self._task
 
     def halt(self) -> None:
-        """Begin to end the task; idempotent."""
+        """Cancel the task, and return at once; idempotent."""
         if self._task is not None and not self._is_halted:
             self._is_halted = True
             self._scope.cancel(self._task)
 
     async def halted(self) -> None:
-        """End the task, and wait until it has ended."""
+        """Cancel the task, and wait for its end."""
         self.halt()
         if self._task is not None:
             await asyncio.wait({self._task})
 
     # --- Who waits for an assignment ------------------------------------------------------
     async def wait_assigned(self) -> None:
-        """Wait until the present subscription has got an assignment, which may be empty.
+        """Wait until the present subscription has an assignment, which may be empty.
 
         Raises:
-            KafkaError: What keeps the member from joining and will not pass by itself.
-            ConsumerStoppedError: The consumer was stopped meanwhile.
+            KafkaError: A permanent error keeps the member from joining.
+            ConsumerStoppedError: The consumer was stopped.
         """
         while is_subscribed(self._state) and not self._membership.is_settled:
             self._scope.raise_if_failed()
@@ -149,7 +127,7 @@ class GroupTask:
                 raise self._error
             task = self._task
             if task is None or task.done():
-                # It may have died just now, and its scope not have heard of it yet.
+                # The scope may not have handled its failure yet.
                 if task is not None and not task.cancelled() and (died := task.exception()):
                     raise died
                 raise ConsumerStoppedError(
@@ -159,18 +137,18 @@ class GroupTask:
         self._scope.raise_if_failed()
 
     def surface(self, error: KafkaError) -> None:
-        """Let the application hear of an error that will not pass by itself."""
+        """Raise a permanent error from the next read and from `wait_assigned`."""
         self._error = error
         self._gate.post(error)
         self._member.notify()
 
     def forget_error(self) -> None:
-        """Note that nothing keeps the member from joining, or that it is tried anew."""
+        """Forget the permanent error, because the member has joined or tries again."""
         self._error = None
 
     # --- The application is away ----------------------------------------------------------
     def overdue_text(self) -> str:
-        """Say how long no record was asked for, and what the application is busy with."""
+        """Describe how long no records were requested, and the records being processed."""
         idle_s = self._reads.idle_s(self._loop.time())
         busy_with = ", ".join(
             f"{tp.topic}-{tp.partition} offset {first}"
@@ -185,11 +163,11 @@ class GroupTask:
 
     @property
     def is_away(self) -> bool:
-        """Whether no record was asked for within `max_poll_interval_ms`."""
+        """Whether no records were requested within `max_poll_interval_ms`."""
         return self._reads.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
 
     async def sit_out(self) -> None:
-        """Wait until the application asks for records again, or is subscribed to nothing."""
+        """Wait until the application requests records again, or unsubscribes."""
         self.sits_out = True
         try:
             while is_subscribed(self._state) and self.is_away:

@@ -1,8 +1,4 @@
-"""A consumer's place in a group, as far as it is the same in both protocols.
-
-What others may ask of a membership, what it observes, and how it begins to end. The group task of a
-protocol does the rest: it alone decides what is assigned.
-"""
+"""The part of a group membership that both group protocols share."""
 
 from __future__ import annotations
 
@@ -22,21 +18,15 @@ from aiokafka_lite.consumer.membership.protocol import GroupMember, Offsets
 
 log = logging.getLogger(__name__)
 
-# Why the listener hears of what unsubscribe() gave up.
 UNSUBSCRIBED: Final = "the consumer unsubscribed"
 
 MemberT = TypeVar("MemberT", bound=GroupMember)
 
 
 class GroupedMembership(ABC, Generic[MemberT]):
-    """What a membership of either protocol has; see Membership for what it is asked.
+    """Implements Membership, but for the group task, which alone changes the assignment."""
 
-    Args:
-        around: What it is made of.
-        member: Whose place this is.
-    """
-
-    # Made by the protocol, as it says when a member hands out anything.
+    # Created by the subclass.
     _lease: Lease
 
     def __init__(self, around: Surroundings, member: MemberT) -> None:
@@ -55,61 +45,49 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._member = member
         self._handover = Handover(around, member, why_lost=self._why_lost)
         self._task = GroupTask(around, member, self)
-        # The subscription of which the group task was told.
+        # The latest subscription for which the group task was woken.
         self._noticed_version: int | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
     def member_id(self) -> str:
-        """The id in the group; empty while there is none."""
         return self._member.identity.member_id
 
     @property
     def generation(self) -> int:
-        """The generation, or member epoch, that the assignment is of; -1 while there is none."""
         return self._member.identity.generation
 
     @property
     def coordinator_id(self) -> int | None:
-        """The node that coordinates the group, as far as known."""
         return self._coordinator.node_id
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the present subscription, and the listener knows."""
+        """See Membership."""
 
     def wake_waiters(self) -> None:
-        """Wake those who wait for the member: there may be nothing to wait for any more."""
         self._member.notify()
 
     def is_called_by_listener(self) -> bool:
-        """Whether it is the listener's callback that asks."""
         return self._handover.calls.is_calling()
 
     def halt(self) -> None:
-        """Change nothing of what is assigned from here on; idempotent."""
         self._task.halt()
 
     async def wait_assigned(self) -> None:
-        """Wait until the present subscription has got an assignment, which may be empty.
-
-        Raises:
-            KafkaError: What keeps the member from joining and will not pass by itself.
-            ConsumerStoppedError: The consumer was stopped meanwhile.
-        """
         await self._task.wait_assigned()
 
     # --- Beginning and end ----------------------------------------------------------------
     def _observe(self) -> None:
-        """Begin to hear of gets, of the subscription, and of metadata."""
+        """Start to observe reads, the subscription, and metadata."""
         self._handover.start()
         self._observers.add_listener(self._application_acted)
         self._observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
 
     async def _end_what_runs(self, deadline: float) -> None:
-        """End the group task, commits by the clock and the listener's callback, and wait for it."""
+        """End the group task, auto-commit and the listener's callback."""
         self._cluster.remove_listener(self._metadata_changed)
         await self._task.halted()
         await self._commits.stop_auto_commit()
@@ -117,7 +95,11 @@ class GroupedMembership(ABC, Generic[MemberT]):
         await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
 
     async def _commit_at_the_end(self, offsets: Offsets, deadline: float) -> Offsets:
-        """Commit last of all, and tell of what was unsubscribed; return what is not committed."""
+        """Make the last commit, and call the listener for unsubscribed partitions.
+
+        Returns:
+            The offsets that could not be committed.
+        """
         uncommitted = await self._commits.commit_at_the_end(offsets, deadline=deadline)
         if not self.is_called_by_listener():
             await self._handover.settle_departed(UNSUBSCRIBED, deadline)
@@ -126,14 +108,13 @@ class GroupedMembership(ABC, Generic[MemberT]):
     # --- What happens to it ---------------------------------------------------------------
     @abstractmethod
     def _why_lost(self) -> str | None:
-        """Say why what is assigned is others' already; None: it is not."""
+        """Return why other members own the assigned partitions; None: they do not."""
 
     @abstractmethod
     def _note_departure(self, departure: Departure) -> None:
-        """Note what unsubscribe() gives up."""
+        """Note the partitions that unsubscribe() gave up."""
 
     def _warn_of_absence(self, overdue: str) -> None:
-        """Say that the member leaves its group, as the application stays away."""
         log.warning(
             "leaving group %s, because %s. The consumer joins again when the application next "
             "requests records",
@@ -142,9 +123,10 @@ class GroupedMembership(ABC, Generic[MemberT]):
         )
 
     def _application_acted(self) -> None:
-        """Wake the group task for a new subscription, or for a get that it sits out for.
+        """Wake the group task for a new subscription, or for a read while it sits out.
 
-        A get after the loop was blocked is served only if the partitions are still this member's.
+        Checks the lease first: a read after the loop was blocked must not return records of lost
+        partitions.
         """
         self._lease.look()
         version = self._state.subscription_version

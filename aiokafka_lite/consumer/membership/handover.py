@@ -1,8 +1,7 @@
-"""What surrounds partitions that come and go, whichever protocol: the listener, events, the log.
+"""Assigns and revokes partitions: the listener, events and logs, for both group protocols.
 
-How partitions go is told in `revocation`. What comes is withheld until the listener was told of it.
-All else is read and handed out meanwhile. Partitions that unsubscribe() gave up are gone already:
-the listener of then is told of them in the group task's next step.
+New partitions are withheld until the listener has returned. All others can be read. Partitions that
+unsubscribe() gave up are no longer assigned, and the group task's next step calls their listener.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ Partitions = frozenset[TopicPartition]
 
 
 class Handover:
-    """Gives partitions to the application, and takes them from it; only the group task calls it.
+    """Hands partitions to the application, and takes them from it; called by the group task only.
 
     Args:
-        around: Of the membership.
-        member: As whom partitions are held.
-        why_lost: Says why what is assigned is others' already; None: it is not.
+        around: The parts of the membership.
+        member: The member that holds them.
+        why_lost: Returns why other members own the assigned partitions; None: they do not.
     """
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
@@ -56,25 +55,24 @@ class Handover:
             around.commits,
             self.calls,
         )
-        # What is being given back.
+        # Being revoked.
         self._going: Partitions = frozenset()
-        # What unsubscribe() has left behind, until the listener is told of it.
+        # Given up by unsubscribe(), until the listener is called.
         self._left: Departure | None = None
-        # The listener was told of that, and is not told for the same reason that nothing else goes.
+        # The listener was called for those, so a revocation of no partitions does not call it.
         self._has_told_of_departed = False
-        # What is assigned and not handed out yet, as the listener is being told of it.
+        # Assigned, while on_partitions_assigned runs.
         self.withheld: Partitions = frozenset()
-        # What the listener did not finish taking.
+        # Their on_partitions_assigned was cancelled.
         self._untold: frozenset[Cursor] = frozenset()
 
     # --- What goes ------------------------------------------------------------------------
     def start(self) -> None:
-        """Start to hear of gets."""
+        """Start to observe reads."""
         self._revocation.start()
 
     @property
     def awaited_work(self) -> AwaitedWork | None:
-        """What partitions that are given back wait for; None: none waits."""
         return self._revocation.awaited_work
 
     async def revoke(
@@ -87,19 +85,18 @@ class Handover:
         tells_of_none: bool = False,
         stays_readable: bool = False,
     ) -> None:
-        """Hand out nothing more of partitions, commit what is done of them, tell the listener.
+        """Stop reading partitions, commit their finished records, and call the listener.
 
-        They are marked before the commit: nothing is handed out behind what it says
-        (KAFKA-16460). Nothing of this changes what the group is told: they are owned until this
-        has returned.
+        They are marked before the commit, so that no record behind the committed offset is returned
+        (KAFKA-16460). The group sees them as owned until this has returned.
 
         Args:
-            gone: Which; what is not assigned is ignored.
+            gone: The partitions; those that are not assigned are ignored.
             reason: For events and logs.
-            deadline: Loop time by which to be done; by default the rebalance timeout from now.
-            waits: For the application to finish what it was handed of them.
-            tells_of_none: Tell the listener even if there are none.
-            stays_readable: They stay in the assignment, to be looked at until there is another.
+            deadline: Loop time; by default the rebalance timeout from now.
+            waits: Wait for the application to finish its records.
+            tells_of_none: Call the listener even if there are no partitions.
+            stays_readable: They stay in the assignment until the next one.
         """
         state = self._state
         self._going = frozenset(gone & state.assignment.keys())
@@ -113,14 +110,14 @@ class Handover:
                 waits=waits,
                 tells_of_none=tells_of_none and not told,
             )
-            # Unless the application has given up all meanwhile.
+            # Unless the application has unsubscribed.
             if not stays_readable and is_subscribed(state):
                 state.change(self._going, ())
         finally:
             self._going = frozenset()
 
     async def lose(self) -> None:
-        """Give up all that is assigned: it is others' already, so nothing is committed."""
+        """Drop all assigned partitions without a commit, because other members own them."""
         state, deadline = self._state, self._time_for_all()
         gone = frozenset(state.assignment) if is_subscribed(state) else frozenset()
         listener = state.listener
@@ -134,18 +131,18 @@ class Handover:
         return self._loop.time() + self._config.rebalance_timeout_s
 
     def note_departure(self, departure: Departure) -> None:
-        """Note what unsubscribe() leaves behind, but for what is told of already."""
+        """Note the partitions that unsubscribe() gives up, except those being revoked."""
         left = departure.partitions - self._going
         if is_subscribed(self._state) and left:
             self._left = departure._replace(partitions=left)
 
     @property
     def has_departed(self) -> bool:
-        """Whether something that was unsubscribed is still to be committed, or told of."""
+        """Whether unsubscribed partitions wait for a commit or for the listener."""
         return self._left is not None or self._commits.has_departed
 
     async def settle_departed(self, reason: str, deadline: float | None = None) -> None:
-        """Wait for the commit of what was unsubscribed, and tell the listener of then."""
+        """Wait for the commit of unsubscribed partitions, and call their listener."""
         deadline = self._time_for_all() if deadline is None else deadline
         await self._commits.settle_departed((self._loop.time() + deadline) / 2)
         await self._tell_of_departed(reason, deadline)
@@ -176,14 +173,14 @@ class Handover:
         topic_ids: Mapping[TopicPartition, bytes] = MappingProxyType({}),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Take partitions, and tell the listener of them.
+        """Assign partitions, and call the listener, if any.
 
-        Where there is one they are withheld until the caller lets go of them (`Assignment.keep`).
+        With a listener, they are withheld until the caller releases them (`Assignment.keep`).
 
         Args:
-            new: May be empty: then the listener hears that there is nothing.
-            topic_ids: Of those that the group names by the ids of their topics.
-            then: Called as soon as they are assigned.
+            new: The partitions. The listener is called even if there are none.
+            topic_ids: The topic ids, if the group uses them.
+            then: Called right after the assignment, before the listener.
         """
         state, listener = self._state, self._state.listener
         if not state.assignment:
@@ -209,10 +206,9 @@ class Handover:
     async def tell_of_new(
         self, listener: ConsumerRebalanceListener, new: Set[TopicPartition]
     ) -> None:
-        """Tell the listener what is assigned; if it does not finish, gets raise that.
+        """Call on_partitions_assigned. If it does not finish, reads raise an error.
 
-        It may load what belongs to the partitions, and nobody else waits for that: it has as long
-        as the application has for records.
+        No other member waits for it, so its limit is max_poll_interval_ms.
         """
         self._untold = frozenset(cursor for cursor in self._untold if cursor.tp not in new)
         self.withheld = frozenset(new)
@@ -243,7 +239,7 @@ class Handover:
             self._gate.leave_untold(self._why_untold)
 
     def _why_untold(self) -> KafkaTimeoutError | None:
-        """Return what gets raise while the listener did not finish taking what is assigned."""
+        """Return the error for reads after on_partitions_assigned was cancelled."""
         self._untold = frozenset(cursor for cursor in self._untold if cursor.is_assigned)
         if not self._untold:
             return None
@@ -255,7 +251,7 @@ class Handover:
         )
 
     def listener_failed(self, callback: str, error: Exception | None) -> None:
-        """Publish what a callback has raised, or None if it was cancelled; see ListenerOwner."""
+        """Publish the failure of a callback; see ListenerOwner."""
         self._events.publish(ListenerFailed(callback, error))
         if error is not None:
             self._gate.post_to_poll(error)

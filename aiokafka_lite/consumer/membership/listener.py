@@ -1,4 +1,4 @@
-"""Calls the application's rebalance listener, for a bounded time, whatever it does."""
+"""Calls the application's rebalance listener, with a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# How long a callback that was cut off may take to clean up before it is left to itself.
+# How long the rebalance waits for the end of a cancelled callback.
 GRACE_S: Final = 1.0
 
 Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
@@ -23,19 +23,14 @@ class ListenerOwner(Protocol):
     """Receives failures of the listener."""
 
     def listener_failed(self, callback: str, error: Exception | None) -> None:
-        """Note what a callback has raised, or None if it was cancelled."""
+        """Note the exception of a callback; None: the callback was cancelled."""
 
 
 class ListenerCalls:
-    """Runs one callback at a time, each in a task of its own.
+    """Runs one callback at a time, each in its own task "listener".
 
-    A task of its own, because a callback may hang (it is cut off at the deadline, and the
-    rebalance goes on), and because it may stop the consumer: then it waits for the end of the
-    group task, which must not be waiting for the callback.
-
-    Args:
-        scope: Whose task "listener" a callback is.
-        owner: Receives failures.
+    A callback may hang: it is cancelled at the deadline, and the rebalance continues. It may also
+    stop the consumer: then it waits for the group task, which must not wait for the callback.
     """
 
     def __init__(self, scope: TaskScope, owner: ListenerOwner) -> None:
@@ -46,9 +41,9 @@ class ListenerCalls:
     async def call(
         self, name: str, method: Method, partitions: set[TopicPartition], *, deadline: float
     ) -> bool:
-        """Run a callback to its end, or to the deadline; whether it ended by itself.
+        """Run a callback until its end or the deadline; return whether it ended by itself.
 
-        When the caller is cancelled the callback goes on; `finish` waits for it.
+        If the caller is cancelled, the callback continues, and `finish` waits for it.
         """
         call = caller.Callback(name)
         task = self._scope.spawn(
@@ -58,16 +53,17 @@ class ListenerCalls:
         return await self.finish(deadline=deadline)
 
     def is_calling(self) -> bool:
-        """Whether the callback that runs is asking, or a task that it started."""
+        """Whether the caller is the running callback, or a task that it started."""
         return self._running is not None and caller.is_in(self._running[1])
 
     async def finish(self, *, deadline: float) -> bool:
-        """Wait for the callback that runs, if any, and cut it off at the deadline.
+        """Wait for the running callback, if any, and cancel it at the deadline.
 
-        Does nothing when it is the callback that asks, as one that stops the consumer does.
+        Returns at once if the caller is the callback, as when it stops the consumer.
 
         Returns:
-            Whether it ended by itself; so it does if what it awaits is cancelled.
+            Whether it ended by itself, which includes the cancellation of the future that it
+            awaits.
         """
         if self._running is None or self.is_calling():
             return True
@@ -93,7 +89,7 @@ class ListenerCalls:
             self._owner.listener_failed(call.name, None)
             has_ended = False
         elif task.cancelled():
-            # By the application: what it awaited was cancelled.
+            # By the application.
             self._owner.listener_failed(call.name, None)
             log.error("the rebalance listener was cancelled in %s", call.name)
         self._running = None

@@ -1,4 +1,4 @@
-"""Takes the place of a group when there is no group_id: every partition is ours."""
+"""Replaces the membership and commits of a consumer without a group_id."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class NoGroup:
-    """Assigns all partitions of the subscribed topics, and follows as they come and go.
+    """Assigns all partitions of the subscribed topics, and follows metadata changes.
 
-    Needs no task: it acts when the subscription or the metadata changes. As in aiokafka no
-    listener is called.
+    It has no task, and calls no listener, as aiokafka.
     """
 
     member_id: str = NO_MEMBER_ID
@@ -48,21 +47,20 @@ class NoGroup:
 
     @property
     def is_settled(self) -> bool:
-        """Whether metadata covers the subscription, which the assignment then answers to."""
+        """Whether metadata covers the subscription."""
         view, topics = self._cluster.view, self._state.subscription
         if topics is None:
             return True
         return bool(topics) and all(view.partitions_for_topic(topic) for topic in topics)
 
     def wake_waiters(self) -> None:
-        """Wake nobody: nobody waits here."""
+        """Nothing waits here."""
 
     def is_called_by_listener(self) -> bool:
-        """Whether a rebalance listener is asking; none is called here."""
         return False
 
     async def start(self) -> None:
-        """Start following subscription and metadata."""
+        """Follow the subscription and metadata."""
         self._observers.on_subscription_change(self._follow)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
         self._follow()
@@ -71,21 +69,21 @@ class NoGroup:
         """Wait until metadata covers the present subscription.
 
         Raises:
-            KafkaError: No metadata came in time.
+            KafkaError: The metadata could not be read in time.
         """
         if not self.is_settled:
             self._metadata_changed(await self._cluster.refresh())
 
     def halt(self) -> None:
-        """Do nothing: no rebalance is on its way."""
+        """Do nothing."""
 
     def leave_nowait(self, reason: str) -> None:
-        """Tell nobody: there is no group."""
+        """Do nothing."""
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Stop following: there is nobody to tell, and nothing was ever committed."""
+        """Stop following metadata."""
         self._cluster.remove_listener(self._metadata_changed)
         return {}
 
@@ -112,49 +110,43 @@ class NoGroup:
             from aiokafka_lite.consumer.events.kinds import Assigned
 
             self._state.change(gone, every)
-            # The application may have called this while the loop stands still.
+            # The application may call this while the loop is not running.
             self._events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
 
 
 class NoCommits:
-    """Takes the place of Commits when there is no group: no offset is kept anywhere."""
+    """Replaces Commits: no committed offsets, and no commits."""
 
     commit_count: int = 0
     failed_at: float | None = None
     assigned_as: None = None
 
     def start_auto_commit(self, scope: TaskScope) -> None:
-        """Start nothing, whatever enable_auto_commit says (as aiokafka)."""
+        """Do nothing, whatever enable_auto_commit is (as aiokafka)."""
 
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
-        """Refuse.
-
-        Raises:
-            IllegalOperation: Always.
-        """
         raise IllegalOperation(
             "this consumer cannot commit offsets, because it has no group: create the "
             "consumer with a group_id"
         )
 
     def left_to_commit(self, offsets: Offsets) -> Offsets:
-        """Return nothing: nothing is to be committed."""
         return {}
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return None for every partition: positions start by auto_offset_reset."""
+        """Return None for every partition, so that auto_offset_reset decides."""
         return dict.fromkeys(partitions)
 
     async def committed_at_rest(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return None for every partition, likewise."""
+        """As `committed`."""
         return dict.fromkeys(partitions)
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
-        """Return None for every partition, likewise."""
+        """As `committed`."""
         return dict.fromkeys(partitions)

@@ -1,14 +1,11 @@
-"""Defines what others may know of a group membership, whichever protocol the group speaks.
+"""The interfaces of a group membership, the same for both group protocols.
 
-Three interfaces, each for those who need it:
+    Membership      for the consumer and monitoring: start, wait, leave, status
+    GroupMember     for commits: the identity that they carry, and whether they are accepted
+    LastCommits     for memberships: the commits before a revocation and at a stop
 
-    Membership      for the consumer's parts and for monitoring: start, wait, leave, status
-    GroupMember     for commits: in whose name they are made, and whether they are taken now
-    LastCommits     for memberships: what they ask of commits before partitions go
-
-Nobody else knows a membership in another way. Implementations: `none.py` for a consumer without a
-group, `classic/` for the classic protocol, `kip848/` for the consumer protocol. `choice.py` chooses
-between the latter two.
+Implementations: `none.py` without a group, `classic/` and `kip848/`. `choice.py` chooses between
+the last two.
 """
 
 from __future__ import annotations
@@ -27,67 +24,62 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Identity(NamedTuple):
-    """Says who asks: every request of a member carries it besides the group."""
+    """The member id and generation that every request of a member carries."""
 
     member_id: str = NO_MEMBER_ID
-    # Of the group in the classic protocol; the member's epoch in KIP-848's.
+    # The member's epoch in KIP-848.
     generation: int = NO_GENERATION
 
 
-# Who only keeps offsets in a group, and is no member of it.
-NOBODY: Final = Identity()
+# Of a consumer that keeps offsets in a group and is no member of it.
+NO_IDENTITY: Final = Identity()
 
 
 class AwaitedWork(NamedTuple):
-    """What partitions that are to be given back wait for."""
+    """The work for which a revocation waits."""
 
-    # Offsets that the application has not finished, as far as known.
+    # Unfinished offsets, as far as known.
     offsets: Mapping[TopicPartition, Range]
-    # Loop time at which they go all the same.
+    # Loop time of the revocation, even if they are unfinished.
     until: float
 
 
 class GroupStatus(NamedTuple):
-    """Says where a member is with its group at one moment."""
+    """A snapshot of a membership. Times are loop times."""
 
     group_id: str
-    # The name of the state of its membership.
+    # The name of the protocol's MemberState.
     state: str
-    # Loop time since when it waits to be let in; None: it does not.
+    # None: it is not joining.
     joining_since: float | None
-    # It has left, because the application asked for no records for too long.
+    # It has left until the next read, because max_poll_interval_ms has passed.
     sits_out: bool
-    # The assignment answers to the subscription, and the listener knows of it.
+    # As Membership.is_settled.
     is_settled: bool
     coordinator_id: int | None
-    # Loop time of the coordinator's last sign of life.
     last_contact_at: float | None
     heartbeat_count: int
     heartbeat_failure_count: int
-    # How many of the heartbeats a thread has sent, while the loop was blocked.
+    # Answered heartbeats of the heartbeat thread.
     stood_in_count: int = 0
-    # Of the group: "classic", or "consumer" (KIP-848).
+    # "classic", or "consumer" (KIP-848).
     protocol: str = "classic"
     # A rebalance stops all partitions, not only those that move.
     is_eager: bool = True
-    # How long the coordinator waits for a heartbeat; None: as the settings say.
+    # The session timeout; None: the one in the settings.
     session_s: float | None = None
-    # What keeps it from joining or from taking its partitions, in a sentence; "": nothing.
+    # The sentence that explains why it cannot join or read its partitions; "" if it can.
     trouble: str = ""
-    # What the broker said to a member that wanted the consumer protocol, where the group has to
-    # stay a classic one; "": it said no such thing.
+    # The broker's error, if the group cannot be converted to KIP-848; "" otherwise.
     kept_classic_by: str = ""
-    # Assigned, and not handed out before the listener has returned.
+    # Assigned partitions whose records wait until the listener has returned.
     withheld: frozenset[TopicPartition] = frozenset()
-    # What partitions that are given back wait for; None: none waits.
+    # Of partitions that are being revoked.
     awaited_work: AwaitedWork | None = None
 
 
 class Membership(Protocol):
-    """One consumer's place in its group, or what stands in for it where there is no group.
-
-    It decides what is assigned, and nobody else does so while topics are subscribed.
-    """
+    """One consumer's place in its group; the only writer of the assignment of subscribed topics."""
 
     @property
     def member_id(self) -> str:
@@ -95,71 +87,69 @@ class Membership(Protocol):
 
     @property
     def generation(self) -> int:
-        """The generation, or member epoch, that the assignment is of; -1 while there is none."""
+        """The generation, or member epoch, of the assignment; -1 while there is none."""
 
     @property
-    def coordinator_id(self) -> int | None:
-        """The node that coordinates the group; None while it is not known."""
+    def coordinator_id(self) -> int | None: ...
 
     @property
     def status(self) -> GroupStatus | None:
-        """Where the member is with its group; None without a group."""
+        """A snapshot of the membership; None without a group."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the present subscription, and the listener knows.
+        """Whether the assignment is for the present subscription, and the listener has returned.
 
-        Nothing is being revoked then: a cursor that is marked so all the same was forgotten.
+        No partition is being revoked then.
         """
 
     def is_called_by_listener(self) -> bool:
-        """Whether it is a rebalance listener's callback that asks."""
+        """Whether the caller is a rebalance listener's callback."""
 
     def wake_waiters(self) -> None:
-        """Wake those who wait for a change: there may be nothing to wait for any more."""
+        """Wake the tasks that wait for a change."""
 
     async def start(self) -> None:
-        """Start taking part; awaits nothing of the network."""
+        """Start the tasks; awaits no response."""
 
     async def wait_assigned(self) -> None:
-        """Wait until the present subscription has got an assignment, which may be empty.
+        """Wait until the present subscription has an assignment, which may be empty.
 
         Raises:
-            KafkaError: What keeps it from that and will not pass by itself.
+            KafkaError: A permanent error keeps the member from joining.
         """
 
     def halt(self) -> None:
-        """Leave the assignment as it is from here on; idempotent."""
+        """Stop changing the assignment; idempotent."""
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Stop taking part: commit `offsets`, and tell the group.
+        """Commit `offsets`, and leave the group.
 
         Args:
-            deadline: Loop time by which to be done.
-            offsets: What to commit last; empty for nothing.
-            leaves: Whether the member gives its place in the group up at once; None: a dynamic one
-                does, a static one keeps it for a session (KIP-1092).
+            deadline: Loop time.
+            offsets: The last commit; may be empty.
+            leaves: Whether the group removes the member at once; None: only a dynamic one. A static
+                member keeps its place for one session timeout (KIP-1092).
 
         Returns:
-            What could not be committed.
+            The offsets that could not be committed.
         """
 
     def leave_nowait(self, reason: str) -> None:
-        """Tell the group that the member goes, if that costs no waiting; commit nothing."""
+        """Send a request to leave if a connection is idle; commits nothing."""
 
 
 class GroupMember(Protocol):
-    """Says in whose name offsets are committed and read, and hears what the group says to that.
+    """The identity of commits and of reads of committed offsets, and the effect of their errors.
 
-    Partitions are held as `assigned_as`, which is who the member was when they were assigned. The
-    group may know it as somebody newer already (`identity`), of whose assignment nothing is known.
+    Partitions are held as `assigned_as`, the identity at their assignment. `identity` may be newer:
+    its assignment is then unknown.
     """
 
     @property
-    def group_id(self) -> str:
-        """The group."""
+    def group_id(self) -> str: ...
 
     @property
     def group_instance_id(self) -> str | None:
@@ -167,82 +157,78 @@ class GroupMember(Protocol):
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another consumer has taken its place under the same instance id: final."""
+        """Whether another consumer has taken its group_instance_id. Permanent."""
 
     @property
-    def identity(self) -> Identity:
-        """As whom the group knows this member now."""
+    def identity(self) -> Identity: ...
 
     @property
     def assigned_as(self) -> Identity | None:
-        """As whom the assigned partitions are held; None: there are none, or they are lost."""
+        """The identity at the assignment; None: no partitions are held."""
 
     @property
     def reads_as(self) -> Identity | None:
-        """As whom committed offsets are read; None: the group does not want to know."""
+        """The identity for reads of committed offsets; None: they need none."""
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
-        """Whether the coordinator takes commits now, as far as known.
+        """Whether the coordinator accepts commits now, as far as known.
 
         Args:
-            was_put_off: It has refused one because of a rebalance, of which this member may not
-                know yet.
-            is_departed: The application has given the partitions up since: there is no other
-                commit of them, so rather refused than late.
+            was_put_off: It has refused the commit because of a rebalance.
+            is_departed: The application has given up the partitions, so this is their last chance.
         """
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
-        """Return as whom to send a commit now; None: the partitions may be another member's.
+        """Return the identity for a commit; None: another member may own the partitions.
 
         Args:
-            made_as: As whom the partitions were held when the commit was made.
-            has_waited: It waited for a rebalance, and reads of committed offsets wait for it.
-            is_departed: The application has given the partitions up since.
+            made_as: The identity at the time of the commit call.
+            has_waited: It waited for a rebalance. Reads of committed offsets wait for it.
+            is_departed: The application has given up the partitions since.
         """
 
     def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
-        """Whether nobody else can have had a partition between `made_as` and now.
+        """Whether no other member can have owned a partition since `made_as`.
 
-        Of a partition that was given up, and for an identity that `commits_as` has replaced.
+        For a partition that was given up, and an identity that `commits_as` has replaced.
         """
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        """Note what the refusal of a commit says about the membership.
+        """Note the effect of a refused commit on the membership.
 
         Returns:
-            Whether the partitions are lost: nothing of them must be handed out any more.
+            Whether the partitions are lost, so that reads return no more of their records.
         """
 
     def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        """Return the error for commits that come too late, with what is known of the reason."""
+        """Return the error for commits after the partitions were lost."""
 
-    def notify(self) -> None:
-        """Wake everybody who waits for a change."""
+    def notify(self) -> None: ...
 
     async def wait_for_change(self) -> None:
-        """Wait for the next `notify`, or change of the membership."""
+        """Wait for the next `notify`, which every change of the member calls."""
 
 
 class LastCommits(Protocol):
-    """What a membership asks of commits before partitions go."""
+    """The commits that a membership requests before it gives up partitions."""
 
     @property
     def has_departed(self) -> bool:
-        """Whether something that the application gave up is still to be committed."""
+        """Whether commits of partitions that the application gave up are pending."""
 
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a commit of theirs, by the application, is on its way: not one put off."""
+        """Whether a commit of theirs by the application is in flight, and was not put off."""
 
     async def settle_departed(self, deadline: float) -> None:
-        """Wait until that is committed, or cannot be; after the deadline it cannot."""
+        """Wait for pending commits of partitions that were given up; they fail at the deadline."""
 
     async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
-        """Commit as far as that can be done, and return what could not be; raises nothing."""
+        """Commit, and return the offsets that could not be committed; raises no error."""
 
     async def stop_auto_commit(self) -> None:
-        """Stop commits by the clock, so that what is committed last stays; idempotent."""
+        """Stop periodic commits, so that the last commit is not replaced; idempotent."""
 
     async def commit_at_the_end(self, offsets: Offsets, *, deadline: float) -> Offsets:
-        """Commit last of all, also what was given up before; return what could not be."""
+        """Commit these and those given up before; return the offsets that were not committed."""

@@ -1,4 +1,4 @@
-"""Says what an error of a group's coordinator means, whichever protocol the group speaks."""
+"""Maps errors of a group's coordinator to the way to recover from them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 
 
 class Recovery(enum.IntEnum):
-    """Says what to do about a failed request to the coordinator, from the least to the gravest."""
+    """The way to recover from a failed request, ordered by gravity."""
 
-    RETRY = 0  # the same again after a pause
-    REDISCOVER = 1  # the same again, to whoever is the coordinator now
-    NEW_EPOCH = 2  # the same again, under the epoch that the next heartbeat brings (KIP-848)
-    REBALANCE = 3  # the group rebalances: take part, and then the same again
-    LOST_GENERATION = 4  # join again under the same member id
-    LOST_MEMBERSHIP = 5  # join again under a new member id
-    FENCED = 6  # give up: somebody else is this member
-    SURFACE = 7  # the application has to know, or to act
+    RETRY = 0  # after a pause
+    REDISCOVER = 1  # look up the coordinator, and retry
+    NEW_EPOCH = 2  # retry with the epoch of the next heartbeat response (KIP-848)
+    REBALANCE = 3  # rejoin, and retry
+    LOST_GENERATION = 4  # join again with the same member id
+    LOST_MEMBERSHIP = 5  # join again with a new member id
+    FENCED = 6  # give up: another consumer has the group_instance_id
+    SURFACE = 7  # raise the error
 
     @property
     def is_about_membership(self) -> bool:
-        """Whether the group has something to say about the member, not about the request."""
+        """Whether the error concerns the member, not the request."""
         return Recovery.REBALANCE <= self <= Recovery.FENCED
 
 
@@ -45,12 +45,12 @@ RECOVERIES: Final[Mapping[type[KafkaError], Recovery]] = MappingProxyType(
         errors.FencedInstanceIdError: Recovery.FENCED,
     }
 )
-# What keeps a member that asks for the consumer protocol out of a group that stays a classic one.
+# Errors of a KIP-848 heartbeat to a group that has to stay a classic one.
 KEPT_CLASSIC: Final = (errors.GroupIdNotFound, errors.InconsistentGroupProtocolError)
 
 
 def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceIdError:
-    """Return the error for who finds another consumer in its place; says what to do about it."""
+    """Return the error for a member whose group_instance_id another consumer uses."""
     return FencedInstanceIdError(
         f"group {group_id}: another consumer uses group_instance_id {group_instance_id!r} and "
         "has replaced this one, which can no longer read or commit. Give each consumer a "
@@ -59,11 +59,11 @@ def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceId
 
 
 def recovery_for(error: KafkaError) -> Recovery:
-    """Return what to do about an error; what is not in the table goes by its kind."""
+    """Return the recovery of the error's class, of a base class, or of its kind."""
     for kind in type(error).__mro__:
         if (recovery := RECOVERIES.get(kind)) is not None:
             return recovery
     if isinstance(error, errors.BrokerResponseError):
         return Recovery.RETRY if error.retriable else Recovery.SURFACE
-    # A connection that broke or a request without an answer: the node may be gone for good.
+    # A connection that broke, or a request without an answer: the node may be down.
     return Recovery.REDISCOVER if error.retriable else Recovery.SURFACE

@@ -1,19 +1,17 @@
-"""How partitions are given back, whichever protocol the group speaks.
+"""Revokes partitions, the same for both group protocols.
 
-1. Nothing more of them is fetched or handed out; the others go on.
-2. They wait for the application to finish what it was handed of them. Its next get proves that it
-   has, and so does a commit of its own. A get that is pending has proved it already. What is in an
-   open batch is finished at the end of its block; what `run` has given to a handler, at the end of
-   that. Otherwise the next owner would read that again. When the time is up handlers are cancelled.
-3. What it has finished is committed, with auto-commit.
-4. The listener is told, and events.
+1. Their records are no longer fetched or returned.
+2. The application finishes the records that it has. A read finishes those of earlier reads, and a
+   commit by the application has the same effect. An open batch is finished at the end of its block,
+   a record of `run` at the end of its handler. The next owner reads unfinished records again. When
+   the time is up, handlers are cancelled.
+3. Auto-commit commits the finished offsets.
+4. The listener is called, and events are published.
 
-Whoever runs this heartbeats meanwhile, and says afterwards by `Assignment.change` that they are
-gone: until then their positions can be read. It is `rebalance_hold_ms` that limits step 2, or a
-batch's own limit, lest an application that hangs holds up its group. The commit and the listener
-have the rest of the time.
-
-Partitions that are lost are others' already: for them there is only step 4.
+The caller sends heartbeats during these steps. It removes the partitions afterwards by
+`Assignment.change`, and until then their positions can be read. `rebalance_hold_ms`, or a batch's
+own limit, limits step 2, so that an application that hangs does not block its group. The commit and
+the listener have the rest of the time. For lost partitions there is only step 4.
 """
 
 from __future__ import annotations
@@ -45,36 +43,27 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# How long a rebalance waits for handlers that were cut off.
+# How long a rebalance waits for cancelled handlers.
 LONGEST_END_S: Final = 1.0
 
-# Says why partitions are lost; None: they are not.
+# Returns why partitions are lost; None: they are not.
 WhyLost = Callable[[], str | None]
 
 
 class HoldLimits(NamedTuple):
-    """Until when partitions that go wait, as loop times."""
+    """Loop times until which a revocation waits."""
 
-    # When they began to wait.
+    # The start of the wait.
     now: float
-    # For what gets have handed out; and for each work.
+    # For records of reads, and for each work.
     of_gets: float
     works: Mapping[Work, float]
 
 
 class Revocation:
-    """Gives partitions of one consumer back; only the task that decides on them calls it.
+    """Revokes partitions of one consumer; called by the group task only.
 
-    Args:
-        config: Says how long to wait, and whether to commit.
-        state: Whose partitions these are.
-        works: Are waited for.
-        finished: Tell what to commit.
-        events: Tell what becomes of them.
-        observers: Tell that the application acts.
-        member: As whom they are held. Its `notify` has to be called when it loses them.
-        commits: Makes the last commit.
-        listener_calls: Runs the listener's callbacks.
+    The member's `notify` must be called when it loses them.
     """
 
     def __init__(
@@ -98,13 +87,12 @@ class Revocation:
         self._member = member
         self._commits = commits
         self._listener_calls = listener_calls
-        # What is waited for, for whoever has to tell; None: nothing.
         self.awaited_work: AwaitedWork | None = None
-        # Works that were given up are to end.
+        # It waits for the end of works that were given up.
         self._is_giving_up = False
 
     def start(self) -> None:
-        """Start to hear of gets."""
+        """Start to observe reads."""
         self._observers.add_listener(self._application_acted)
 
     def _application_acted(self) -> None:
@@ -121,23 +109,24 @@ class Revocation:
         waits: bool = True,
         tells_of_none: bool = False,
     ) -> None:
-        """Take steps 1 to 4; they are still assigned at the end.
+        """Take steps 1 to 4; the partitions are still assigned at the end.
 
-        When it is cancelled nothing more is done, and the partitions stay revoking.
+        If it is cancelled, no further step is taken, and the partitions stay revoking.
 
         Args:
-            partitions: Which; those that the application gives up meanwhile count as well.
+            partitions: The partitions, including those that the application gives up during the
+                steps.
             reason: For events and logs.
-            deadline: Loop time by which all is to be done.
-            why_lost: Asked before each step.
+            deadline: Loop time.
+            why_lost: Called before each step.
             waits: Take step 2.
-            tells_of_none: Call the listener even if there are none, as aiokafka does.
+            tells_of_none: Call the listener even if there are no partitions, as aiokafka.
         """
         state, loop = self._state, asyncio.get_running_loop()
         gone, listener = frozenset(partitions), state.listener
         state.begin_revocation(gone & state.assignment.keys())
         if waits and why_lost() is None:
-            # Handlers may take as long as the group waits. The rest has what is left, or some time.
+            # Handlers have as long as the group waits; commit and listener have at least rest_s.
             config = self._config
             of_group = deadline + config.group_timeout_s - config.rebalance_timeout_s
             await self._wait_for_application(gone, of_group, why_lost)
@@ -145,14 +134,14 @@ class Revocation:
             deadline = min(of_group, max(deadline, loop.time() + rest_s))
         self._works.give_up(gone, loop.time())
         await self._until_given_up(gone, deadline)
-        # Half of what is left: the listener may want to commit or flush something, too.
+        # Half of the rest, because the listener may commit or flush, too.
         commit_by = (loop.time() + deadline) / 2
         await self._commits.settle_departed(commit_by)
         finished: Offsets = {}
         while self._config.enable_auto_commit and why_lost() is None and loop.time() < commit_by:
             offsets, before = self._finished.processed_offsets(), finished
             finished = {tp: offsets[tp] for tp in offsets.keys() & gone}
-            if finished == before:  # nothing was finished while the last commit was on its way
+            if finished == before:  # no record was finished during the last commit
                 break
             await self._commits.commit_last(finished, deadline=commit_by)
         if gone or tells_of_none:
@@ -167,7 +156,7 @@ class Revocation:
         deadline: float,
         why_lost: WhyLost,
     ) -> None:
-        """Tell the listener, and all who want to know, that partitions go, or are lost."""
+        """Call the listener and publish the event: revoked, or lost."""
         group_id = self._member.group_id
         why = why_lost() if gone else None
         if why is not None:
@@ -188,7 +177,6 @@ class Revocation:
     async def _wait_for_application(
         self, gone: frozenset[TopicPartition], deadline: float, why_lost: WhyLost
     ) -> None:
-        """Wait until the application has finished what it was handed, or the time is up."""
         limits = self._limits(gone, deadline)
         until = self._next_limit(gone, limits)
         if until is None:
@@ -220,7 +208,7 @@ class Revocation:
             )
 
     async def _until_given_up(self, gone: frozenset[TopicPartition], deadline: float) -> None:
-        """Wait until handlers that were cut off have ended, for a moment at most."""
+        """Wait at most `LONGEST_END_S` for the end of cancelled handlers."""
         now = asyncio.get_running_loop().time()
         until = now + min(LONGEST_END_S, (deadline - now) / 4)
         self._is_giving_up = True
@@ -239,7 +227,7 @@ class Revocation:
             self._is_giving_up = False
 
     def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> HoldLimits:
-        """Return until when what is waited for, and tell the works."""
+        """Return the limits of this wait, and set those of the works."""
         config, now = self._config, asyncio.get_running_loop().time()
         left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
         works: dict[Work, float] = {}
@@ -252,10 +240,9 @@ class Revocation:
         return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
 
     def _next_limit(self, gone: frozenset[TopicPartition], limits: HoldLimits) -> float | None:
-        """Return until when to wait for what is not finished yet; note what that is.
+        """Update `awaited_work`; return until when to wait for it, None if it is finished.
 
-        That is the work of the application, or a commit of its own. None: there is nothing that
-        is still to be waited for.
+        A commit by the application counts as work.
         """
         now = asyncio.get_running_loop().time()
         offsets: dict[TopicPartition, Range] = {}

@@ -38,7 +38,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.membership.lease import Elsewhere
-from aiokafka_lite.consumer.membership.protocol import NOBODY, Identity
+from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import ClientClosedError, KafkaError
 from aiokafka_lite.protocol.schema import Request, Response
@@ -104,7 +104,7 @@ class Heard(NamedTuple):
     # A heartbeat was sent then that the coordinator has answered.
     at: float = -math.inf
     # As whom the member is not known any more; nobody: it is known.
-    lost_as: Identity = NOBODY
+    lost_as: Identity = NO_IDENTITY
 
 
 class Outcome(NamedTuple):
@@ -168,7 +168,7 @@ class Speaker:
         self._told_node: Node | None = None
         self._node: Node | None = None
         # As whom the loop believes to speak, and as whom the coordinator knows the member by now.
-        self._chain = (NOBODY, NOBODY)
+        self._chain = (NO_IDENTITY, NO_IDENTITY)
         self._not_before = -math.inf
         self._is_over = False
 
@@ -498,7 +498,7 @@ class StandIn:
         if (speaker := self._speaker) is None:
             return Elsewhere(-math.inf, is_lost=False)
         at, lost_as = speaker.heard
-        is_lost = speaker.has_news and lost_as == identity != NOBODY
+        is_lost = speaker.has_news and lost_as == identity != NO_IDENTITY
         return Elsewhere(self._as_loop_time(at), is_lost)
 
     def _as_loop_time(self, at: float) -> float:

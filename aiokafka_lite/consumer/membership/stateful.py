@@ -1,7 +1,4 @@
-"""What a member is, whichever protocol: who it is, in which state, and who waits for a change.
-
-Which states there are, and which steps between them are legal, is the protocol's.
-"""
+"""The base class of a group member: its identity, its state, and waits for changes."""
 
 from __future__ import annotations
 
@@ -17,15 +14,7 @@ StateT = TypeVar("StateT", bound=enum.Enum)
 
 
 class StatefulMember(Generic[StateT]):
-    """One member of one group.
-
-    Args:
-        group_id: The group.
-        group_instance_id: The name of a static member.
-        identity: As whom it begins.
-        state: In which state it begins.
-        legal: Where each state may lead.
-    """
+    """One member of one group; a subclass defines the states and their legal transitions."""
 
     def __init__(
         self,
@@ -48,7 +37,7 @@ class StatefulMember(Generic[StateT]):
 
     @property
     def is_member(self) -> bool:
-        """Whether the group, as far as known, counts this member in."""
+        """Whether the group has this member, as far as known."""
         return self.identity.generation != NO_GENERATION
 
     @property
@@ -60,7 +49,7 @@ class StatefulMember(Generic[StateT]):
         """Change the state.
 
         Raises:
-            IllegalStateError: The table of legal transitions has no such step.
+            IllegalStateError: The transition is not legal.
         """
         if state not in self._legal[self.state]:
             raise IllegalStateError(
@@ -71,7 +60,7 @@ class StatefulMember(Generic[StateT]):
 
     # --- Waiting for changes --------------------------------------------------------------
     def notify(self) -> None:
-        """Wake everybody who waits for a change; each looks what has changed."""
+        """Wake all tasks in `wait_for_change`."""
         self._changed.set()
         self._changed.clear()
 

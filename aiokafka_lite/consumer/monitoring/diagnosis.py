@@ -1,15 +1,13 @@
-"""Says why nothing comes of a partition: one cause, and a sentence about it.
+"""Finds out why a partition has no records to return: one cause, and a sentence.
 
-Every partition has exactly one cause at any moment: the first of these questions whose answer is
-yes. `explain` gives the sentence, `metrics` the cause, `health` both where something is wrong.
-What is asked is where its cursor is, and then how the keeper of that place is.
+The cause is the first of these that applies:
 
-    the consumer      stopped? not started? a task died? starting?
-    the assignment    not assigned? given back in a rebalance?
-    the gets          held? an error to raise? paused? records buffered?
-    the position      unknown, to be looked up, to be compared with the leader's log?
-    the broker        no leader? not reachable? throttling? the partition in a backoff?
-    the fetch         on its way? the buffer full? the last answer not taken?
+    the consumer      stopped, not started, a task failed, starting
+    the assignment    not assigned, being revoked
+    the reads         withheld, an error to raise, paused, records buffered
+    the position      unknown, being looked up or validated
+    the broker        no leader, unreachable, throttling, back-off
+    the fetch         in flight, buffer full, last response not taken
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """Names why nothing comes of a partition; the values are stable."""
+    """The reason why a partition has no records to return; the values are stable."""
 
     STOPPED = "stopped"
     NOT_STARTED = "not_started"
@@ -65,12 +63,11 @@ class Cause(StrEnum):
     ABOUT_TO_FETCH = "about_to_fetch"
 
 
-# How long the others of a group may take to join before it is worth a word.
+# How long other members may take to join before that is reported.
 LONG_JOIN_S: Final = 3.0
-# What an application raises may have whole records in its text.
+# Errors of applications may contain whole records.
 LONGEST_ERROR: Final = 1_000
-# With these something is wrong, though it may pass; with the others all is as it should be, or the
-# application has to do something.
+# Problems. The other causes are normal, or are the application's.
 TROUBLES: Final = frozenset(
     {
         Cause.TASK_DIED,
@@ -85,8 +82,6 @@ TROUBLES: Final = frozenset(
 
 
 class Diagnosis(NamedTuple):
-    """Says why nothing comes of a partition."""
-
     cause: Cause
     text: str
 
@@ -97,7 +92,7 @@ NO_TOPICS: Final = (
 
 
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
-    """Find out why nothing comes of a partition at loop time `now`; changes nothing."""
+    """Return the cause for a partition at loop time `now`, without changes."""
     running, life = engine.current, engine.life
     if running is None:
         if life.is_over:
@@ -118,7 +113,7 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
 
 
 def explain(engine: Engine, tp: TopicPartition, now: float) -> str:
-    """Say why nothing comes of a partition, and what holds its commit back, if handlers do."""
+    """Return the sentence for a partition, and the records that delay its commit."""
     text = diagnose(engine, tp, now).text
     processing, cursor = engine.reads.processing, engine.state.assignment.get(tp)
     if processing is not None and cursor is not None and (held := processing.explain(cursor, now)):
@@ -153,7 +148,7 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
 
 
 def deaths(running: Running) -> Iterator[str]:
-    """Say of each background task that died what it died of."""
+    """Yield the failures of background tasks."""
     for scope in running.scopes:
         if isinstance(scope.failure, FencedInstanceIdError):
             yield (
@@ -168,7 +163,7 @@ def deaths(running: Running) -> Iterator[str]:
 
 
 def last_words(reads: Reads, error: Exception) -> str:
-    """Say what the application came to, and with which record if the error does not."""
+    """Return the error that ended the application, with the latest records if it has no offset."""
     text = str(error) if isinstance(error, KafkaError) else repr(error)
     text = _one_line(text)
     if isinstance(error, KafkaError):
@@ -186,7 +181,6 @@ def _one_line(text: str) -> str:
 
 
 def stopped_text(engine: Engine) -> str:
-    """Say that the consumer is stopped, and what has led to it."""
     stopped = "the consumer is stopped: create another consumer"
     life = engine.life
     if life.left_by:
@@ -202,7 +196,6 @@ def stopped_text(engine: Engine) -> str:
 
 
 def not_started_text(engine: Engine, now: float) -> str:
-    """Say what to do about a consumer that is not started, and why it is not."""
     if engine.life.failed_start is None:
         return "the consumer is not started: await consumer.start() first"
     failed_at, error = engine.life.failed_start
@@ -210,7 +203,7 @@ def not_started_text(engine: Engine, now: float) -> str:
 
 
 def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
-    """Say how far a member is with joining its group, and whom it waits for."""
+    """Describe how far a member has joined its group."""
     if status.trouble:
         return f"{status.state}: {status.trouble}"
     since = status.joining_since
@@ -230,7 +223,7 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
 
 
 def starting_text(engine: Engine, running: Running, now: float) -> str:
-    """Say what the start is waiting for."""
+    """Describe what the start is waiting for."""
     view = running.cluster.view
     if not view.nodes:
         return "the consumer is starting: it is connecting to a bootstrap server"
@@ -260,7 +253,7 @@ GRAVEST_FIRST: Final = (Hold.LOST, Hold.CUT_OFF, Hold.LISTENER)
 
 
 def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:
-    """Say for what of the application a partition waits that is to be given back."""
+    """Describe the work that delays a revocation."""
     awaited = status.awaited_work
     if awaited is None:
         return ""
@@ -296,7 +289,7 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
 
 
 def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
-    """Say what is buffered: records, or an error that comes first."""
+    """Return a cause for buffered records, or for an error before them."""
     part = partition.first_chunk
     if part is not None and not part.decoded and (error := part.error) is not None:
         read = "the next read after resume()" if partition.is_paused else "the next read"
@@ -519,7 +512,7 @@ def _in_flight(
 
 
 def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | None:
-    """Say what of a partition was returned and is not finished; None: nothing."""
+    """Describe the returned and unfinished records, if any."""
     first, end = partition.finished_to, partition.position
     if first is None or end is None or first >= end:
         return None
@@ -539,5 +532,5 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
 
 
 def seconds(duration_s: float) -> str:
-    """Return a duration as it is read best."""
+    """Format a duration."""
     return f"{duration_s * 1000:.0f} ms" if duration_s < 1 else f"{duration_s:.1f} s"

@@ -1,11 +1,8 @@
-"""Says how a consumer is: a verdict, and what to do about it.
+"""Reports a consumer's health.
 
-    ok         it does what it is asked to, also when there is nothing to do
-    degraded   something is in the way that may pass by itself; records may be late
-    dead       nothing will come any more: stop it and make another
-
-"No data" and "no broker" are told apart: at the end of a log a consumer is ok, and one whose
-brokers cannot be reached is degraded, though a get waits in both cases.
+ok         it works, or has no records to read
+degraded   a problem that may be temporary; records may be late
+dead       it cannot continue: create another consumer
 """
 
 from __future__ import annotations
@@ -38,29 +35,29 @@ from aiokafka_lite.structs import TopicPartition
 
 Verdict = Literal["ok", "degraded", "dead"]
 
-# Partitions that are named one by one; of more, only how many.
+# Partitions and topics in a list; more are counted.
 MAX_NAMED: Final = 5
 # A block of the event loop that makes heartbeats late.
 LONG_BLOCK_S: Final = 1.0
-# How long a partition may take to its first position, or to a new one.
+# How long a partition may wait for a position.
 LONG_WITHOUT_POSITION_S: Final = 10.0
 # How long the first unfinished offset may stay the same: 30 s less a tick of the watchdog.
 LONG_STANDSTILL_S: Final = 25.0
-# What holds for all partitions is said once.
+# Causes that hold for all partitions are reported once.
 SAID_OF_ALL: Final = frozenset({Cause.OUT_OF_GROUP, Cause.HANDLERS_PAUSED})
-# How long a failed commit that none has followed is worth a word.
+# How long a failed commit is reported.
 FAILED_COMMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerCounts:
-    """Says where the records of `run`, or those to be acknowledged, are at one moment.
+    """The records of `run`, or those to be acknowledged, at one moment.
 
     Attributes:
         at_work: Records with handlers, or returned and neither acknowledged nor refused.
         waiting_for_retry: Records that wait for another attempt.
         unfinished: Records that are unfinished, or wait for one before them in their partition.
-        dead: Dead letters, since the consumer was made.
+        dead: Dead letters, since the consumer was created.
         is_paused: A circuit breaker pauses the handlers.
     """
 
@@ -73,20 +70,19 @@ class HandlerCounts:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Says how a consumer is at one moment.
+    """A consumer's health at one moment.
 
     Attributes:
         verdict: "ok", "degraded" or "dead".
-        reasons: What is wrong and what to do, most important first. With the verdict "ok" they
-            say what may surprise, for example that no partition is assigned.
+        reasons: Problems and remedies, most important first. With the verdict "ok" they are
+            remarks, for example that no partition is assigned.
         last_heartbeat_s: Seconds since the group's coordinator last answered; None without one.
-        last_fetch_s: Seconds since a broker last answered a fetch, with records or without; None
-            before the first.
-        lag: How many offsets there are from the first unfinished record of a partition to the end
-            of its log, over all assigned partitions of which both are known; None if there are
-            none. What a read has returned is unfinished until the next read.
-        loop_lag_s: How late the event loop is.
-        handling: Where the records of `run` are, or those to be acknowledged; None without.
+        last_fetch_s: Seconds since a broker last answered a fetch; None before the first.
+        lag: The number of offsets from the first unfinished record of a partition to the end of its
+            log, over all assigned partitions of which both are known; None if there are none.
+            Records are unfinished until the next read.
+        loop_lag_s: The event loop's lag.
+        handling: The records of `run`, or those to be acknowledged; None without them.
     """
 
     verdict: Verdict
@@ -104,7 +100,7 @@ class Health:
 
 
 def examine(engine: Engine, now: float) -> Health:
-    """Find out how a consumer is at loop time `now`; changes nothing and waits for nothing."""
+    """Return a consumer's health at loop time `now`, without changes or waits."""
     engine.reads.settle()
     running = engine.current
     troubles = tuple(_deaths(engine, running))
@@ -154,7 +150,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         yield starting_text(engine, running, now)
     if (alone_since := _alone_since(running)) is not None:
         yield _no_broker_text(engine, running, now - alone_since)
-        return  # the rest would be what comes of it
+        return  # the other problems follow from it
     yield from _broker_troubles(running, now)
     for scope in running.scopes:
         for name, error in scope.degraded.items():
@@ -190,7 +186,6 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
 
 
 def _heartbeats_then(running: Running) -> str:
-    """Say what became of heartbeats while the loop was blocked."""
     status = running.membership.status
     if status is None or not status.stood_in_count:
         return "and no heartbeats were sent"
@@ -198,7 +193,7 @@ def _heartbeats_then(running: Running) -> str:
 
 
 def _lost(running: Running) -> dict[int, float]:
-    """Return since when each node cannot be reached, of those that cannot."""
+    """Return the loop times since when nodes are unreachable."""
     pool = running.cluster.pool
     return {
         node_id: lost_at
@@ -213,13 +208,12 @@ def _node_ids(running: Running) -> list[int]:
 
 
 def _alone_since(running: Running) -> float | None:
-    """Return the loop time since when no broker can be reached; None if one can."""
+    """Return the loop time since when no broker is reachable; None if one is."""
     lost = _lost(running)
     return max(lost.values()) if lost and len(lost) == len(_node_ids(running)) else None
 
 
 def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
-    """Say that no broker can be reached, why, and what comes of it."""
     error = running.cluster.pool.last_error(min(_lost(running)))
     stands_still = [f"{len(engine.state.assignment)} partitions are not read"]
     if (status := running.membership.status) is not None:
@@ -329,7 +323,7 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
 
 
 def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> bool:
-    """Whether a partition is worth a closer look, which costs some microseconds."""
+    """Whether a partition needs a diagnosis, which takes some microseconds."""
     if partition.place in (Place.UNPOSITIONED, Place.FAILED) or partition.failure_count:
         return True
     node = running.sources.of(partition)
@@ -340,7 +334,7 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> b
 
 
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:
-    """Say what is as it should be and yet may surprise."""
+    """Yield remarks about a consumer without problems."""
     state = engine.state
     status, view = running.membership.status, running.cluster.view
     if status is not None and status.kept_classic_by:
@@ -370,7 +364,7 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
 
 
 def last_heartbeat_s(engine: Engine, now: float) -> float | None:
-    """Return how long ago the coordinator answered last; None if it never did."""
+    """Return the time since the coordinator last answered."""
     status = None if engine.parts is None else engine.parts.membership.status
     if status is None or status.last_contact_at is None:
         return None
@@ -378,7 +372,7 @@ def last_heartbeat_s(engine: Engine, now: float) -> float | None:
 
 
 def last_fetch_s(engine: Engine, now: float) -> float | None:
-    """Return how long ago a broker answered a fetch; None if none did."""
+    """Return the time since a broker last answered a fetch."""
     if engine.parts is None:
         return None
     counts = engine.parts.sources.counts.values()
@@ -387,7 +381,7 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
 
 
 def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
-    """Return how many offsets there are from the first unfinished one on; None: not known."""
+    """Return the number of unfinished offsets, if known."""
     end, stable = partition.high_watermark, partition.last_stable_offset
     if is_read_committed and stable is not None:
         end = stable
@@ -396,7 +390,7 @@ def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
 
 
 def total_lag(engine: Engine) -> int | None:
-    """Return how far all assigned partitions are behind; None when it is known of none."""
+    """Return the lag of all assigned partitions, if any is known."""
     is_read_committed = engine.config.is_read_committed
     lags = [
         lag

@@ -1,15 +1,12 @@
-"""Measures how late the event loop is, and names what kept it.
+"""Measures the event loop's lag, and names the code that blocked it.
 
-One timer for all consumers of a loop, ten times a second, which costs some 0.05 % of a processor.
-If it fires late, the loop was held by something for at least that long: heartbeats, fetches and
-all timeouts were late too. All is measured by the loop's own clock.
+One timer for all consumers of a loop fires ten times a second (0.05 % of a processor). If it fires
+late, heartbeats, fetches and timeouts were late, too.
 
-A timer cannot see the code that held the loop: that has returned by the time the timer fires, and
-to look meanwhile would take a thread. What can be said is whether the application was handed
-records since the timer fired last. If so it is most likely what it did with them, and named is the
-latest of them, and where the task that asks for records is now. If not, it was a callback of the
-rebalance listener, or something that this consumer knows nothing of; asyncio's debug mode
-(PYTHONASYNCIODEBUG=1) names that. A process that was stopped, or got no processor, looks the same.
+The blocking code has returned when the timer fires. If the application has received records since
+the timer fired last, the event names the latest record, and the line of the task that reads. If
+not, it was the rebalance listener or other code, which asyncio's debug mode (PYTHONASYNCIODEBUG=1)
+names. A stopped process looks the same.
 """
 
 from __future__ import annotations
@@ -27,16 +24,14 @@ from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate, Hold
 
 INTERVAL_S: Final = 0.1
-# A lag that is worth an event. A block of this and an interval is never missed, and is measured to
+# Least lag of an event. Blocks longer than this and an interval are always found, and measured to
 # within an interval.
 BLOCKED_S: Final = 0.1
-# A block that is worth a warning: the default heartbeat interval, of which three make a session;
-# or half a session, where that is less.
-# Below lie what a program does once and on purpose, as importing pyarrow by the first poll_arrow.
+# Least lag of a warning, or half a session: longer than the import of pyarrow.
 WARN_S: Final = 3.0
-# How long a block counts as a present one.
+# How long a block is reported.
 RECENT_S: Final = 10.0
-# Tasks that are looked through for the one that asks for records.
+# The search for the reading task is skipped if there are more tasks.
 MAX_TASKS: Final = 1_000
 MAX_NAMED: Final = 3
 OWN_CODE: Final = __file__.rpartition("consumer")[0]
@@ -44,7 +39,7 @@ ITERATION: Final = RecordIterator.__module__
 
 
 class LoopTimer:
-    """Keeps the timer of one loop, and tells its probes; set as long as there are any.
+    """The timer of one loop; set while there are probes.
 
     Attributes:
         due: Loop time at which it fires next.
@@ -83,7 +78,7 @@ class LoopTimer:
                 self._arm()
 
 
-# By the loop's id: a timer keeps its loop alive, so no other can have that id.
+# By the loop's id, which is unique because a timer keeps its loop alive.
 _timers: weakref.WeakValueDictionary[int, LoopTimer] = weakref.WeakValueDictionary()
 
 
@@ -98,10 +93,10 @@ class LoopProbe:
     """Measures the loop's lag between `start` and `stop`.
 
     Attributes:
-        lag_s: How late the timer was, the last time.
+        lag_s: The latest lag.
         max_lag_s: The longest lag since the start.
         blocked_s: The latest lag of more than BLOCKED_S.
-        blocked_at: Loop time at which that was over; None: there was none.
+        blocked_at: Loop time of its end; None: there was none.
     """
 
     def __init__(
@@ -121,37 +116,34 @@ class LoopProbe:
         self._gate = gate
         self._events = events
         self._warn_s = min(WARN_S, session_timeout_s / 2)
-        # They run within the gets: what is slow may be theirs.
+        # Deserialisers run within reads, and may be slow.
         self._also = " or its deserialisers" if has_deserializers else ""
-        # None while nothing is measured.
         self._timer: LoopTimer | None = None
-        # How many hand-outs there had been, when the timer fired last.
+        # The number of reads with records when the timer fired last.
         self._hand_out_count = 0
 
     def start(self) -> None:
-        """Begin to measure."""
         self._timer = _timer_of(asyncio.get_running_loop())
         self._timer.add(self)
 
     def stop(self) -> None:
-        """Stop measuring; what was measured stays. Idempotent."""
+        """Stop measuring, and keep the results. Idempotent."""
         if self._timer is not None:
             self._timer.remove(self)
             self._timer = None
 
     def lag_now_s(self, now: float) -> float:
-        """Return how late the timer was, or is by now."""
+        """Return the latest lag, or that of a timer which is due."""
         late_s = 0.0 if self._timer is None else now - self._timer.due
         return max(self.lag_s, late_s)
 
     def blocked_lately_s(self, now: float) -> float:
-        """Return how long the loop was blocked within the last seconds; 0 if it was not."""
+        """Return the length of a block within the last seconds; 0 if there was none."""
         if self.blocked_at is None or now - self.blocked_at > RECENT_S:
             return 0.0
         return self.blocked_s
 
     def fired(self, now: float, lag_s: float) -> None:
-        """Take note of how late the timer was."""
         self.lag_s = lag_s
         self.max_lag_s = max(self.max_lag_s, lag_s)
         hand_out_count = self._reads.hand_out_count
@@ -169,7 +161,7 @@ class LoopProbe:
         )
 
     def _blocker(self, *, has_handed_out: bool) -> str:
-        """Name what held the loop, as far as that can be told."""
+        """Describe the code that probably blocked the loop."""
         reads = self._reads
         if has_handed_out and (partition := reads.latest_hand_out) is not None:
             offset = (partition.position or 0) - 1
@@ -184,7 +176,7 @@ class LoopProbe:
 
 
 def _where_records_are_asked_for(reads: Reads) -> str:
-    """Return the tasks that wait for this consumer, and their lines of the application's code."""
+    """Return the tasks that read, and their lines of the application's code."""
     tasks = asyncio.all_tasks()
     if len(tasks) > MAX_TASKS:
         return ""
@@ -198,7 +190,7 @@ def _where_records_are_asked_for(reads: Reads) -> str:
 
 
 def _frame_above_ours(awaited: object, reads: Reads) -> FrameType | None:
-    """Return the frame of others' code that awaits the consumer of those reads, if one does."""
+    """Return the application's frame that awaits a read of this consumer, if any."""
     above: FrameType | None = None
     while type(awaited).__module__ != ITERATION:  # that of what `async for` awaits
         frame: FrameType | None = getattr(awaited, "cr_frame", None)

@@ -1,4 +1,4 @@
-"""Measures a consumer: a dict of numbers for JSON. docs/monitoring.md says what each is."""
+"""A consumer's metrics, as numbers for JSON; docs/monitoring.md describes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aiokafka_lite.records.decoders import COMPILED
 Number = int | float | None
 Row = dict[str, object]
 
-# What is counted elsewhere by publishing events.
+# Counters of published events.
 EVENT_COUNTERS: Final = {
     "assignments_total": "assigned",
     "commit_failures_total": "commit_failed",
@@ -34,7 +34,7 @@ EVENT_COUNTERS: Final = {
 
 
 def measure(engine: Engine, now: float) -> Row:
-    """Return all metrics at loop time `now`; after a stop, what was counted until then."""
+    """Return all metrics at loop time `now`; after a stop, those until the stop."""
     state, reads, latest = engine.state, engine.reads, engine.parts
     reads.settle()
     counts = [] if latest is None else list(latest.sources.counts.values())
@@ -132,7 +132,7 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
 
 
 def _processing(engine: Engine) -> dict[str, int]:
-    """Return what handlers, and acknowledgements, have done; and how many records are where now."""
+    """Return the counters of handlers and acknowledgements, and the records in each state."""
     processing = engine.reads.processing
     present = {} if processing is None else processing.counts()
     return engine.works.totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present

@@ -1,9 +1,9 @@
-"""Asks leaders about partitions: one request to a node, and its answer.
+"""The requests for positions that leaders answer.
 
     OffsetLookup      offsets by time (ListOffsets)
-    EpochEndLookup    where leader epochs ended (OffsetForLeaderEpoch, KIP-320)
+    EpochEndLookup    the ends of leader epochs (OffsetForLeaderEpoch, KIP-320)
 
-leader_requests.py decides who is asked, and when again.
+leader_requests.py schedules them.
 """
 
 from __future__ import annotations
@@ -47,21 +47,20 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
-    """Puts questions about partitions to their leader; it remembers nothing of them."""
+    """Sends requests for partitions to their leader; has no state."""
 
     def __init__(self, config: ConsumerConfig, cluster: Cluster) -> None:
         self._config = config
         self._cluster = cluster
 
     @abstractmethod
-    def _request(self, questions: Mapping[TopicPartition, QuestionT]) -> Request[ResponseT]:
-        """Return the request that puts these questions to the leader of all of them."""
+    def _request(self, questions: Mapping[TopicPartition, QuestionT]) -> Request[ResponseT]: ...
 
     @abstractmethod
     def _answers(
         self, response: ResponseT, questions: Mapping[TopicPartition, QuestionT]
     ) -> Iterator[tuple[TopicPartition, AnswerT | KafkaError]]:
-        """Yield what the response says of each partition, also of those not asked about."""
+        """Yield the result of each partition, which may include others than requested."""
 
     def _leader_epoch(self, tp: TopicPartition) -> int:
         leader = self._cluster.view.leader(tp)
@@ -70,7 +69,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
     async def ask(
         self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
     ) -> tuple[dict[TopicPartition, AnswerT], dict[TopicPartition, KafkaError]]:
-        """Ask a node once; return what was found, and why the rest was not."""
+        """Send one request to a node; return the results, and the other partitions' errors."""
         found: dict[TopicPartition, AnswerT] = {}
         failures: dict[TopicPartition, KafkaError] = {}
         try:
@@ -108,20 +107,18 @@ UNDEFINED: Final = -1
 
 
 class EpochEnd(NamedTuple):
-    """Names the largest epoch not above the one asked for, and the offset after its last record."""
+    """The largest epoch not above the requested one, and the offset after its last record."""
 
     leader_epoch: int
     end_offset: int
 
     @property
     def is_defined(self) -> bool:
-        """Whether the leader knows an epoch so old; its log may begin after it."""
+        """Whether the leader's log contains an epoch so old."""
         return self.leader_epoch != UNDEFINED and self.end_offset != UNDEFINED
 
 
 class EpochEndLookup(LeaderLookup[int, EpochEnd, OffsetForLeaderEpochResponse]):
-    """Asks leaders where an epoch ended."""
-
     def _request(self, questions: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
         topics: dict[str, OffsetForLeaderTopic] = {}
         for tp, epoch in questions.items():
@@ -149,7 +146,7 @@ class EpochEndLookup(LeaderLookup[int, EpochEnd, OffsetForLeaderEpochResponse]):
 
 
 class FoundOffset(NamedTuple):
-    """The first offset at or after a time; offset and timestamp are -1 when there is none."""
+    """The first offset at or after a time; offset and timestamp are -1 if there is none."""
 
     offset: int
     timestamp: int
@@ -165,7 +162,7 @@ def _raise_what_does_not_pass(
 
 
 class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
-    """Asks leaders for offsets by time; -2 means the first offset, -1 the last."""
+    """Looks up offsets by time; -2 means the first offset, -1 the last."""
 
     def __init__(
         self, config: ConsumerConfig, cluster: Cluster, scope: TaskScope, rng: random.Random
@@ -177,7 +174,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     async def until_listed(self, partitions: Iterable[TopicPartition]) -> None:
         """Wait until the metadata of existing topics have these partitions.
 
-        A broker may lag, so metadata have to lack a partition for `GONE_AFTER_S`.
+        A broker may lag, so a partition counts as missing after `GONE_AFTER_S`.
 
         Raises:
             UnknownTopicOrPartitionError: A topic has no such partition.
@@ -201,14 +198,14 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     async def find(
         self, timestamps: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, FoundOffset]:
-        """Look all of them up, trying again until the deadline.
+        """Look up all offsets, with retries until the deadline.
 
-        Each leader is asked in a task of its own. Cancelling it asks nothing more.
+        Each leader has its own task.
 
         Raises:
-            KafkaTimeoutError: Not all were found by the deadline; names the others, and what kept
-                each.
-            KafkaError: A broker refused for a reason that does not pass.
+            KafkaTimeoutError: Not all were found by the deadline; lists the others with their
+                reasons.
+            KafkaError: A broker refused permanently.
         """
         found: dict[TopicPartition, FoundOffset] = {}
         failures: dict[TopicPartition, KafkaError] = {}

@@ -1,14 +1,13 @@
-"""Decides which leader is asked about which partition, and when: who hangs holds up nobody else.
+"""Schedules requests to leaders, so that a slow leader delays only its own partitions.
 
-    wanted --leader known, nothing pending there--> asked --> answered     applied at once
-                                                      |
-                                                      +--> failed          back-off, asked again
+    wanted --leader known, no request in flight--> asked --> answered     applied at once
+                                                     |
+                                                     +--> failed          back-off, asked again
 
-Each node has one question pending at most, in a task of its own; what comes up meanwhile waits
-for its end and goes out together. A back-off is of one partition, grows with its failures in a
-row, and ends at once when another node leads. An answer of a node that leads no more counts for
-nothing: the new leader is asked. A node that hangs closes no connection: when its answer is
-overdue, the others are asked again and again whether it still leads.
+Each node has one request in flight at most, in its own task. Partitions that are wanted during that
+time are sent together afterwards. Back-offs are per partition, and end when another node leads. A
+response of a former leader is ignored. If a response is overdue, other brokers are asked whether
+the node still leads, because a node that hangs closes no connection.
 """
 
 from __future__ import annotations
@@ -28,45 +27,48 @@ from aiokafka_lite.client.connection import LATE_S
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
-# What a node may take to answer until it is asked of others whether it still leads.
+# After this long, other brokers are asked whether the node still leads.
 OVERDUE_S: Final = 1.0
 
 WishT = TypeVar("WishT", bound=Hashable)
 QuestionT = TypeVar("QuestionT")
 AnswerT = TypeVar("AnswerT")
 
-# What a node said of partitions, and why it did not say it of others.
+# Results, and errors of the other partitions.
 Answered = tuple[dict[TopicPartition, AnswerT], dict[TopicPartition, KafkaError]]
 
 
 class Leader(NamedTuple):
-    """Names who leads a partition, and since which election."""
+    """A leader and its epoch."""
 
     node_id: int
     epoch: int
 
 
 class Failure(NamedTuple):
-    """Says why a partition is not asked about for now."""
+    """A failed request for a partition."""
 
-    # Who was asked; None: there was nobody to ask.
+    # None: the partition had no leader.
     leader: Leader | None
     in_a_row: int
     retry_at: float
 
 
 class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
-    """Puts questions of one kind to the leaders of the partitions that they are about.
+    """Sends requests of one kind to the leaders of partitions.
 
-    A wish is whatever names a question to those who want its answer.
+    A wish is a hashable object that identifies one wanted result.
 
     Args:
-        name: What the tasks are called, with the node.
+        cluster: The brokers.
+        scope: Runs the tasks.
+        rng: For the back-offs.
+        name: The tasks' name, before the node.
         first_delay_s: The first back-off after a failure.
-        ask: Asks one node.
-        on_answer: Told of each answer, with the leader epoch that it was asked under.
-        on_failure: Told of each failure. It is tried again for as long as it is wanted.
-        on_end: Told when there may be something to send.
+        ask: Sends one request.
+        on_answer: Receives each result, with the leader epoch of its request.
+        on_failure: Receives each error. The wish is retried while it is wanted.
+        on_end: Called when `advance` may send more.
     """
 
     def __init__(
@@ -93,16 +95,16 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Task[None]] = {}
-        # By node: fires when what is pending there is overdue.
+        # By node: fire when its response is overdue.
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._overdue: frozenset[int] = frozenset()
         self._failures: dict[WishT, Failure] = {}
 
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
-        """Send what can be sent now; return when the next back-off ends, None: there is none.
+        """Send the requests that are possible now; return the end of the next back-off, if any.
 
         Args:
-            wanted: All that is wanted; what is left out is forgotten.
+            wanted: All wishes. Those left out are forgotten.
         """
         now = self._loop.time()
         self._failures = {w: failure for w, failure in self._failures.items() if w in wanted}
@@ -124,20 +126,20 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
             task = self._pending[node_id] = self._scope.spawn(
                 self._put(node_id, questions), name=f"{self._name} node {node_id}"
             )
-            # The scope knows of a failure by then.
+            # The scope has handled a failure by then.
             task.add_done_callback(partial(self._ended, node_id))
             self._watch(node_id)
         waiting = (f.retry_at for f in self._failures.values() if f.retry_at > now)
         return min(waiting, default=None)
 
     def cancel(self) -> None:
-        """Ask nothing more; late answers are dropped."""
+        """Cancel all requests."""
         for task in self._pending.values():
             self._scope.cancel(task)
 
     @property
     def pending_nodes(self) -> frozenset[int]:
-        """The nodes that have not answered yet."""
+        """The nodes with a request in flight."""
         return frozenset(self._pending)
 
     def _leader(self, tp: TopicPartition) -> Leader | None:
@@ -147,7 +149,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
     async def _put(
         self, node_id: int, asked: Mapping[WishT, tuple[TopicPartition, QuestionT, Leader]]
     ) -> None:
-        """Ask a node, and pass on what it answers."""
+        """Send a request to a node, and pass on its response."""
         found, failures = await self._ask(
             node_id, {tp: question for tp, question, _ in asked.values()}
         )
@@ -162,14 +164,14 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
                 self._fail(wish, failures[tp], leader, delays)
 
     def _watch(self, node_id: int) -> None:
-        """Ask others for metadata when a node's answer is overdue, for as long as it is."""
+        """Refresh metadata while a node's response is overdue."""
         self._timers[node_id] = self._loop.call_later(OVERDUE_S, self._ask_others, node_id)
 
     def _ask_others(self, node_id: int) -> None:
         if self._loop.time() <= self._timers[node_id].when() + LATE_S:
             self._suspect(self._overdue | {node_id})
             self._cluster.invalidate()
-        # Else the loop was blocked: its answer may have come, and nobody has read it.
+        # Else the loop was blocked, and the response may be unread.
         self._watch(node_id)
 
     def _ended(self, node_id: int, _: object) -> None:
@@ -185,7 +187,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
 
     def _miss_leader(self, wish: WishT, tp: TopicPartition, delays: dict[int, float]) -> None:
         if tp.topic in self._cluster.view.topics:
-            # A topic that metadata does not cover yet is being asked for already.
+            # Metadata of other topics have been requested already.
             self._cluster.invalidate()
         error = UnknownTopicOrPartitionError(f"no leader is known for partition {tp}").at(tp)
         self._fail(wish, error, None, delays)
@@ -193,7 +195,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
     def _fail(
         self, wish: WishT, error: KafkaError, leader: Leader | None, delays: dict[int, float]
     ) -> None:
-        """Ask again later; what failed together is asked again together."""
+        """Schedule a retry; partitions that failed together are retried together."""
         before = self._failures.get(wish)
         count = 0 if before is None else before.in_a_row
         delay_s = delay_after(count, self._first_delay_s, LONGEST_BACKOFF_S, self._rng)
@@ -203,7 +205,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
 
 
 async def until_set(event: Event, deadline: float | None) -> None:
-    """Wait until an event is set, or until a loop time has come."""
+    """Wait until an event is set, or until a loop time."""
     try:
         async with timeout_at(deadline):
             await event.wait()

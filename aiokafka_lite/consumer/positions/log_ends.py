@@ -1,8 +1,6 @@
-"""Asks leaders where the logs end of partitions of which nothing is fetched just now.
+"""Looks up the log ends of partitions that are not being fetched, for their lag.
 
-A fetch brings the end of the log. None is sent of a partition that is paused, of which enough is
-buffered, or of which handlers have as many records as they may. Meanwhile its log grows, and so
-does the lag.
+Paused partitions, and those of which enough is buffered or being handled, are not fetched.
 """
 
 from __future__ import annotations
@@ -20,19 +18,14 @@ from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset, OffsetLo
 from aiokafka_lite.consumer.positions.leader_requests import LeaderRequests
 from aiokafka_lite.errors import KafkaError
 
-# What a broker has said longer ago is asked for again.
+# Older log ends are looked up again.
 STALE_S: Final = 10.0
-# At a time: requests and answers of more would hold the loop up. The others have their turn later.
+# At a time: more would block the loop. The others follow later.
 MOST_ASKED: Final = 500
 
 
 class LogEnds:
-    """Keeps the ends of logs up to date; the watchdog looks for those that are not.
-
-    Args:
-        lookup: Asks one leader.
-        is_asked: Whether a fetch is in flight that is answered when the log grows.
-    """
+    """Keeps log ends up to date; the watchdog finds the stale ones."""
 
     __slots__ = (
         "_cluster",
@@ -60,17 +53,17 @@ class LogEnds:
         self._is_asked = is_asked
         self._scope = scope
         self._rng = rng
-        # Made when something is stale: of most consumers nothing ever is.
+        # Created for the first stale log end.
         self._requests: LeaderRequests[Cursor, int, FoundOffset] | None = None
 
     def is_stale(self, cursor: Cursor, now: float) -> bool:
-        """Whether the end of a log is not known, or was asked for too long before `now`."""
+        """Whether a log end is unknown or too old."""
         heard_at = cursor.last_fetch_at
         is_old = heard_at is None or now - heard_at > STALE_S
         return is_old and cursor.search is None and not self._is_asked(cursor)
 
     def ask(self, stale: list[Cursor]) -> None:
-        """Ask for the ends of these logs, of those that have a leader."""
+        """Look up the ends of logs that have a leader."""
         view = self._cluster.view
         wanted = {
             cursor: (cursor.tp, LATEST_TIMESTAMP)
@@ -104,4 +97,4 @@ def _not_found(cursor: Cursor, error: KafkaError) -> None:
 
 
 def _ended() -> None:
-    """Do nothing, likewise."""
+    """Do nothing."""

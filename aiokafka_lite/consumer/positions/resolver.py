@@ -1,25 +1,23 @@
-"""Gives every assigned partition a position to fetch from.
+"""Finds a position for every assigned partition; owns the cursors that are UNPOSITIONED.
 
-The resolver keeps the cursors that are UNPOSITIONED. What is sought of each (`Search.sought`):
+What is looked up for a cursor (`Search.sought`), and the next step:
 
-    COMMITTED    a committed offset: begins there; none: RESET   (auto_offset_reset)
-    RESET        ListOffsets finds an offset: begins there
-    VALIDATION   a leader of a newer epoch (KIP-320) has what was read: goes on
-                 its log was cut: goes on from the cut; it does not know: RESET
+    COMMITTED    a committed offset: starts there; none: RESET   (auto_offset_reset)
+    RESET        ListOffsets: starts at the offset
+    VALIDATION   the log of a newer leader epoch (KIP-320) has the position: continues
+                 it was truncated: continues at its end; unknown: RESET
 
-Where auto_offset_reset is "none", each reset and each cut is an error instead: the cursor is FAILED
+If auto_offset_reset is "none", each reset and each truncation is an error: the cursor is FAILED
 until the application seeks.
 
-A consumer that commits by itself commits the offset that a reset by auto_offset_reset finds, before
-it returns records, with the ranges that are finished behind it. Otherwise a crash would skip
-records: the next owner begins at the end of its own time, or at the former committed offset once a
-truncated log is that long again. A group that begins with "earliest" commits nothing: the next
-owner finds the same offset.
+With auto-commit, an offset found by auto_offset_reset is committed before records are returned,
+with the finished ranges behind it. Otherwise a crash could skip records: the next owner would start
+at a later end of the log, or at the old committed offset. With "earliest" the next owner finds the
+same offset, so no commit is needed.
 
-One task sends the questions, woken when cursors come or change. Each leader is asked in a task of
-its own (leader_requests.py), and so is the group's coordinator: one that hangs keeps nobody else's
-partitions waiting. An answer is applied when it comes, and only if the search is still the
-cursor's: a seek or a revocation meanwhile wins.
+One task sends the requests. Each leader (leader_requests.py), and the coordinator, has its own
+task. A result is applied only if the search is still the cursor's: a seek or revocation replaces
+it.
 """
 
 from __future__ import annotations
@@ -92,14 +90,14 @@ CommitStarts = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[
 
 
 class Start(NamedTuple):
-    """Holds where to start, and where the log begins if a reset may skip what is still there."""
+    """The start offset, and the start of the log if a reset may skip records that it still has."""
 
     offset: FoundOffset
     log_start: int | None
 
 
 class PositionResolver:
-    """Keeps the cursors that are UNPOSITIONED."""
+    """Owns the cursors that are UNPOSITIONED."""
 
     def __init__(
         self,
@@ -130,7 +128,7 @@ class PositionResolver:
         self._gate = gate
         self._came_later = came_later
         self._commit_starts = commit_starts
-        # Starts that are committed before they are taken, with the leader epochs of the answers.
+        # Starts to commit before they are applied, with leader epochs.
         self._starts: dict[Search, tuple[Start, int]] = {}
         self._committing: asyncio.Task[None] | None = None
         self._scope = scope
@@ -163,18 +161,18 @@ class PositionResolver:
         observers.on_partition_change(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
-        """Look again at once: leaders may be known that were missing, or have changed."""
+        """Look again: leaders may be known now, or have changed."""
         self.leaders_moved(view, self._state.assignment)
 
     def leaders_moved(self, view: ClusterView, moved: Iterable[TopicPartition]) -> None:
-        """Look again at once: these partitions may have another leader."""
+        """Look again: these partitions may have another leader."""
         for tp in moved:
             if (partition := self._state.assignment.get(tp)) is not None:
                 self._compare_epochs(partition, view)
         self._wake.set()
 
     def _compare_epochs(self, partition: Cursor, view: ClusterView) -> None:
-        """Have the position validated by a leader of a newer epoch; forget epochs that are void."""
+        """Have a leader of a newer epoch validate the position; forget epochs that are void."""
         leader = view.leader(partition.tp)
         if leader is None:
             return
@@ -192,7 +190,6 @@ class PositionResolver:
             self._state.forget_epochs(partition, leader.void_epoch)
 
     def wake(self) -> None:
-        """Look again at once."""
         self._wake.set()
 
     def _partition_changed(self, partition: Cursor) -> None:
@@ -200,13 +197,11 @@ class PositionResolver:
             self._wake.set()
 
     async def run(self) -> Never:
-        """Resolve positions until cancelled."""
         while True:
             self._wake.clear()
             await until_set(self._wake, self._resolve_once())
 
     def _searches(self) -> dict[Sought, list[Search]]:
-        """Return what is to be found out now."""
         searches: dict[Sought, list[Search]] = {}
         for cursor in self._state.assignment.values():
             search = cursor.search
@@ -214,14 +209,14 @@ class PositionResolver:
                 search is not None
                 and cursor.place is Place.UNPOSITIONED
                 and search not in self._starts
-                # One that is given back needs a position if its listener asks for it.
+                # The listener may ask for the position of a revoking one.
                 and not (cursor.is_revoking and cursor.position is not None)
             ):
                 searches.setdefault(search.sought, []).append(search)
         return searches
 
     def _resolve_once(self) -> float | None:
-        """Send what can be asked now; return when something is to be asked again."""
+        """Send the requests that are possible now; return when to look again."""
         searches = self._searches()
         reading = self._reading_committed
         if searches.get(Sought.COMMITTED) and (reading is None or reading.done()):
@@ -238,10 +233,10 @@ class PositionResolver:
         return min((at for at in retries if at is not None), default=None)
 
     async def _start_from_committed(self) -> None:
-        """Start what is assigned from the group's committed offsets, until all of it has started.
+        """Start partitions from the group's committed offsets, until all have started.
 
         Raises:
-            KafkaError: It passes by itself: whoever runs this runs it again after a while.
+            KafkaError: A transient error, after which the scope restarts the task.
         """
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         while searches := self._searches().get(Sought.COMMITTED):
@@ -290,10 +285,9 @@ class PositionResolver:
         return NO_EPOCH if leader is None else leader.leader_epoch
 
     def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
-        """Look the position up as auto_offset_reset says; if it says "none", raise `error`.
+        """Look up the position by auto_offset_reset; if that is "none", raise `error` from reads.
 
-        "Latest" is that of the time when the consumer began: what came into being later is read
-        from its beginning.
+        "latest" means the consumer's start: newer partitions are read from their beginning.
         """
         timestamp = self._config.reset_timestamp
         if timestamp == LATEST_TIMESTAMP and self._came_later(partition.tp):
@@ -318,7 +312,7 @@ class PositionResolver:
         if not search.is_current:
             return
         if isinstance(error, UnsupportedVersionError):
-            # A broker that cannot say where epochs end: as good as it gets (Java likewise).
+            # The broker is too old for this check (Java does the same).
             self._state.validated(partition, self._leader_epoch(partition.tp))
             return
         if isinstance(error, STALE_EPOCH):
@@ -326,26 +320,25 @@ class PositionResolver:
         self._note_failure(partition, error)
 
     def _note_failure(self, partition: Cursor, error: KafkaError) -> None:
-        """Say why there is no position yet; the application hears of what does not pass."""
+        """Note why there is no position yet; reads raise permanent errors."""
         partition.note_reason(type(error).__name__)
         if not (error.retriable or error.invalid_metadata):
             self._buffer.put_error(partition, error)
 
     def _judge(self, partition: Cursor, end: EpochEnd, current_epoch: int) -> None:
-        """Decide by where the position's epoch ended whether the log was cut before it."""
+        """Decide, by the end of the position's epoch, whether the log was truncated before it."""
         position = partition.position
         assert position is not None  # noqa: S101 -- it is what is compared
         asked = partition.newest_epoch
         is_known = end.is_defined and end.leader_epoch == asked
         has_ahead = partition.progress is not None and partition.progress.has_ahead
         self._state.verify_ahead(partition, end.end_offset if is_known else None, current_epoch)
-        # Without an epoch of its own it is compared by that of what is finished behind it: what
-        # lies before it is not of a newer one. What was finished before a position that was sought
-        # tells nothing of it.
+        # A position without an epoch is compared by the epoch of finished records behind it:
+        # records before them are not of a newer epoch. After a seek they prove nothing.
         has_epoch = partition.leader_epoch != NO_EPOCH
         if has_epoch and partition.newest_epoch != asked:
             return
-        if not (has_epoch or (end.is_defined and has_ahead)):  # only what is finished was compared
+        if not (has_epoch or (end.is_defined and has_ahead)):
             self._state.validated(partition, current_epoch)
             return
         if not end.is_defined:
@@ -385,7 +378,7 @@ class PositionResolver:
             self._committing = self._scope.spawn(self._take_committed(), name="commit starts")
 
     async def _take_committed(self) -> None:
-        """Commit starts, as far as that can be done, and take them."""
+        """Commit starts, as far as possible, and apply them."""
         while self._starts:
             starts = dict(self._starts)
             offsets = {
@@ -408,9 +401,9 @@ class PositionResolver:
             return
         partition = search.cursor
         before, reason, offset = search.replaced, search.reason, start.offset
-        if reason:  # records from there on are returned again, perhaps of another epoch
+        if reason:  # records from there on may be of another epoch
             partition.truncated(offset.offset)
-        # That leader itself has just said so: the position is good in its epoch.
+        # The leader has just returned the offset, so it is valid in its epoch.
         self._state.start_at(partition, offset.offset, offset.leader_epoch, leader_epoch)
         if reason:
             self._publish_reset(partition.tp, before, offset.offset, reason, start.log_start)
@@ -422,7 +415,7 @@ class PositionResolver:
     async def _ask_for_starts(
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, KafkaError]]:
-        """Ask a leader where to start, and what else has to be known for that."""
+        """Look up start offsets at a leader, and the starts of its logs if needed."""
         found, failures = await self._lookup.ask(node_id, timestamps)
         if quiet := {tp: timestamps[tp] for tp, offset in found.items() if offset.offset < 0}:
             ends, failed = await self._ends_of_quiet(node_id, quiet)
@@ -435,7 +428,7 @@ class PositionResolver:
     async def _log_starts(
         self, node_id: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return where the logs begin of partitions whose reset may skip what is still there."""
+        """Return the log starts of partitions whose reset may skip records."""
         timestamps = {
             tp: EARLIEST_TIMESTAMP
             for tp in partitions
@@ -458,9 +451,9 @@ class PositionResolver:
         reason: str,
         log_start: int | None = None,
     ) -> None:
-        """Tell of a reset and of what will never be handed out because of it.
+        """Publish a reset, and the offsets that it skips.
 
-        Without `log_start` the log begins at the new position, or where that is not known.
+        Without `log_start`, the log starts at the new position, or its start is unknown.
         """
         from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
 
@@ -485,7 +478,7 @@ class PositionResolver:
     ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
         """Find the ends of logs that have no record at or after a time (by_duration).
 
-        The time is asked for again once the end is known: what was written meanwhile counts.
+        The time is looked up again afterwards, because records may have been written in between.
         """
         latest = dict.fromkeys(timestamps, LATEST_TIMESTAMP)
         ends, failures = await self._lookup.ask(node_id, latest)

@@ -1,18 +1,13 @@
-"""Follows the topics that a consumer reads: they may be deleted, made anew, or grow.
+"""Follows the consumer's topics in the metadata: deleted, recreated, grown.
 
-Follows the metadata, tells events, and sees to what they mean for positions:
+    deleted       reads raise that once, if the partitions were assigned by hand
+    recreated     positions and buffered records are of the old log, and are reset by
+                  auto_offset_reset. A partition that the group has assigned by topic id (KIP-848)
+                  is withheld until it is revoked: the new topic's may be another member's
+    grown         new partitions are read from their beginning: see `came_later`
+    missing       reads raise once that a partition, assigned by hand, is unknown
 
-    deleted       in an assignment made by hand the topic's first partition raises once that the
-                  topic is unknown; a subscription has lost the partitions anyway
-    made anew     another log has the name: positions and what is buffered are of the old one and
-                  are given up, for what auto_offset_reset says. A partition that its group has
-                  assigned by the topic's id (KIP-848) is withheld until it is revoked: that of the
-                  new topic may be another member's
-    grown         partitions that came later are read from their beginning: see `came_later`
-    too few       a partition of an assignment made by hand that its topic does not have raises once
-                  that it is unknown
-
-A topic counts as made anew when its id changes (KIP-516); brokers without ids cannot tell.
+A topic was recreated if its id changes (KIP-516); brokers without ids do not show that.
 """
 
 from __future__ import annotations
@@ -37,23 +32,21 @@ RECREATED: Final = "topic recreated"
 
 
 class ResetByPolicy(Protocol):
-    """Gives up a position for what auto_offset_reset says, or for an error."""
+    """Resets a position by auto_offset_reset, or raises an error from reads."""
 
     def __call__(self, partition: Cursor, error: KafkaError, reason: str) -> None: ...
 
 
 class _KnownTopic:
-    """What is known of a topic that was there at some time."""
-
     __slots__ = ("count", "former_ids", "is_gone", "old_count", "topic_id")
 
     def __init__(self, topic_id: bytes, count: int, old_count: int) -> None:
         self.topic_id = topic_id
         self.count = count
-        # How many partitions it had when the consumer first looked; the others came later.
+        # Its partitions at first sight; the others were added later.
         self.old_count = old_count
         self.is_gone = False
-        # A broker that lags may still name them.
+        # A broker that lags may still return them.
         self.former_ids: set[bytes] = set()
 
 
@@ -66,14 +59,14 @@ class TopicChanges:
         self._state = state
         self._events = events
         self._buffer = buffer
-        # Set by whoever knows where reading starts.
+        # The resolver's; set after its creation.
         self.reset_by_policy: ResetByPolicy | None = None
         self._known: dict[str, _KnownTopic] = {}
-        # Topics that were asked for and did not exist.
+        # Requested topics that did not exist.
         self._absent: set[str] = set()
-        # Assigned partitions that their topics do not have, since when; None: that was raised.
+        # Partitions that their topics do not have, since when; None: that was raised.
         self._missing: dict[TopicPartition, float | None] = {}
-        # The pattern for which all topics were looked at, once that is so.
+        # The pattern that was matched with all topics.
         self._pattern: re.Pattern[str] | None = None
         observers.on_subscription_change(self._subscription_changed)
 
@@ -82,21 +75,20 @@ class TopicChanges:
             self._pattern = None
 
     def came_later(self, tp: TopicPartition) -> bool:
-        """Whether a partition came into being after the consumer began to look at its topic.
+        """Whether a partition was added after the consumer first saw its topic.
 
-        Then all its records are newer than the consumer: with auto_offset_reset=latest it is read
-        from its beginning, so that nothing is lost that was written before it was discovered.
+        With auto_offset_reset=latest it is then read from its beginning, so that no records are
+        skipped that were written before its discovery.
         """
         known = self._known.get(tp.topic)
         return known is not None and tp.partition >= known.old_count
 
     def view_changed(self, view: ClusterView) -> None:
-        """Compare a view with what was known."""
         names = self._names(view)
         for name in tuple(self._known):
             if name not in names:
                 if self._is_matched(name) and is_gone(view, name):
-                    self._is_gone(name)  # for which the pattern has lost it already
+                    self._is_gone(name)  # the pattern no longer matches it
                 del self._known[name]
         self._absent &= names
         for name in names:
@@ -111,7 +103,7 @@ class TopicChanges:
             self._look_for_missing(view)
 
     def _look_for_missing(self, view: ClusterView) -> None:
-        """Raise once of each partition that its topic has not had for a while."""
+        """Raise once for each partition that its topic has lacked for a while."""
         before, self._missing = self._missing, {}
         for tp, cursor in self._state.assignment.items():
             if not view.lacks(tp):
@@ -127,7 +119,7 @@ class TopicChanges:
         return {*self._state.topics, *filter(self._is_matched, view.topics)}
 
     def _is_matched(self, name: str) -> bool:
-        """Whether the topic is subscribed to by a pattern, should it exist."""
+        """Whether the subscribed pattern matches a name."""
         pattern = self._state.pattern
         return pattern is not None and pattern.match(name) is not None
 
@@ -144,7 +136,7 @@ class TopicChanges:
         known.is_gone = False
         if topic.topic_id in known.former_ids:
             return
-        # It may be followed only since a later view than that by which it was assigned.
+        # The assignment may be older than the first view of the topic.
         read_as = {known.topic_id, *(cursor.topic_id for cursor in self._assigned(name))}
         read_as -= {topic.topic_id, *NO_IDS, *known.former_ids}
         if read_as and topic.topic_id not in NO_IDS:
@@ -185,13 +177,13 @@ class TopicChanges:
         for partition in list(self._assigned(name)):
             if partition.assigned_id not in (b"", topic.topic_id):
                 self._state.begin_revocation([partition.tp])
-            # Of one that the new topic lacks there is no other log.
+            # The new topic may lack the partition.
             has_log = partition.tp.partition in topic.partitions
             topic_id = topic.topic_id if has_log else partition.topic_id
             self._start_over(partition, topic_id, f"{event}")
 
     def _start_over(self, partition: Cursor, topic_id: bytes, why: str) -> None:
-        """Read a partition from where the policy says, not from where the old log was read."""
+        """Reset a partition by the policy, instead of continuing at the old log's offset."""
         position, search = partition.position, partition.search
         self._state.replace_log(partition, topic_id)
         if search is not None and search.sought is Sought.COMMITTED:
@@ -210,7 +202,7 @@ class TopicChanges:
 
 
 def is_gone(view: ClusterView, topic: str) -> bool:
-    """Whether brokers have been saying for a while that a topic does not exist."""
+    """Whether brokers have reported a topic as unknown for a while."""
     known = view.topics.get(topic)
     if known is None:
         return view.is_of_all

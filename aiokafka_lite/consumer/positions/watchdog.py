@@ -1,13 +1,12 @@
-"""Watches that partitions do not stand still for long without a word.
+"""Detects partitions that make no progress; `health` reports them.
 
-Every five seconds it looks at the cursors that are assigned and not paused, and notes since when
+Every five seconds it notes the partitions, assigned and not paused, since when
 
-    there is no position, or none that the leader has validated
-    the first unfinished offset is the same, though the log has records from there on
+- there is no position, or none that the leader has validated
+- the first unfinished offset is the same, though the log has records from there on
 
-`health` reads both. When there is no position for long it wakes the position resolver. It asks for
-the ends of logs that no fetch brings (log_ends.py). It also asks the pool to try lost brokers again
-that nobody may need any more: otherwise `health` would say for ever that they are away.
+It wakes the position resolver, looks up log ends (log_ends.py), and has the pool retry lost brokers
+that are no longer used, so that `health` does not report them forever.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.positions.log_ends import LogEnds
 
 TICK_S: Final = 5.0
-# Without a position for longer, the position resolver is woken.
+# Without a position for longer, the resolver is woken.
 LONG_S: Final = 5.0
 # In one turn of the loop.
 MOST_AT_ONCE: Final = 1_000
 
 
 class Standstill(NamedTuple):
-    """The first unfinished offset of a partition, and since when it is that."""
+    """The first unfinished offset of a partition, and since when."""
 
     offset: int
     since: float
 
 
 class Watchdog:
-    """Looks after what is assigned; the task "watchdog" runs `run`."""
+    """Watches the assignment; the task "watchdog" runs `run`."""
 
     def __init__(
         self,
@@ -54,36 +53,29 @@ class Watchdog:
         self._log_ends = log_ends
         self._wake_resolver = wake_resolver
         self._loop = asyncio.get_running_loop()
-        # Since when, in loop time.
+        # Loop times since when.
         self._without_position: dict[Cursor, float] = {}
         # Of partitions with unfinished records.
         self._standstills: dict[Cursor, Standstill] = {}
 
     @property
     def assigned_without_position_s(self) -> float:
-        """How long the partition that waits longest has had no position; 0: all have one.
-
-        From the first look that found it so: up to a tick less than it is.
-        """
+        """The longest time of a partition without a position, up to a tick too short."""
         now = self._loop.time()
         return max((now - at for at in self._without_position.values()), default=0.0)
 
     def standstill_s(self, cursor: Cursor, now: float) -> float:
-        """Return how long nothing of a partition was finished, though there are records.
-
-        From the first look that found it so: up to a tick less than it is.
-        """
+        """Return how long no record of a partition was finished, up to a tick too short."""
         noted = self._standstills.get(cursor)
         return 0.0 if noted is None or noted.offset != cursor.finished_to else now - noted.since
 
     async def run(self) -> Never:
-        """Look every tick."""
         while True:
             await asyncio.sleep(TICK_S)
             await self._look()
 
     async def _look(self) -> None:
-        """Look at all partitions, some at a time."""
+        """Check all partitions, some at a time."""
         self._cluster.pool.try_lost()
         now, cursors = self._loop.time(), tuple(self._state.assignment.values())
         without_position: dict[Cursor, float] = {}
@@ -112,7 +104,7 @@ class Watchdog:
         self._log_ends.ask(stale)
 
     def _standstill(self, cursor: Cursor, now: float) -> Standstill | None:
-        """Return what is to be noted of a partition; None: all its records are finished."""
+        """Return the standstill of a partition; None: all its records are finished."""
         end = cursor.high_watermark
         offset = cursor.finished_to
         if end is None or offset is None or offset >= end:

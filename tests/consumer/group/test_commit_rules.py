@@ -25,7 +25,7 @@ from aiokafka_lite.consumer.commits.requests import (
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.protocol import NOBODY, Identity
+from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity
 from aiokafka_lite.errors import (
     ClientClosedError,
     CommitFailedError,
@@ -490,10 +490,10 @@ async def test_what_was_assigned_by_hand_is_committed_in_nobodys_name_after_it_w
     group = Group()
     group.member.lost = {A}
     cursors = {A: group.state.partition(A)}
-    departed = Departed({A: at(5)}, cursors, NOBODY)
+    departed = Departed({A: at(5)}, cursors, NO_IDENTITY)
     assert await group.commits.commit_by_itself(departed.offsets, departed) == {}
     assert group.coordinator.commits == [{A: 5}]
-    assert group.coordinator.senders == [NOBODY]
+    assert group.coordinator.senders == [NO_IDENTITY]
     lost = Departed({A: at(6)}, cursors, None)
     assert await group.commits.commit_by_itself(lost.offsets, lost) == {A: at(6)}
     assert group.coordinator.commits == [{A: 5}]

@@ -1,4 +1,1 @@
-"""Membership of a consumer group by the classic protocol.
-
-Only a consumer with a group id imports this, when it starts.
-"""
+"""The classic group protocol; imported only by consumers that use it."""

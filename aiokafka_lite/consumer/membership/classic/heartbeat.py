@@ -1,4 +1,4 @@
-"""Tells the coordinator that the member lives, and hears from it what has changed."""
+"""The heartbeats of a classic member."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from aiokafka_lite.consumer.membership.stand_in import Outcome, Send
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 
-# How late an answer's timer may be, as a part of the session, without the loop having been blocked.
+# The share of a session by which a timer may be late before the loop counts as blocked.
 BLOCKED_SHARE: Final = 0.1
-# Of the thread that stands in for the loop: so often in a session at least.
+# Heartbeats of the heartbeat thread in a session, at least.
 STAND_IN_BEATS: Final = 4
 
 
 class HeartbeatVoice(NamedTuple):
-    """Says that a member lives, from a thread; see Voice."""
+    """Heartbeats of the heartbeat thread."""
 
     group_id: str
     group_instance_id: str | None
 
     def beat(self, send: Send, sent_as: Identity) -> tuple[Identity, HeartbeatResponse]:
-        """Send a heartbeat; the member stays who it is."""
         response = send(heartbeat_request(self.group_id, self.group_instance_id, sent_as))
         if response.error_code:
             raise for_code(response.error_code)(f"heartbeat of group {self.group_id}")
@@ -45,7 +44,6 @@ class HeartbeatVoice(NamedTuple):
 def heartbeat_request(
     group_id: str, group_instance_id: str | None, sent_as: Identity
 ) -> HeartbeatRequest:
-    """Make the request that says that a member lives."""
     return HeartbeatRequest(
         group_id=group_id,
         generation_id=sent_as.generation,
@@ -55,22 +53,17 @@ def heartbeat_request(
 
 
 class Heartbeat(MemberHeartbeat[Member]):
-    """Keeps the timer of one member across generations: joining and syncing are beats as well.
+    """Sends one member's heartbeats, with one timer for all generations.
 
-    The task "heartbeat" runs `beat` while there is a membership: `start` for a stable member,
-    `kept_alive` around whatever else has to be done. It changes nothing of the member but
-    returns why the membership has to be looked after.
-
-    Args:
-        around: The parts of the membership.
-        member: The member.
-        task: Receives errors that do not pass by themselves.
+    JoinGroup and SyncGroup count as heartbeats. The task "heartbeat" runs `beat`: by `start` in
+    STABLE, by `kept_alive` in other states. It returns an interruption, and does not change the
+    member.
     """
 
     def __init__(self, around: Surroundings, member: Member, task: GroupTask) -> None:
         super().__init__(around, member, around.config.session_timeout_s)
         self._task = task
-        # Loop time at which the coordinator will hear of this member next.
+        # Loop time.
         self._next_beat = 0.0
 
     @property
@@ -81,7 +74,7 @@ class Heartbeat(MemberHeartbeat[Member]):
         )
 
     def note_contact(self, asked_at: float) -> None:
-        """Note that the coordinator has answered a request that was sent at a loop time."""
+        """Renew the lease after a response to a request that was sent at a loop time."""
         self._renew(asked_at)
         if self._loop.time() < self._last_contact + self._session_s:
             self._blocked_s = 0.0
@@ -89,12 +82,12 @@ class Heartbeat(MemberHeartbeat[Member]):
         self._backoff.reset()
 
     def note_counted_in(self) -> None:
-        """Hand out again: a join was answered, whatever a heartbeat was told meanwhile."""
+        """Release reads after a join, whatever a heartbeat in between was answered."""
         self._gate.release(Hold.LOST)
 
     # --- The thread that stands in --------------------------------------------------------
     def _note_next(self, next_s: float) -> None:
-        """Tell it when the loop will be heard next."""
+        """Pass the time of the next heartbeat to the thread."""
         member, config = self._member, self._config
         if not member.is_member:
             return
@@ -112,7 +105,6 @@ class Heartbeat(MemberHeartbeat[Member]):
         return self._member.state is MemberState.STABLE
 
     def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
-        """Take what became of a heartbeat that the thread has sent."""
         member, error = self._member, outcome.error
         interruption = None if error is None else interruption_by(error)
         if error is None:
@@ -131,7 +123,7 @@ class Heartbeat(MemberHeartbeat[Member]):
                 member.interrupt(outcome.sent_as, interruption)
 
     def start(self) -> asyncio.Task[Interruption]:
-        """Send heartbeats for a stable member, until the task returned is cancelled or done."""
+        """Send heartbeats for a stable member, until the task is cancelled or done."""
         task = self._begin(is_rebalancing=False)
         task.add_done_callback(lambda _: self._member.notify())
         return task
@@ -143,7 +135,7 @@ class Heartbeat(MemberHeartbeat[Member]):
 
     @contextlib.asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
-        """Send heartbeats while something else is done; a loss of the membership is posted."""
+        """Send heartbeats during the block; a loss interrupts the member."""
         member = self._member
         if not member.is_member or self._scope.failure is not None:
             yield
@@ -162,15 +154,14 @@ class Heartbeat(MemberHeartbeat[Member]):
             await self.stop(task)
 
     async def stop(self, task: asyncio.Task[Interruption]) -> None:
-        """End what `start` began, and wait for that; also of a task that had no turn yet."""
+        """End a task of `start`, and wait for its end."""
         await self._scope.stop(task)
 
     async def beat(self, *, is_rebalancing: bool) -> Interruption:
-        """Send heartbeats until something interrupts the membership.
+        """Send heartbeats until an interruption.
 
         Args:
-            is_rebalancing: A rebalance has been noticed, and the member is busy preparing for
-                it: only the loss of the membership is news.
+            is_rebalancing: The member is preparing for a rebalance, so only a loss interrupts it.
         """
         identity = self._member.identity
         while True:
@@ -190,7 +181,7 @@ class Heartbeat(MemberHeartbeat[Member]):
                     self.note_contact(sent_at)
                 else:
                     if interruption.is_loss and self.lease.hands_out:
-                        # Until the group task has dropped it all, or a join has been answered.
+                        # Until the group task has dropped the partitions, or a join has succeeded.
                         self._gate.hold(Hold.LOST)
                     return interruption
             else:
@@ -202,7 +193,7 @@ class Heartbeat(MemberHeartbeat[Member]):
         return self._config.max_poll_interval_s - self._reads.idle_s(now)
 
     async def _sleep_until_due(self, is_rebalancing: bool) -> bool:
-        """Sleep to the next beat or to the end of the poll interval; return whether to beat."""
+        """Sleep to the next heartbeat or the end of the poll interval; return whether to send."""
         loop = self._loop
         wake_at = self._next_beat
         if not is_rebalancing:
@@ -216,7 +207,6 @@ class Heartbeat(MemberHeartbeat[Member]):
         return loop.time() >= self._next_beat
 
     async def _send(self, identity: Identity) -> None:
-        """Send one beat, and wait for its answer."""
         member = self._member
         request = heartbeat_request(member.group_id, member.group_instance_id, identity)
         answer_s, loop = self._answer_s, self._loop
@@ -232,10 +222,10 @@ class Heartbeat(MemberHeartbeat[Member]):
         finally:
             took_s = loop.time() - sent_at
             if took_s - answer_s > self._session_s * BLOCKED_SHARE:
-                self._blocked_s = took_s  # the deadline's timer did not fire: nothing ran
+                self._blocked_s = took_s  # the deadline's timer fired late
 
     def _judge(self, error: KafkaError) -> Interruption | None:
-        """Return what the error interrupts; None when the next beat may well succeed."""
+        """Return the interruption; None: the next heartbeat may succeed."""
         if (interruption := interruption_by(error)) is not None:
             return interruption
         if recovery_for(error) is Recovery.SURFACE:

@@ -1,8 +1,7 @@
-"""Does what the leader of a group does by itself: reads what members said, shares out, answers.
+"""The leader's computation of a group's assignment, in a thread if it is expected to take long.
 
-For a large group that takes longer than the event loop should be held for: a tenth of a second for
-a hundred members with a thousand partitions, if they subscribe to different topics. Then another
-thread does it, and the heartbeat, other consumers and the application go on.
+For a hundred members with a thousand partitions it takes a tenth of a second, if they subscribe to
+different topics.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from aiokafka_lite.consumer.assignors import Assignor, ConsumerProtocolMemberMet
 from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 
-# About what it takes for each partition that is shared out, more where members are in racks, and
-# for each byte that members said.
+# Estimated times for each partition, for a partition if members have racks, and for each byte of
+# the subscriptions.
 PARTITION_S: Final = 5e-6
 PARTITION_IN_RACKS_S: Final = 20e-6
 BYTE_S: Final = 0.5e-6
-# What the loop may be held for: less than a thread that computes holds it for, if it has to.
+# The loop may be blocked for this long: a computing thread can block it for longer.
 ON_LOOP_S: Final = 5e-3
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ T = TypeVar("T")
 async def read_members(
     members: Sequence[JoinGroupResponseMember],
 ) -> dict[str, ConsumerProtocolMemberMetadata]:
-    """Decode what the members of a group told their leader, by member id."""
+    """Decode the subscriptions of a group's members, by member id."""
     return await _done(lambda: decode_subscriptions(members), _reading_s(members))
 
 
@@ -42,17 +41,10 @@ async def share_out(
     said: Sequence[JoinGroupResponseMember],
     partition_count: int,
 ) -> Mapping[str, bytes]:
-    """Return what each member is given, encoded.
+    """Return each member's encoded assignment.
 
-    An assignor that does not say that it may run in a thread runs on the loop: it may be one that
-    was written for aiokafka, which knows no threads.
-
-    Args:
-        assignor: The rule.
-        view: The topics of all members.
-        members: What they said, decoded.
-        said: The same as it came.
-        partition_count: How many partitions are shared out.
+    Only an assignor with `may_assign_in_thread` runs in a thread. Those written for aiokafka do not
+    expect one.
     """
 
     def work() -> Mapping[str, bytes]:
@@ -67,7 +59,7 @@ async def share_out(
 def do_racks_count(
     assignor: Assignor, members: Mapping[str, ConsumerProtocolMemberMetadata]
 ) -> bool:
-    """Whether it may make a difference to the shares where replicas are."""
+    """Whether the racks of replicas may affect the assignment."""
     is_rack_aware = getattr(assignor, "is_rack_aware", False)
     return is_rack_aware and any(member.rack_id is not None for member in members.values())
 
@@ -77,7 +69,7 @@ def _reading_s(members: Sequence[JoinGroupResponseMember]) -> float:
 
 
 async def _done(work: Callable[[], T], estimate_s: float) -> T:
-    """Do it here, or in a thread if it takes long; cancelling leaves the thread to itself."""
+    """Call `work` here, or in a thread if it takes long. A cancelled thread runs to its end."""
     if estimate_s <= ON_LOOP_S:
         return work()
     return await compute(work)

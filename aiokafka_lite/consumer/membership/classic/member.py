@@ -1,42 +1,36 @@
-"""Implements the member's side of the classic group protocol, without I/O.
+"""The member's side of the classic group protocol, without I/O.
 
-Theory. A group's coordinator (a broker) shares the partitions out anew whenever its members, or
-what they want, change. A rebalance takes two requests, at which all members meet: JoinGroup
-tells who is there and names a leader, SyncGroup carries what the leader assigned to each. Each
-rebalance makes a new generation; what a member of an older generation asks is refused. That is
-how two members never commit for one partition.
+The coordinator starts a rebalance whenever the members or their subscriptions change. All members
+send JoinGroup, whose response names a leader, and SyncGroup, which carries the leader's assignment.
+Each rebalance makes a new generation, and requests of older generations are refused. So two members
+never commit for one partition.
 
 ==========  ============================================  ==========================
 state       meaning                                       leaves when
 ==========  ============================================  ==========================
-UNJOINED    holds nothing, asks for nothing               topics are subscribed
-PREPARING   gives its partitions back: commits, tells     that is done
-            the listener; the old generation still
-            counts, unless it was lost
-JOINING     JoinGroup is on its way                       the answer names a
+UNJOINED    holds no partitions                           topics are subscribed
+PREPARING   revokes partitions, in the old generation     that is done
+            unless it was lost
+JOINING     JoinGroup is in flight                        the response has a
                                                           generation
-SYNCING     of the new generation, SyncGroup is on its    the answer brings an
-            way; the coordinator takes no commits         assignment
-STABLE      holds its assignment, heartbeats              something interrupts it
-FENCED      another process uses its instance id: final   the consumer stops
+SYNCING     of the new generation; SyncGroup is in        the response has an
+            flight; the coordinator refuses commits       assignment
+STABLE      holds its assignment, sends heartbeats        something interrupts it
+FENCED      another consumer has its instance id: final   the consumer stops
 LEAVING     last commit, LeaveGroup                       both are done or too late
-LEFT        no more a member: final
+LEFT        final
 ==========  ============================================  ==========================
 
-What it holds it holds as `assigned_as`, from one STABLE to the next: in SYNCING the member is of a
-new generation already, and its partitions are those of the one before. What is committed of them is
-committed as `assigned_as`, never as a member of a generation whose assignment is not known yet.
-What the application has given up by then goes over to that generation once SyncGroup is answered,
-if nobody else can have had it: what this member is assigned again, and what it has kept all along.
+From one STABLE to the next, partitions are held and committed as `assigned_as`. In SYNCING,
+`identity` is of the new generation already, whose assignment is unknown. Partitions that the
+application has given up are committed in that generation after SyncGroup, if this member has kept
+them or is assigned them again.
 
-What an answer means is data as well: RECOVERIES, and INTERRUPTION_BY_RECOVERY for this protocol.
-A membership can be lost in two ways: the generation is over (the member id stays good), or the
-coordinator forgot the member (it needs a new id). In both the partitions belong to others already,
-and nothing may be committed.
+If the generation is over, the member id stays valid. If the coordinator forgot the member, it needs
+a new id. Both lose the partitions, so no commit is sent.
 
-One writer: the group task calls everything here that changes something. There are two exceptions,
-`interrupt` and `note_refusal`: heartbeats and commits post there what they were told about a
-generation. What concerns an older generation than the present one is dropped.
+One writer, the group task, with two exceptions: heartbeats and commits call `interrupt` and
+`note_refusal`, which ignore errors of older generations.
 """
 
 from __future__ import annotations
@@ -61,7 +55,7 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class MemberState(enum.Enum):
-    """Says where a member is; the table is in the module's docstring."""
+    """See the table in the module's docstring."""
 
     UNJOINED = enum.auto()
     PREPARING = enum.auto()
@@ -106,16 +100,14 @@ LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = Mapping
     }
 )
 
-# Between two assignments.
 REBALANCING: Final = frozenset({MemberState.JOINING, MemberState.SYNCING})
 BEFORE_STABLE: Final = REBALANCING | {MemberState.PREPARING}
 
 
 class Interruption(enum.IntEnum):
-    """Why a stable membership ends, from the least to the gravest.
+    """The reason for the end of a STABLE state, ordered by gravity: the gravest decides.
 
-    When several things interrupt at once, the gravest decides what is left of the membership. The
-    text is sent as the reason of JoinGroup (KIP-800).
+    The text is the reason in JoinGroup (KIP-800).
     """
 
     SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
@@ -130,7 +122,6 @@ class Interruption(enum.IntEnum):
     text: str
 
     def __new__(cls, gravity: int, text: str) -> Self:
-        """Make a member whose value is its gravity."""
         member = int.__new__(cls, gravity)
         member._value_ = gravity
         member.text = text
@@ -138,7 +129,7 @@ class Interruption(enum.IntEnum):
 
     @property
     def is_loss(self) -> bool:
-        """Whether the partitions are others' at once."""
+        """Whether other members own the partitions at once."""
         return self >= Interruption.LOST_GENERATION
 
 
@@ -153,17 +144,17 @@ INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyT
 
 
 def interruption_by(error: KafkaError) -> Interruption | None:
-    """Return what an error of the coordinator interrupts; None: nothing."""
     return INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
 
 
 class Member(StatefulMember[MemberState]):
-    """One member of one group; see the module's docstring for the states and who writes.
+    """One member of one group.
 
     Args:
         group_id: The group.
         group_instance_id: The name of a static member.
-        is_cooperative: It keeps its partitions through a rebalance (KIP-429).
+        is_cooperative: It keeps its partitions during a rebalance (KIP-429).
+        member_id: An id of an earlier start.
     """
 
     def __init__(
@@ -182,23 +173,21 @@ class Member(StatefulMember[MemberState]):
             LEGAL_TRANSITIONS,
         )
         self.is_cooperative: Final = is_cooperative
-        # As whom the partitions assigned were given; None while there are none, or they are lost.
         self.assigned_as: Identity | None = None
-        # The generation since which partitions that it has kept have been nobody else's.
+        # The first generation since which kept partitions had no other owner.
         self._unbroken_since: float = math.inf
-        # What is the same member's in the generation that a rebalance began with, and in the next;
-        # None: the rebalance goes on, and that is not known.
+        # Owned before and after the latest rebalance; None: a rebalance is in progress.
         self._kept_partitions: frozenset[TopicPartition] | None = frozenset()
         self.protocol_name: str | None = None
         self.is_leader = False
-        # Why there is no generation any more, and what is known about it; None while there is one.
+        # Why the generation is over; None while there is one.
         self.lost_by: Interruption | None = None
         self.lost_because = ""
         self._interruption: Interruption | None = None
 
     @property
     def is_of_the_next_generation(self) -> bool:
-        """Whether no generation was in between, so that nobody else had the same partitions."""
+        """Whether no generation was in between, so that its partitions had no other owner."""
         before, identity = self.assigned_as, self.identity
         return (
             before is not None
@@ -208,7 +197,7 @@ class Member(StatefulMember[MemberState]):
 
     @property
     def hands_out(self) -> bool:
-        """Whether it holds partitions that the application is handed records of."""
+        """Whether reads return records of its partitions."""
         if self.assigned_as is None:
             return False
         keeps = self.is_cooperative and self.state in BEFORE_STABLE
@@ -216,24 +205,20 @@ class Member(StatefulMember[MemberState]):
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another consumer has taken its place under the same instance id: final."""
         return Interruption.FENCED in (self._interruption, self.lost_by)
 
     # --- For commits ----------------------------------------------------------------------
     @property
     def reads_as(self) -> None:
-        """None: the classic protocol lets everybody read what a group has committed."""
+        """None: the classic protocol lets every client read a group's committed offsets."""
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
-        """Whether the coordinator takes commits now, as far as known; see GroupMember."""
         if is_departed:
-            # While others are to join it takes one of the generation before; if that comes a
-            # moment late, the rebalance goes on until it takes one of the next.
+            # Until all have joined, the coordinator accepts commits of the old generation.
             is_joining = self.state is MemberState.JOINING and not was_put_off
             return self.state not in REBALANCING or is_joining or self._kept_partitions is not None
-        # Until all have joined it would take one of the generation before, also of a cooperative
-        # member that keeps its partitions. But a commit that comes a moment later is refused as of
-        # an old generation (ILLEGAL_GENERATION), which cannot be told from a member that is lost.
+        # Until all have joined it would accept this commit, too. A moment later it answers
+        # ILLEGAL_GENERATION, which is also the answer to a member that was removed.
         if self.state in REBALANCING:
             return False
         if not was_put_off:
@@ -244,7 +229,6 @@ class Member(StatefulMember[MemberState]):
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
-        """Return as whom to send a commit now; None: the partitions may be another member's."""
         if is_departed:
             is_next = self.identity == made_as._replace(generation=made_as.generation + 1)
             return (
@@ -255,22 +239,20 @@ class Member(StatefulMember[MemberState]):
         holder = self.assigned_as
         if holder is None or holder.member_id != made_as.member_id:
             return None
-        # Only a commit that waited may go over to the next generation: reads wait for it, and
-        # nobody else has had the partitions in between.
+        # Only a commit that waited may be sent in the next generation: reads wait for it, and the
+        # partitions had no other owner.
         is_broken = made_as.generation < self._unbroken_since
         if is_broken and holder.generation > made_as.generation + has_waited:
             return None
-        # Otherwise a newer generation shares the partitions out at this moment.
+        # Otherwise the assignment of a newer generation is being computed.
         return holder if holder == self.identity else None
 
     def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
-        """Whether nobody else can have had a partition between `made_as` and now."""
         return made_as == self.identity or (
             self._kept_partitions is not None and tp in self._kept_partitions
         )
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        """Post what the refusal of a commit interrupts; whether the partitions are lost by it."""
         if (interruption := interruption_by(error)) is None:
             return False
         is_lost = interruption.is_loss and sent_as == self.identity and self.hands_out
@@ -278,7 +260,6 @@ class Member(StatefulMember[MemberState]):
         return is_lost
 
     def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        """Return the error for commits that come too late, with what is known of the reason."""
         if self.is_fenced:
             return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
@@ -296,27 +277,22 @@ class Member(StatefulMember[MemberState]):
 
     # --- Steps of the group task ----------------------------------------------------------
     def begin_rebalance(self) -> None:
-        """Begin to take part in a rebalance."""
         self._kept_partitions = None
         self.enter(MemberState.JOINING)
 
     def end_rebalance(self, kept: Iterable[TopicPartition]) -> None:
-        """Note how a rebalance has ended, though it may not be heard yet (GroupMember.has_kept).
-
-        Args:
-            kept: What this member has kept in it, or was assigned.
-        """
+        """Note the partitions that this member has kept in a rebalance, or was assigned."""
         self._kept_partitions = frozenset(kept)
         self.notify()
 
     def take_member_id(self, member_id: str) -> None:
-        """Keep the id that the coordinator wants to see in a second JoinGroup (KIP-394)."""
+        """Keep the id for the second JoinGroup (KIP-394)."""
         self.identity = Identity(member_id)
 
     def take_generation(
         self, identity: Identity, *, protocol_name: str | None, leader_id: str
     ) -> None:
-        """Become one of a new generation, as JoinGroup's answer says."""
+        """Enter a new generation after JoinGroup."""
         self.identity = identity
         self.protocol_name = protocol_name
         self.is_leader = identity.member_id == leader_id
@@ -325,10 +301,10 @@ class Member(StatefulMember[MemberState]):
         self.enter(MemberState.SYNCING)
 
     def take_assignment(self, *, keeps: bool = False) -> None:
-        """Hold what the present generation's leader assigned to this member.
+        """Hold the assignment of the present generation.
 
         Args:
-            keeps: It has kept through the rebalance what it had and has again.
+            keeps: It has kept the partitions that it had before and has again.
         """
         if not keeps or self.assigned_as is None:
             self._unbroken_since = self.identity.generation
@@ -336,14 +312,14 @@ class Member(StatefulMember[MemberState]):
         self.enter(MemberState.STABLE)
 
     def lose_generation(self, lost_by: Interruption | None = None, because: str = "") -> None:
-        """Be of no generation any more; the member id stays good."""
+        """Leave the generation, and keep the member id."""
         self.identity = Identity(self.identity.member_id)
         self.assigned_as = None
         self.lost_by, self.lost_because = lost_by, because
         self.notify()
 
     def lose_membership(self, lost_by: Interruption | None = None, because: str = "") -> None:
-        """Be nobody: the next JoinGroup asks for a new member id."""
+        """Leave the generation, and drop the member id."""
         self.identity = Identity()
         self.assigned_as = None
         self.lost_by, self.lost_because = lost_by, because
@@ -352,14 +328,11 @@ class Member(StatefulMember[MemberState]):
     # --- Interruptions --------------------------------------------------------------------
     @property
     def interruption(self) -> Interruption | None:
-        """What was posted about the present generation."""
+        """The gravest interruption of the present generation."""
         return self._interruption
 
     def interrupt(self, identity: Identity, interruption: Interruption) -> None:
-        """Post what an answer said about `identity`; ignored when that is not the present one.
-
-        Answers may arrive after a newer generation has formed, and say nothing about it.
-        """
+        """Note an interruption; ignored if `identity` is no longer the present one."""
         if identity != self.identity or not self.is_member:
             return
         before = self._interruption
@@ -367,7 +340,7 @@ class Member(StatefulMember[MemberState]):
         self.notify()
 
     def settle_interruption(self) -> None:
-        """Drop generation or member id, if what was posted says so, and forget it."""
+        """Drop the generation or member id, if the interruption is a loss, and forget it."""
         if self._interruption is Interruption.LOST_GENERATION:
             self.lose_generation(self._interruption)
         elif self._interruption in (Interruption.LOST_MEMBERSHIP, Interruption.FENCED):

@@ -1,8 +1,6 @@
-"""Runs the group task: joins, holds the assignment, gives it back, until the consumer stops.
+"""The group task of the classic protocol.
 
-`member` has the states and their legal moves; `rebalance` has the requests. This module is the loop
-around them, with what surrounds a rebalance: the commit before it, the application's listener,
-heartbeats meanwhile.
+`member` has the states and their legal transitions, `rebalance` the requests.
 """
 
 from __future__ import annotations
@@ -36,16 +34,14 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# What a rebalance comes to for one member.
 JoinOutcome: TypeAlias = AssignedPartitions | KafkaError
 
 
 class ClassicMembership(GroupedMembership[Member]):
-    """One consumer's place in its group.
+    """One consumer's membership. It writes the member, and the assignment in `state`.
 
-    Owns the member (id, generation, state) and the assignment in `state`; everybody else reads
-    them. Tasks: "group" runs `_run`; "rebalance" is its part in each of them; "heartbeat" beside it
-    while there is a membership; "listener" for each call of the application's listener.
+    Tasks: "group" runs `_run`, "rebalance" one rebalance, "heartbeat" the heartbeats, "listener"
+    one callback.
     """
 
     def __init__(self, around: Surroundings, member: Member) -> None:
@@ -57,23 +53,22 @@ class ClassicMembership(GroupedMembership[Member]):
             config, around.cluster, around.coordinator, member, self._heartbeat
         )
         self._is_cooperative = member.is_cooperative
-        # The rebalance that is under way, as far as the group task has not heard how it ended.
+        # The rebalance in progress.
         self._joining: asyncio.Task[JoinOutcome] | None = None
-        # The subscription that the last rebalance answers to, and that for which the listener
-        # has been told as well; None: there is no assignment.
+        # The subscription versions of the last rebalance, and of the last assignment for which the
+        # listener has returned; None: there is no assignment.
         self._joined_version: int | None = None
         self._assigned_version: int | None = None
-        # What was subscribed when it joined last, and at which version.
+        # The subscription of the latest join, and its version.
         self._joined_topics: frozenset[str] | None = None
         self._joined_last = -1
-        # What the leader shared out, and the metadata that say the same of it.
+        # The leader's assignment, and the latest metadata that agree with it.
         self._shared_out = SharedOut()
         self._unchanged_in: ClusterView | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
     def status(self) -> GroupStatus:
-        """Where the member is with its group, for monitoring."""
         heartbeat, member = self._heartbeat, self._member
         return GroupStatus(
             member.group_id,
@@ -93,13 +88,11 @@ class ClassicMembership(GroupedMembership[Member]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._assigned_version == self._state.subscription_version
 
     async def start(self) -> None:
-        """Start taking part; awaits nothing of the network."""
         self._observe()
-        # Also where all tasks are cancelled at once: its alarm must not stay behind.
+        # Its timer must not outlive the tasks, even if all are cancelled at once.
         lease = self._lease
         self._task.start(self._run).add_done_callback(lambda _: lease.end())
         self._heartbeat.stand_in.start()
@@ -107,19 +100,9 @@ class ClassicMembership(GroupedMembership[Member]):
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Stop taking part: commit, and tell the coordinator so that it need not find out.
+        """Commit, and send LeaveGroup if the member gives up its place; returns by the deadline.
 
-        A member that keeps its place says nothing: the coordinator keeps it for a session.
-        No listener is called, but for what was unsubscribed just before. Returns at the deadline
-        at the latest.
-
-        Args:
-            deadline: Loop time by which to be done.
-            offsets: What to commit last; empty for nothing.
-            leaves: Whether to send LeaveGroup; None: if the member is dynamic.
-
-        Returns:
-            What could not be committed.
+        No listener is called, except for partitions that were unsubscribed just before.
         """
         member, loop = self._member, self._loop
         await self._end_what_runs(deadline)
@@ -142,7 +125,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 is_told = await self._rebalance.leave("the consumer stops", deadline=leave_by)
         if is_told:
             member.lose_membership()
-        else:  # the coordinator counts it in: the next attempt to start takes its place
+        else:  # the group still has it: the next start takes its place
             member.lose_generation()
         member.enter(MemberState.LEFT)
         await self._heartbeat.stand_in.end()
@@ -151,13 +134,12 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _end_joining(
         self, joining: asyncio.Task[JoinOutcome], offsets: Offsets, commit_by: float
     ) -> tuple[Offsets, Offsets]:
-        """End a rebalance that is under way, but not before what the member had is committed.
+        """Commit, and end the rebalance in progress; its assignment is not taken.
 
-        From when all have joined until the leader has shared out, the coordinator takes no commit;
-        before and after that it does. Nothing of what is assigned is taken any more.
+        The coordinator refuses commits from when all have joined until the leader's SyncGroup.
 
         Returns:
-            What is still to be committed, and what cannot be.
+            The offsets still to be committed, and those that cannot be.
         """
         try:
             has_any = offsets or self._commits.has_departed
@@ -170,7 +152,7 @@ class ClassicMembership(GroupedMembership[Member]):
             await self._scope.stop(joining)
 
     def _joined_at_the_end(self, joining: asyncio.Task[JoinOutcome]) -> None:
-        """Let the last commit be of the new generation, in which nobody else has the partitions."""
+        """Let the last commit use the new generation: the partitions had no other owner."""
         member = self._member
         if joining.cancelled() or joining.exception() is not None:
             return
@@ -182,7 +164,6 @@ class ClassicMembership(GroupedMembership[Member]):
             member.take_assignment(keeps=True)
 
     def leave_nowait(self, reason: str) -> None:
-        """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
         if self._member.identity.member_id and not self._member.is_static:
             self._rebalance.leave_nowait(reason)
 
@@ -196,7 +177,7 @@ class ClassicMembership(GroupedMembership[Member]):
                     await self._settle_departed()
                     await self._withdraw(UNSUBSCRIBED)
                     self._rebalance.watch_for_the_group(())
-                    if member.is_static:  # its place is kept for it
+                    if member.is_static:  # the group keeps its place
                         member.lose_generation()
                     else:
                         member.lose_membership()
@@ -206,7 +187,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 else:
                     await member.wait_for_change()
                 continue
-            # Stable: this task died of something that passes, and was restarted.
+            # STABLE: this task failed with a transient error, and was restarted.
             if member.state in (MemberState.UNJOINED, MemberState.STABLE):
                 await self._prepare(reason)
             assigned = await self._join(reason)
@@ -223,16 +204,16 @@ class ClassicMembership(GroupedMembership[Member]):
                 await self._sit_out(overdue)
 
     async def _prepare(self, reason: str, *, leaves: bool = False) -> None:
-        """Give back what the member does not keep through the rebalance that comes (revocation.py).
+        """Revoke the partitions that the member does not keep during the next rebalance.
 
-        An eager member gives back everything; which partitions these were stays readable until
-        there is a new assignment. A cooperative one keeps what it still subscribes to. Where the
-        group does not count this member in any more everything is lost.
+        An eager member revokes all partitions, and their positions can be read until the next
+        assignment. A cooperative one keeps those it still subscribes to. A member that was removed
+        loses all.
 
         Args:
-            reason: Why, for the listener's sake, and for others.
-            leaves: The member leaves its group, as the application stays away: it keeps nothing,
-                and waits for nobody.
+            reason: For the logs, events, and JoinGroup.
+            leaves: The application stays away: the member keeps no partitions, and waits for no
+                records.
         """
         member, state = self._member, self._state
         self._settle_interruption()
@@ -242,7 +223,7 @@ class ClassicMembership(GroupedMembership[Member]):
         deadline = loop.time() + self._config.rebalance_timeout_s
         if is_subscribed(state):
             state.begin_revocation(self._not_kept(leaves=leaves))
-        self._gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
+        self._gate.release(Hold.LISTENER, Hold.LOST)  # all lost partitions are revoking
         async with self._heartbeat.kept_alive():
             await self._handover.settle_departed(reason, deadline)
             if is_subscribed(state):
@@ -257,7 +238,6 @@ class ClassicMembership(GroupedMembership[Member]):
                 )
 
     def _not_kept(self, *, leaves: bool) -> frozenset[TopicPartition]:
-        """Return the partitions that go before the member joins again."""
         state = self._state
         if self._is_cooperative and not leaves and self._member.is_member:
             topics = state.subscription or frozenset()
@@ -265,12 +245,12 @@ class ClassicMembership(GroupedMembership[Member]):
         return frozenset(state.assignment)
 
     async def _lose_what_was_kept(self) -> None:
-        """Give up what a cooperative member has kept, as it is not counted in any more."""
+        """Drop the partitions of a cooperative member that was removed."""
         if self._is_cooperative and self._state.assignment and is_subscribed(self._state):
             await self._handover.lose()
 
     async def _settle_departed(self) -> None:
-        """Wait until what unsubscribe() gave up is committed, or cannot be; tell its listener."""
+        """Wait for commits of unsubscribed partitions, and call their listener."""
         if self._handover.has_departed:
             async with self._heartbeat.kept_alive():
                 await self._handover.settle_departed(UNSUBSCRIBED)
@@ -282,15 +262,15 @@ class ClassicMembership(GroupedMembership[Member]):
             self._member.lost_because = self._heartbeat.why_silent
 
     def _why_lost(self) -> str | None:
-        """Say why what is assigned is others' already; None: it is not. Settles interruptions."""
-        self._settle_interruption()  # a commit, or a beat, may have been told
+        """Settle interruptions; return why other members own the assigned partitions."""
+        self._settle_interruption()  # a commit or heartbeat may have been refused
         member = self._member
         if member.is_member:
             return None
         return member.lost_because or ("" if member.lost_by is None else member.lost_by.text)
 
     async def _join(self, reason: str) -> AssignedPartitions | None:
-        """Join and sync until it succeeds; None when the subscription is another one by then."""
+        """Join and sync until it succeeds; None: the subscription has changed."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         self._task.forget_error()
@@ -327,13 +307,12 @@ class ClassicMembership(GroupedMembership[Member]):
                 member.group_id,
             )
             if self._is_cooperative and is_subscribed(state):
-                # What it keeps is of this generation: what it claims by the one before is passed
-                # over by leaders, and assigned to somebody else at once.
+                # Leaders ignore partitions that are owned in an older generation.
                 member.take_assignment(keeps=True)
                 return None
 
     async def _join_and_sync(self, topics: frozenset[str], reason: str) -> AssignedPartitions:
-        """Take part in a rebalance, in a task that outlives this one: see `_end_joining`."""
+        """Rebalance, in a task that outlives the group task: see `_end_joining`."""
         owned = frozenset(self._state.assignment if self._is_cooperative else ())
 
         async def take_part() -> JoinOutcome:
@@ -351,11 +330,11 @@ class ClassicMembership(GroupedMembership[Member]):
         return outcome
 
     def _only_comes_back(self) -> bool:
-        """Whether a static member has unsubscribed, and subscribes to the same again.
+        """Whether a static member has unsubscribed, and now subscribes to the same topics.
 
-        It joins without its member id then, as after a restart, and is given what it had: others
-        hear nothing of it (KIP-345), even if it leads (KIP-814). With other topics it must not:
-        the coordinator would not look at them.
+        It then joins without its member id, as after a restart, and gets its partitions without a
+        rebalance (KIP-345), even if it leads (KIP-814). With other topics the coordinator would
+        ignore the change.
         """
         return (
             self._member.is_static
@@ -364,13 +343,13 @@ class ClassicMembership(GroupedMembership[Member]):
         )
 
     async def _look_for_topics(self) -> None:
-        """Match the pattern before joining, so as not to join for nothing and then again."""
+        """Match the pattern before joining, which saves a second rebalance."""
         self._metadata_changed(self._cluster.view)
         if not self._state.subscription:
             self._metadata_changed(await self._cluster.refresh())
 
     async def _recover(self, error: KafkaError, backoff: Backoff) -> None:
-        """Do what the error of a failed attempt to join asks for, and pause."""
+        """Recover from a failed attempt to join, and pause."""
         member = self._member
         recovery = recovery_for(error)
         if recovery is Recovery.FENCED:
@@ -384,12 +363,12 @@ class ClassicMembership(GroupedMembership[Member]):
             self._task.surface(error)
         log.info("group %s: joining failed, trying again: %s", member.group_id, error)
         if not member.is_member:
-            await self._lose_what_was_kept()  # before the pause: others have it by now
+            await self._lose_what_was_kept()  # before the pause: it has new owners
         delay_s = backoff.next_delay_s()
         await asyncio.sleep(LONGEST_BACKOFF_S if recovery is Recovery.SURFACE else delay_s)
 
     async def _hold(self, assigned: AssignedPartitions) -> Interruption:
-        """Be stable: assign the partitions, send heartbeats, and return what ends it."""
+        """Assign the partitions, and send heartbeats until an interruption."""
         member = self._member
         has_given_back = False
         log.info(
@@ -420,7 +399,7 @@ class ClassicMembership(GroupedMembership[Member]):
         return interruption
 
     async def _take_all(self, partitions: frozenset[TopicPartition]) -> None:
-        """Assign partitions in place of those before, and tell the listener."""
+        """Replace the assignment, and call the listener."""
         member, state = self._member, self._state
         self._gate.hold(Hold.LISTENER)
         state.change(state.assignment, partitions, is_unbroken=member.is_of_the_next_generation)
@@ -432,12 +411,12 @@ class ClassicMembership(GroupedMembership[Member]):
                 await self._handover.tell_of_new(state.listener, partitions)
 
     async def _take_what_is_new(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Give back what is not assigned any more, assign what is new, and tell the listener.
+        """Revoke partitions with new owners, assign new ones, and call the listener.
 
-        All others are read on, and so is nothing withheld of them.
+        All others stay readable.
 
         Returns:
-            Whether something was given back: then others wait for the member to join again.
+            Whether partitions were revoked: other members wait for this one to join again.
         """
         member, state = self._member, self._state
         before = frozenset(state.assignment)
@@ -445,7 +424,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member.take_assignment(keeps=True)
         for tp in before & partitions:
             if (cursor := state.assignment[tp]).is_revoking:
-                state.keep(cursor)  # it was unsubscribed, and is subscribed again
+                state.keep(cursor)  # unsubscribed and subscribed again
         async with self._heartbeat.kept_alive():
             if gone:
                 await self._handover.revoke(gone, "the partitions are reassigned to other members")
@@ -458,7 +437,7 @@ class ClassicMembership(GroupedMembership[Member]):
 
     def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
         member = self._member
-        if not member.is_member:  # lost while partitions were given back
+        if not member.is_member:  # lost during a revocation
             return member.lost_by or Interruption.LOST_GENERATION
         if heartbeat.done() and not heartbeat.cancelled():
             member.interrupt(member.identity, heartbeat.result())
@@ -473,7 +452,6 @@ class ClassicMembership(GroupedMembership[Member]):
         return None
 
     async def _withdraw(self, reason: str) -> None:
-        """Leave the group without stopping."""
         member = self._member
         self._heartbeat.stand_in.rest()
         if member.identity.member_id and not member.is_static:
@@ -481,9 +459,9 @@ class ClassicMembership(GroupedMembership[Member]):
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
 
     async def _sit_out(self, overdue: str) -> None:
-        """Leave while the application is busy with something else, until its next get."""
+        """Leave the group until the application's next read."""
         self._warn_of_absence(overdue)
-        # Before the coordinator hears of it: from now on a commit is one too late.
+        # Before LeaveGroup: from now on, commits are too late.
         self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED.text)
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
@@ -491,12 +469,12 @@ class ClassicMembership(GroupedMembership[Member]):
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
-        """Note what unsubscribe() gives up; an eager member may have given all back already."""
+        """An eager member that is not stable has revoked its partitions already."""
         if self._is_cooperative or self._member.state is MemberState.STABLE:
             self._handover.note_departure(departure)
 
     async def _give_up(self) -> Never:
-        """End the group task for good: every get and commit raises that another took its place."""
+        """End the group task: every read and commit raises that another consumer took its place."""
         await self._lose_what_was_kept()
         self._state.change(self._state.assignment, ())
         self._member.lose_membership(Interruption.FENCED)

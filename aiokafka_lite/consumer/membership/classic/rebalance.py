@@ -1,4 +1,4 @@
-"""Sends the requests of one rebalance: JoinGroup, and SyncGroup with what the leader assigns."""
+"""The requests of one rebalance: JoinGroup, and SyncGroup with the leader's assignment."""
 
 from __future__ import annotations
 
@@ -47,25 +47,23 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Who watches the topics of all members, for the one that shares them out.
+# The leader's key for Cluster.watch.
 LEADER: Final = "group leader"
-# Over the time for which the coordinator may hold JoinGroup and SyncGroup (as Kafka's client).
+# Beyond the time that the coordinator may delay JoinGroup and SyncGroup (as Kafka's client).
 ANSWER_MARGIN_S: Final = 5.0
 
 
 class AssignedPartitions(NamedTuple):
-    """Holds what a rebalance assigned to this member."""
-
     partitions: frozenset[TopicPartition]
-    # For the leader: what it knew of the group's topics.
+    # For the leader: its metadata of the group's topics.
     shared_out: SharedOut
 
 
 class Rebalance:
-    """Speaks the group protocol for one member; errors go up as they are.
+    """Sends the requests of a rebalance for one member.
 
-    JoinGroup and SyncGroup are held by the coordinator until all members are there, and it reads
-    nothing else from their connection meanwhile: they have a connection to themselves.
+    They have their own connection: the coordinator delays JoinGroup and SyncGroup until all members
+    are there, and reads no other request from the connection during that time.
     """
 
     def __init__(
@@ -82,18 +80,18 @@ class Rebalance:
         self._member = member
         self._heartbeat = heartbeat
         self._assignors = own_assignors(config.partition_assignment_strategy)
-        # Loop time since when JoinGroup's answer is waited for.
+        # Loop time at which JoinGroup was sent.
         self.joining_since: float | None = None
 
     async def join_and_sync(
         self, topics: frozenset[str], owned: Collection[TopicPartition], *, reason: str
     ) -> AssignedPartitions:
-        """Take part in a rebalance and return what it gave.
+        """Take part in a rebalance, and return the assignment.
 
         Args:
-            topics: What is subscribed.
-            owned: What the member keeps through the rebalance.
-            reason: Why it joins.
+            topics: The subscription.
+            owned: The partitions that the member keeps.
+            reason: For JoinGroup.
 
         Raises:
             KafkaError: The rebalance failed for this member.
@@ -116,7 +114,7 @@ class Rebalance:
         member = self._member
         try:
             if member.hands_out:
-                # A join may take longer than a session: others are waited for.
+                # JoinGroup may take longer than a session.
                 async with self._heartbeat.kept_alive():
                     joined = await self._join(topics, owned, reason)
             else:
@@ -144,7 +142,7 @@ class Rebalance:
             shared_out = SharedOut()
             if member.is_leader:
                 assignments, shared_out = await self._share_out(assignor, joined)
-            # No contact: of a member that asks after the leader has, it begins no new session.
+            # This does not renew the lease: SyncGroup after the leader's starts no new session.
             blob = await self._sync(joined, assignments)
         assignment = decode_assignment(blob, topics)
         assignor.on_assignment(assignment)
@@ -153,15 +151,11 @@ class Rebalance:
         return AssignedPartitions(frozenset(assignment.partitions()), shared_out)
 
     def watch_for_the_group(self, topics: Iterable[str]) -> None:
-        """Make metadata cover the topics of all members, for their leader; none: no leader."""
+        """Make metadata cover the leader's group topics."""
         self._cluster.watch(LEADER, topics)
 
     async def leave(self, reason: str, *, deadline: float) -> bool:
-        """Tell the coordinator that the member goes; when it cannot be told, it finds out.
-
-        Returns:
-            Whether it was told.
-        """
+        """Send LeaveGroup; return whether it was confirmed."""
         member = self._member
         request = self._leave_request(reason)
         try:
@@ -181,12 +175,11 @@ class Rebalance:
         return True
 
     def leave_nowait(self, reason: str) -> None:
-        """Tell the coordinator that the member goes, if that costs no waiting."""
         self._coordinator.send_nowait(self._leave_request(reason))
 
     def _leave_request(self, reason: str) -> LeaveGroupRequest:
         member = self._member
-        # With the member id, too: by the instance id alone it would remove a successor.
+        # The instance id alone would remove a successor.
         leaver = MemberIdentity(
             member_id=member.identity.member_id,
             group_instance_id=member.group_instance_id,
@@ -197,18 +190,17 @@ class Rebalance:
     # --- Steps ----------------------------------------------------------------------------
     @property
     def _held_s(self) -> float:
-        """How long the coordinator may take for an answer that waits for other members."""
+        """How long the coordinator may delay a response to wait for other members."""
         held_s = max(self._config.group_timeout_s, self._config.session_timeout_s)
         return held_s + ANSWER_MARGIN_S
 
     def _answer_by(self) -> float:
-        # To find the coordinator takes time as well.
         return asyncio.get_running_loop().time() + self._config.request_timeout_s + self._held_s
 
     async def _join(
         self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
     ) -> JoinGroupResponse:
-        """Join, in two rounds when the coordinator wants to have named the member first."""
+        """Send JoinGroup, twice if the coordinator assigns a member id first."""
         while True:
             self.joining_since = asked_at = asyncio.get_running_loop().time()
             response = await self._coordinator.request(
@@ -219,7 +211,7 @@ class Rebalance:
                 lane=Lane.GROUP,
             )
             if response.error_code != MemberIdRequired.errno:
-                # Of a follower that joins again and brings nothing new, it begins no new session.
+                # An unchanged follower's JoinGroup starts no new session.
                 if response.generation_id != self._member.identity.generation:
                     self._heartbeat.note_contact(asked_at)
                 return response
@@ -229,8 +221,7 @@ class Rebalance:
         self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
     ) -> JoinGroupRequest:
         member, config = self._member, self._config
-        # Who keeps nothing says no generation: a follower that joins again with nothing new is
-        # answered with what it has, and nobody else has to join.
+        # Without a generation, an unchanged follower gets its assignment without a rebalance.
         held_as = member.assigned_as if member.is_cooperative else None
         generation = NO_GENERATION if held_as is None else held_as.generation
         belongings = Belongings(owned, generation, config.client_rack or None)
@@ -263,21 +254,21 @@ class Rebalance:
     async def _share_out(
         self, assignor: Assignor, joined: JoinGroupResponse
     ) -> tuple[Mapping[str, bytes], SharedOut]:
-        """As the leader, give every member its partitions."""
+        """As the leader, compute every member's assignment."""
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
         view = await self._view_of(topics)
         with_racks = do_racks_count(assignor, members)
         shared_out = known_of(view, topics, with_racks=with_racks)
         if joined.skip_assignment:
-            # A static leader came back: the members keep what they have (KIP-814).
+            # A static leader has restarted: the members keep their partitions (KIP-814).
             return {}, shared_out
         count = sum(shared_out.counts.values())
         blobs = await share_out(assignor, view, members, said=joined.members, partition_count=count)
         return blobs, shared_out
 
     async def _view_of(self, topics: set[str]) -> ClusterView:
-        """Return metadata of all topics of the group, also of those that only others want."""
+        """Return metadata of all the group's topics, including those of other members only."""
         self.watch_for_the_group(topics)
         view = self._cluster.view
         if all(view.partitions_for_topic(topic) is not None for topic in topics):
@@ -319,16 +310,16 @@ class Rebalance:
 
 
 def _join_error_code(response: JoinGroupResponse) -> int:
-    """Return the error code, but not the one that asks for a second round."""
+    """Return the error code, but not MemberIdRequired."""
     code = response.error_code
     return 0 if code == MemberIdRequired.errno and response.member_id else code
 
 
 def own_assignors(strategy: Sequence[type[AbstractPartitionAssignor]]) -> list[Assignor]:
-    """Make this consumer's own assignors of the classes given.
+    """Make instances of the assignor classes.
 
-    Classes that leave abstract methods open work with aiokafka, which never makes an instance:
-    they are used as they are, and so are instances.
+    Instances are kept. So are classes with abstract methods, because aiokafka never makes
+    instances.
     """
     return [_own(assignor) for assignor in strategy]
 
@@ -342,10 +333,9 @@ def _own(assignor: type[AbstractPartitionAssignor] | Assignor) -> Assignor:
 def common_protocol(
     assignors: Iterable[type[AbstractPartitionAssignor] | Assignor],
 ) -> RebalanceProtocol:
-    """Return the newest protocol that all assignors are good for, as Java does.
+    """Return the newest protocol that all assignors support, as Java.
 
-    So a member that also offers an eager assignor, for the members that are still to be restarted,
-    is eager whichever of its assignors the group uses.
+    A member with an eager and a cooperative assignor is therefore always eager.
     """
     eager = frozenset({RebalanceProtocol.EAGER})
     protocols = [getattr(each, "rebalance_protocols", eager) for each in assignors]

@@ -1,26 +1,21 @@
-"""What the next heartbeat says, when it is due, and what of an answer is believed; without I/O.
+"""The contents and times of KIP-848 heartbeats, without I/O.
 
-A heartbeat is full or brief. A full one says all: subscription, timeout, what is owned; the
-coordinator answers it with the whole assignment. A brief one says that the member lives. Full ones
-are sent
+A full heartbeat contains the subscription, the timeout and the owned partitions, and is answered
+with the whole assignment. Others are brief. Full ones are sent
 
-    to join
-    after something was taken, or given back: whoever waits for it waits for this
-    after any heartbeat that failed: its answer may be what brought a new assignment
-    after the subscription has changed
+- to join
+- after partitions were assigned or revoked, for which other members may wait
+- after a heartbeat failed, because its response may have contained an assignment
+- after the subscription has changed
 
-What is owned is what the membership holds, whatever is being done with it at the moment. So a
-heartbeat that is sent while partitions are given back says that they are still owned: the next
-owner must not begin before the last commit. Nothing owned is said as an empty list; null would be
-"as before".
+Partitions are owned until they are revoked and committed. No owned partitions are sent as an empty
+list, because null means "as before".
 
-The pace. The coordinator names an interval (5 s by default), which is a wish. A change of the
-assignment goes through the group in steps, each with a heartbeat of somebody: so a member is quick
-while it is unsettled, for some seconds after it has joined, taken or given back something. When it
-is settled it hears of a change with its next heartbeat, so the first step takes up to that long.
-Members of a small group can be quick all the time: a group's members send some ten heartbeats a
-second together, each at least one. Where the broker throttles, a member keeps to the coordinator's
-interval.
+The coordinator names an interval (5 s by default). The assignment changes in steps, each with a
+heartbeat of one member. So a member sends more for some seconds after it has joined, or its
+partitions have changed. A settled member notices a change with its next heartbeat. A group's
+members send about ten heartbeats a second together, each at least one. A throttled member uses the
+coordinator's interval.
 """
 
 from __future__ import annotations
@@ -49,41 +44,40 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 
 # Between two heartbeats of an unsettled member.
 UNSETTLED_S: Final = 0.25
-# Between two of a settled one: so much for each member of the group, and at most that.
+# Of a settled one: for each member of the group, and at most.
 SETTLED_S_A_MEMBER: Final = 0.1
 SETTLED_MAX_S: Final = 1.0
-# How long a member counts as unsettled after it has joined, taken or given back something.
+# How long a member is unsettled after it has joined, or its partitions have changed.
 UNSETTLED_FOR_S: Final = 5.0
-# The coordinator's interval until it has named one that makes sense.
+# Until the coordinator has named one.
 BROKERS_INTERVAL_S: Final = 5.0
 
 
 class Wish(NamedTuple):
-    """What is subscribed: names, or an expression that the coordinator matches (RE2)."""
+    """Topic names, or an RE2 expression that the coordinator matches."""
 
     names: frozenset[str] = frozenset()
     regex: str | None = None
 
     def covers(self, topic: str) -> bool:
-        """Whether a topic that was assigned for this wish is wanted."""
         return self.regex is not None or topic in self.names
 
 
 class Said(NamedTuple):
-    """A heartbeat on its way, and what is known once it is answered."""
+    """A request in flight, and the state that it informs the coordinator of."""
 
     request: ConsumerGroupHeartbeatRequest
     sent_as: Identity
     wish: Wish
-    # How often what is owned had changed by then; None: it does not say what is owned.
+    # The number of changes of the owned partitions; None: the request does not contain them.
     change_count: int | None
 
 
 class BriefVoice(NamedTuple):
-    """Says that a member lives, from a thread, and nothing new; see Voice.
+    """Brief heartbeats of the heartbeat thread.
 
-    The answer to a heartbeat of the loop may wait there, unread, and have brought another epoch.
-    Then a brief heartbeat is refused, and one that says what is owned counts as its repetition.
+    The response to one of the loop's heartbeats, unread, may have changed the epoch. Then a brief
+    one is refused, and one with the owned partitions counts as a repetition.
     """
 
     group_id: str
@@ -93,11 +87,6 @@ class BriefVoice(NamedTuple):
     def beat(
         self, send: Send, sent_as: Identity
     ) -> tuple[Identity, ConsumerGroupHeartbeatResponse]:
-        """Send a brief heartbeat; return as whom the coordinator knows the member, and its answer.
-
-        Raises:
-            KafkaError: It refuses, or makes no sense.
-        """
         request = self._request(sent_as)
         answer = send(request)
         if answer.error_code == FencedMemberEpochError.errno:
@@ -117,21 +106,13 @@ class BriefVoice(NamedTuple):
 
 
 class SubscribedTopics(Protocol):
-    """The topics that a member subscribes to."""
-
     @property
     def partition_count(self) -> int:
-        """How many partitions they have; 0: not known."""
+        """The number of partitions; 0: unknown."""
 
 
 class Beats:
-    """Makes heartbeats of one member, and remembers what the coordinator was told.
-
-    Args:
-        config: Says what they say, and how often they are sent.
-        member: Whose they are.
-        topics: The subscribed topics.
-    """
+    """Makes one member's heartbeats, and remembers the coordinator's state."""
 
     def __init__(
         self, config: ConsumerConfig, member: ConsumerMember, topics: SubscribedTopics
@@ -140,14 +121,14 @@ class Beats:
         self._member = member
         self._topics = topics
         self._settled_s = config.group_heartbeat_interval_s
-        # What the coordinator knows: only what an answered heartbeat has said.
+        # Of the latest answered full heartbeat.
         self.told_wish: Wish | None = None
-        # None: a heartbeat has failed since, and may have changed that.
+        # None: a heartbeat has failed since.
         self._told_change_count: int | None = None
         self._has_told_regex = False
-        # Goes up with each change of what is owned.
+        # Of the owned partitions.
         self._change_count = 0
-        # What it has assigned last, and whether it may wait until it is told what is owned.
+        # The latest assignment, and whether the coordinator may wait for the owned partitions.
         self._assigned: Target = frozenset()
         self._is_unconfirmed = False
         self._brokers_s = BROKERS_INTERVAL_S
@@ -156,21 +137,20 @@ class Beats:
 
     # --- What is said ---------------------------------------------------------------------
     def has_news(self, wish: Wish) -> bool:
-        """Whether there is something to tell at once."""
+        """Whether the next heartbeat is full, and due at once."""
         return self._told_change_count != self._change_count or wish != self.told_wish
 
     def note_change(self, now: float) -> None:
-        """Note that what is owned has changed."""
+        """Note a change of the owned partitions."""
         self._change_count += 1
         self._is_unconfirmed = False
         self.note_unsettled(now)
 
     def confirm(self, now: float) -> bool:
-        """Say what is owned if the coordinator may wait for that; whether it may.
+        """Make the next heartbeat full if the coordinator may wait for the owned partitions.
 
-        It waits also where nothing changes here: partitions that could not be taken yet, as
-        metadata did not know their topics, were withdrawn. Others of the kind may be left: their
-        topics may be deleted by now, and it withdraws them only then.
+        It may have withdrawn partitions whose topics were missing from the metadata. It withdraws
+        others only after a confirmation, if their topics were deleted.
         """
         if not self._is_unconfirmed:
             return False
@@ -178,18 +158,14 @@ class Beats:
         return True
 
     def note_unsettled(self, now: float) -> None:
-        """Be quick for some seconds."""
         self._unsettled_until = now + UNSETTLED_FOR_S
 
     def note_failure(self) -> None:
-        """Say all with the next heartbeat: what the coordinator has made of the last is not known.
-
-        Its answer may be what brought a new assignment, which is not sent again by itself.
-        """
+        """Make the next heartbeat full: the response may have contained a new assignment."""
         self._told_change_count = None
 
     def forget(self) -> None:
-        """Begin anew: the member that the coordinator was told of is no more."""
+        """Forget the state of a former membership."""
         self.told_wish = None
         self._assigned = frozenset()
 
@@ -197,8 +173,8 @@ class Beats:
         """Make the next heartbeat.
 
         Args:
-            wish: What is subscribed now.
-            held: What the member owns: all that it has taken and not given back.
+            wish: The subscription.
+            held: The owned partitions: assigned, and not revoked yet.
         """
         member = self._member
         is_joining = not member.is_member
@@ -217,17 +193,17 @@ class Beats:
         request.subscribed_topic_names = sorted(wish.names)
         request.subscribed_topic_regex = wish.regex
         if wish.regex is None and self._has_told_regex:
-            request.subscribed_topic_regex = ""  # no more
-        # Whoever joins owns nothing, whatever it had.
+            request.subscribed_topic_regex = ""  # removes it
         owned = frozenset[PartitionId]() if is_joining else frozenset(held)
         request.topic_partitions = by_topic(owned)
         return Said(request, member.identity, wish, self._change_count)
 
     def leave(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
-        """Make the heartbeat that says that the member goes.
+        """Make the heartbeat of a member that leaves.
 
         Args:
-            for_good: Also of a static member, whose place is kept for a session otherwise.
+            for_good: Also give up the place of a static member, which the group keeps for a session
+                otherwise.
         """
         member = self._member
         comes_back = member.is_static and not for_good
@@ -242,10 +218,10 @@ class Beats:
     def answered(
         self, said: Said, answer: ConsumerGroupHeartbeatResponse, now: float
     ) -> tuple[Identity, Target | None]:
-        """Take over what an answer says of the heartbeat; return what it says of the member.
+        """Take over a response; return the identity and assignment in it.
 
         Raises:
-            KafkaProtocolError: It makes no sense: the next heartbeat says all again.
+            KafkaProtocolError: The epoch is invalid.
         """
         identity = identity_in(answer, said.sent_as, said.request.member_epoch)
         if answer.heartbeat_interval_ms > 0:
@@ -263,7 +239,7 @@ class Beats:
 
     # --- The pace -------------------------------------------------------------------------
     def interval_s(self, now: float, *, is_unsettled: bool) -> float:
-        """Return how long after the last heartbeat the next one is due, if there is no news."""
+        """Return the time from the last heartbeat to the next brief one."""
         settled_s = self.settled_s
         if not self._is_throttled and (is_unsettled or now < self._unsettled_until):
             return min(UNSETTLED_S, settled_s)
@@ -278,7 +254,7 @@ class Beats:
 
     @property
     def _share_s(self) -> float:
-        """The interval by the group's size: as many members as if all had alike."""
+        """The interval by the estimated group size, as if members had equal shares."""
         partition_count = self._topics.partition_count
         if not partition_count:
             return SETTLED_MAX_S
@@ -289,10 +265,10 @@ class Beats:
 def identity_in(
     answer: ConsumerGroupHeartbeatResponse, sent_as: Identity, epoch_sent: int
 ) -> Identity:
-    """Return as whom the coordinator knows a member.
+    """Return the member's identity in a response.
 
     Raises:
-        KafkaProtocolError: It says what makes no sense.
+        KafkaProtocolError: The epoch is invalid.
     """
     epoch = answer.member_epoch
     if epoch < max(epoch_sent, 1):
@@ -305,7 +281,7 @@ def identity_in(
 
 
 def target_in(answer: ConsumerGroupHeartbeatResponse) -> Target | None:
-    """Return what an answer assigns; None: nothing was said."""
+    """Return the assignment in a response, if any."""
     if answer.assignment is None:
         return None
     return frozenset(
@@ -316,7 +292,6 @@ def target_in(answer: ConsumerGroupHeartbeatResponse) -> Target | None:
 
 
 def by_topic(held: Iterable[PartitionId]) -> list[TopicPartitions]:
-    """Group partitions by topic, in order."""
     numbers: dict[bytes, list[int]] = {}
     for each in sorted(held):
         numbers.setdefault(each.topic_id, []).append(each.number)

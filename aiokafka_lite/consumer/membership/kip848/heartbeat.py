@@ -1,4 +1,4 @@
-"""The task "heartbeat": sends a member's heartbeats, and posts to it what the answers say."""
+"""The task "heartbeat" of KIP-848: sends a member's heartbeats, and applies the responses."""
 
 from __future__ import annotations
 
@@ -46,48 +46,41 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 
 log = logging.getLogger(__name__)
 
-# Longest pause before another asks for an instance id that is not released yet.
+# Longest pause while the instance id belongs to another member.
 UNRELEASED_BACKOFF_MAX_S: Final = 5.0
-# Between two attempts at what only the application, or an operator, can mend.
+# Between two attempts after a permanent error.
 SURFACED_PAUSE_S: Final = 1.0
-# This protocol is not to be had here, or not for this group.
+# The broker, or this group, does not offer KIP-848.
 NOT_OFFERED: Final = (UnsupportedVersionError, *KEPT_CLASSIC)
 
 
 class Inbox(Protocol):
-    """The membership, as far as its heartbeats ask it and report to it. Nothing waits."""
+    """The membership, as its heartbeats use it. No method waits."""
 
     @property
     def wish(self) -> Wish:
-        """What is subscribed now."""
+        """The subscription."""
 
     @property
     def held(self) -> Held:
-        """What the member owns now."""
+        """The owned partitions."""
 
     @property
     def idle_s(self) -> float:
-        """How long the application has asked for no records."""
+        """How long the application has requested no records."""
 
     def surface(self, error: KafkaError) -> None:
-        """Note an error that does not pass by itself."""
+        """Raise a permanent error from reads."""
 
     def match_here(self) -> None:
-        """Note that the coordinator does not take the expression of the wish."""
+        """Match the pattern in the consumer: the coordinator has refused it."""
 
     def fall_back(self, error: KafkaError) -> bool:
-        """Note that the group cannot be joined by this protocol; whether another takes over."""
+        """Change to the classic protocol; return whether that is possible."""
 
 
 class Heartbeat(MemberHeartbeat[ConsumerMember]):
-    """Sends what `Beats` makes while the member is to be heard of: one at a time.
-
-    Args:
-        around: The parts of the membership.
-        member: The member.
-        beats: Makes the heartbeats.
-        inbox: The membership.
-    """
+    """Sends the heartbeats of `Beats`, one at a time."""
 
     def __init__(
         self, around: Surroundings, member: ConsumerMember, beats: Beats, inbox: Inbox
@@ -95,22 +88,22 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         super().__init__(around, member, around.config.group_session_s)
         self._beats = beats
         self._inbox = inbox
-        # The latest outcome of the thread that it has heard of.
+        # The latest one of the heartbeat thread.
         self._outcome: Outcome | None = None
         self._unreleased = Backoff(
             self._config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, around.rng
         )
-        # Loop times: the last one was sent; before this none is, whatever there is to tell.
+        # Loop times of the last heartbeat, and before which no other is sent.
         self._sent_at = 0.0
         self._not_before = 0.0
-        # What keeps the member from joining or staying, in a sentence; "": nothing.
+        # The sentence that explains why it is no member; "" if it is one.
         self.trouble = ""
         self.trouble_since = 0.0
-        # The latest request to be let in was refused: the coordinator knows of no such member.
+        # The latest join was refused, so the group does not have this member.
         self.is_refused = False
 
     async def run(self) -> Never:
-        """Send heartbeats while the member is to be heard of, until cancelled."""
+        """Send heartbeats while the member wants them, until cancelled."""
         while True:
             if not self._member.is_heard:
                 self.stand_in.rest()
@@ -126,13 +119,12 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
                 await self._beat()
 
     def _note_lateness(self, due_at: float) -> None:
-        """Note that a heartbeat is late because nothing ran, if it is late by much."""
         late_s = self._loop.time() - due_at
         if late_s > self._session_s / 2:
             self._blocked_s = late_s
 
     def _due_at(self) -> float:
-        """Return the loop time at which the next heartbeat is due, as far as is known now."""
+        """Return the loop time of the next heartbeat, as far as is known now."""
         member, beats = self._member, self._beats
         if not member.is_member or member.is_epoch_stale or beats.has_news(self._inbox.wish):
             return self._not_before
@@ -145,7 +137,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
 
     # --- The thread that stands in --------------------------------------------------------
     def _note_next(self, next_s: float) -> bool:
-        """Tell it when the loop will be heard next; return whether the loop may speak now."""
+        """Pass the time of the next heartbeat to the thread; return whether the loop may send."""
         member = self._member
         if not self.stand_in.is_there:
             return True
@@ -162,9 +154,9 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         )
 
     def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
-        """Take what became of a heartbeat of the thread; the next one of the loop says all.
+        """Apply the outcome of a heartbeat of the thread, and make the loop's next one full.
 
-        So an assignment that the thread was answered is asked for again, whatever is made of this.
+        So an assignment in the thread's response is repeated.
         """
         member, error = self._member, outcome.error
         self._outcome = outcome
@@ -181,7 +173,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             self.failure_count += 1
             loss = LOSS_BY_RECOVERY.get(recovery_for(error))
             if loss is not None and member.drop(outcome.sent_as, loss, str(error)):
-                self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+                self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
         member.notify()
 
     async def _beat(self) -> None:
@@ -209,7 +201,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         if said.sent_as.generation != identity.generation:
             self._beats.note_unsettled(self._loop.time())
         if outcome is not self._outcome:
-            # The thread's answers may be newer than this one, which has waited to be read.
+            # The thread's responses may be newer than this one, which was read late.
             self._beats.note_failure()
             target = None
         if self._member.take_answer(said.sent_as, identity, target):
@@ -244,7 +236,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         self._pause(self._backoff.next_delay_s())
         if is_joining and isinstance(error, NOT_OFFERED):
             if self._inbox.fall_back(error):
-                self._not_before = math.inf  # also if going over takes longer than the pause
+                self._not_before = math.inf
             else:
                 self._note_refusal(error)
             return
@@ -252,9 +244,9 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
         ):
             if member.drop(said.sent_as, loss, self.why_silent or str(error)):
-                self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+                self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
         elif recovery is Recovery.SURFACE:
-            # An error without a name may come after the member was counted in.
+            # After an unknown error, the group may have this member.
             is_named = isinstance(error, BrokerResponseError) and not isinstance(
                 error, UnknownError
             )
@@ -265,7 +257,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         self._log_failure(error)
 
     def _note_refusal(self, error: KafkaError) -> None:
-        """Say what is refused and what to do about it; ask again later, as brokers may change."""
+        """Report that KIP-848 was refused, and retry later, because brokers may change."""
         self.is_refused = True
         group_id = self._member.group_id
         reason = (
@@ -288,7 +280,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             log.warning("%s%s", refusal, ending)
 
     def _is_refused_regex(self, said: Said, error: KafkaError) -> bool:
-        """Whether it is the expression that is not taken, or that cannot be said."""
+        """Whether the coordinator refused the expression, or the version has no field for it."""
         if said.request.subscribed_topic_regex is None:
             return False
         return isinstance(error, (InvalidRegularExpressionError, UnsupportedVersionError))
@@ -301,7 +293,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         )
 
     def _wait_for_release(self) -> None:
-        """Ask again later for an instance id that is another's; say so once that one must live."""
+        """Retry later while another member has the instance id; report it after a session."""
         text = (
             f"group_instance_id {self._member.group_instance_id!r} still belongs to a member "
             "that has not left: waiting until it leaves or its session times out. Every "
@@ -310,8 +302,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         self._note_trouble(text)
         self._pause(self._unreleased.next_delay_s())
         error = UnreleasedInstanceIdError(f"group {self._member.group_id}: {text}")
-        # The session of one that has died is over by then, unless brokers have another than Kafka's
-        # default: `session_timeout_ms` says nothing about it.
+        # The session of a crashed member is over by then, with the broker's default timeout.
         session_s = max(self._session_s, CONSUMER_SESSION_S)
         if self._loop.time() - self.trouble_since > session_s:
             self._inbox.surface(error)

@@ -1,38 +1,35 @@
 """The member's side of the consumer protocol (KIP-848), without I/O.
 
-Theory. The coordinator computes the assignment, and each member is led to its part of it by the
-answers to its heartbeats. There is no barrier at which members meet: whoever has to give something
-up does so and says so, and only then does the next owner get it. One request says it all: join
-(epoch 0), stay, what is owned, leave (epoch -1; -2 for a static member that will be back).
+The coordinator computes the assignment, and the responses to heartbeats lead each member to its
+part. There is no barrier: a member revokes partitions and reports that, and then the next owner
+gets them. The one request joins (epoch 0), stays, reports owned partitions, and leaves (epoch -1,
+or -2 for a static member that will be back).
 
 ===========  ===========================================  ==========================
 state        meaning                                      leaves when
 ===========  ===========================================  ==========================
-UNJOINED     is no member, and does not want to be        topics are subscribed
-JOINING      heartbeats with epoch 0 ask to be let in     an answer brings an epoch
-RECONCILING  holds something else than it was given:      it holds what it was given
-             it gives back, it takes, or it does not
-             know a topic's name yet
-STABLE       holds what it was given                      it is given something else
-DROPPED      the group does not count it in any more:     the listener was told
-             all is lost
-REFUSED      another process uses its instance id: final  the consumer stops
+UNJOINED     no member                                    topics are subscribed
+JOINING      sends heartbeats with epoch 0                a response has an epoch
+RECONCILING  does not hold its target: it revokes,        it holds the target
+             assigns, or waits for a topic's name
+STABLE       holds its target                             the target changes
+DROPPED      the group has removed it: partitions are     the listener has returned
+             lost
+REFUSED      another consumer has its instance id: final  the consumer stops
 LEAVING      last commit, last heartbeat                  both are done or too late
-LEFT         is no member any more: final
+LEFT         final
 ===========  ===========================================  ==========================
 
-The epoch counts the assignments that the member was led to. It moves while partitions stay: so a
-commit is made as whoever the member is when it is sent (`commits_as`), and one that is told that
-its epoch is stale is sent again under the next. Whether a partition was held without a break is
-not seen from the epoch; commits look at the cursor for that.
+The epoch increases while partitions stay. So a commit carries the present epoch (`commits_as`), and
+is sent again if that was stale. The epoch does not show whether a partition was held without a
+break: commits check its cursor for that.
 
-A member is dropped in two ways: its epoch is over (FENCED_MEMBER_EPOCH: the same id joins again,
-as with another the coordinator would keep the partitions for the former until its session ends),
-or it is unknown (UNKNOWN_MEMBER_ID: it takes a new id).
+A member is dropped if its epoch is over (FENCED_MEMBER_EPOCH) or it is unknown (UNKNOWN_MEMBER_ID).
+In the first case it rejoins with the same id: with a new one, its partitions would wait for the end
+of the session.
 
-Writers: the group task changes the state, but for what answers say. The heartbeat posts those
-here (`take_answer`, `drop`), and so do commits and reads of committed offsets (`note_refusal`);
-what concerns another identity than the present one is dropped.
+Writers: the group task, and for responses the heartbeat (`take_answer`, `drop`), commits and reads
+of committed offsets (`note_refusal`). Responses to an older identity are ignored.
 
 References: KIP-848, KIP-1082 (ids made by clients), Kafka's AbstractMembershipManager.java.
 """
@@ -63,7 +60,7 @@ LEAVE_FOR_NOW_EPOCH: Final = -2
 
 
 class MemberState(enum.Enum):
-    """Where a member stands; the table is in the module's docstring."""
+    """See the table in the module's docstring."""
 
     UNJOINED = enum.auto()
     JOINING = enum.auto()
@@ -96,12 +93,11 @@ LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = Mapping
     }
 )
 
-# The group counts it in, as far as known, and it tells that it lives.
 PRESENT: Final = frozenset({MemberState.RECONCILING, MemberState.STABLE})
 
 
 class Loss(enum.Enum):
-    """Why the group does not count a member in any more; the values say it in a sentence."""
+    """The reason why the group has removed a member."""
 
     EPOCH = "the coordinator has fenced this member, because the member epoch is no longer valid"
     MEMBERSHIP = "the coordinator no longer knows the member"
@@ -119,8 +115,6 @@ LOSS_BY_RECOVERY: Final[Mapping[Recovery, Loss]] = MappingProxyType(
 
 
 class PartitionId(NamedTuple):
-    """A partition by its topic's id, as this protocol names it."""
-
     topic_id: bytes
     number: int
 
@@ -129,17 +123,17 @@ Target = frozenset[PartitionId]
 
 
 def new_member_id() -> str:
-    """Make an id as Java's client does: 16 random bytes in URL-safe base 64 (KIP-1082)."""
+    """Make an id as Java's client: 16 random bytes in URL-safe base 64 (KIP-1082)."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
 
 
 class ConsumerMember(StatefulMember[MemberState]):
-    """One member of one group; see the module's docstring for the states and who writes.
+    """One member of one group.
 
     Args:
         group_id: The group.
         group_instance_id: The name of a static member.
-        member_id: Its id; empty: a new one.
+        member_id: An id of an earlier start; "": a new one.
     """
 
     def __init__(
@@ -156,61 +150,57 @@ class ConsumerMember(StatefulMember[MemberState]):
             MemberState.UNJOINED,
             LEGAL_TRANSITIONS,
         )
-        # What it was given last, also while that is not known by name; None: nothing was said.
+        # The latest assignment; None: there was none.
         self.target: Target | None = None
-        # The epoch in which it was let in: what was held before that may have been another's since.
+        # Partitions of earlier epochs may have had other owners since.
         self._joined_in = NO_GENERATION
-        # Why the group does not count it in any more, and what is known about that.
+        # Why the group has removed it.
         self.lost_by: Loss | None = None
         self.lost_because = ""
-        # Somebody was told that the epoch is stale: the next heartbeat brings the new one.
+        # A request was refused with STALE_MEMBER_EPOCH.
         self.is_epoch_stale = False
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another consumer has taken its place under the same instance id: final."""
         return self.lost_by is Loss.INSTANCE
 
     @property
     def is_heard(self) -> bool:
-        """Whether heartbeats are to be sent for it: it wants to be a member, or is one."""
+        """Whether heartbeats are sent for it."""
         return self.state is MemberState.JOINING or self.is_member
 
     @property
     def hands_out(self) -> bool:
-        """Whether reads return records of the partitions that it holds."""
+        """Whether reads return records of its partitions."""
         return self.is_member
 
     # --- For commits ----------------------------------------------------------------------
     @property
     def assigned_as(self) -> Identity | None:
-        """As whom the assigned partitions are held; None: there are none, or they are lost."""
         return self.identity if self.is_member else None
 
     @property
     def reads_as(self) -> Identity | None:
-        """The same: the group refuses who reads under an epoch that is over."""
+        """The coordinator refuses reads with an old epoch."""
         return self.assigned_as
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
-        """Whether the coordinator takes commits now: it does all the while."""
         return True
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
-        """Return as whom to send a commit now: under the present epoch, if it never was dropped."""
+        """Return the present identity, if the member was never dropped since `made_as`."""
         holder = self.assigned_as
         if holder is None or holder.member_id != made_as.member_id:
             return None
         return holder if made_as.generation >= self._joined_in else None
 
     def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
-        """Whether nobody else can have had a partition since: until this member gives it back."""
+        """True: partitions have no other owner until this member revokes them."""
         return True
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        """Post what a refused commit or read says of the member; whether all is lost by it."""
         recovery = recovery_for(error)
         if recovery is Recovery.NEW_EPOCH:
             if sent_as == self.identity:
@@ -221,7 +211,6 @@ class ConsumerMember(StatefulMember[MemberState]):
         return loss is not None and self.drop(sent_as, loss, str(error))
 
     def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        """Return the error for commits that come too late, with what is known of the reason."""
         if self.is_fenced:
             return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
@@ -235,32 +224,31 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     # --- Steps of the group task ----------------------------------------------------------
     def reconciled(self, *, is_done: bool) -> None:
-        """Note whether the member holds what it was given; nothing while it is not present."""
+        """Enter STABLE or RECONCILING, if the member is in one of them."""
         state = MemberState.STABLE if is_done else MemberState.RECONCILING
         if self.state in PRESENT and self.state is not state:
             self.enter(state)
 
     def be_nobody(self, *, keeps_id: bool) -> None:
-        """Be no member; the next time it joins, it does so under the same id or a new one."""
+        """Forget the epoch and target, and the id unless `keeps_id`."""
         self.identity = Identity(self.identity.member_id if keeps_id else new_member_id())
         self.target = None
         self.notify()
 
     def note_reason(self, loss: Loss, because: str) -> None:
-        """Keep in mind why the membership is over, for commits that come too late."""
         self.lost_by, self.lost_because = loss, because
 
     # --- What answers say -----------------------------------------------------------------
     def take_answer(self, sent_as: Identity, identity: Identity, target: Target | None) -> bool:
-        """Be of the epoch that an answer names, and led to what it assigns.
+        """Apply a response.
 
         Args:
-            sent_as: As whom the heartbeat was sent.
-            identity: As whom the coordinator knows the member.
-            target: What it is to hold; None: what it was told before.
+            sent_as: The identity in the request.
+            identity: The identity in the response.
+            target: The assignment in the response, if any.
 
         Returns:
-            Whether the answer was news of the present membership, and was taken.
+            Whether the response was for the present identity.
         """
         if sent_as != self.identity or not self.is_heard:
             return False
@@ -277,18 +265,18 @@ class ConsumerMember(StatefulMember[MemberState]):
         return True
 
     def take_late_answer(self, identity: Identity, target: Target | None) -> bool:
-        """Take what was heard in this member's name meanwhile, unless there is newer news."""
+        """Apply a response to the heartbeat thread, unless its epoch is older."""
         now = self.identity
         is_newer = identity.member_id == now.member_id and identity.generation >= now.generation
         return self.is_member and is_newer and self.take_answer(now, identity, target)
 
     def drop(self, sent_as: Identity, loss: Loss, because: str = "") -> bool:
-        """Note that the group does not count the member in any more.
+        """Note that the group has removed the member, and refuse commits.
 
-        Commits are refused from now on; the group task gives the partitions up.
+        The group task drops the partitions.
 
         Returns:
-            Whether this was news of the present membership.
+            Whether `sent_as` was the present identity.
         """
         if sent_as != self.identity or not self.is_heard:
             return False

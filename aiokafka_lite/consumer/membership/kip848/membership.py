@@ -1,8 +1,6 @@
-"""The group task: brings what is assigned in line with what the coordinator says (KIP-848).
+"""The group task of KIP-848: leads the assignment to the coordinator's target.
 
-What the states mean is told in `member`, what heartbeats say in `beats`; the task "heartbeat" sends
-them all the while. This module is the loop around the rest. Each turn does one thing, and looks
-again: what an answer says meanwhile is seen in the next turn, however long this one took.
+Each turn does one step, and the next one sees the responses of the time in between.
 """
 
 from __future__ import annotations
@@ -43,29 +41,28 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# How long a member that has got nothing yet counts as one that is about to get something: it, or
-# others, have to give up what they have first, and the coordinator shares out once a second.
+# How long a member without partitions waits for its first ones. Members may have to revoke some
+# first, and the coordinator computes assignments once a second.
 FIRST_ASSIGNMENT_S: Final = 2.0
-# Between two questions for the name of a topic that metadata do not know.
+# Between two requests for metadata with the name of an unknown topic.
 UNKNOWN_TOPIC_S: Final = 0.5
-# After this long an unknown topic is worth a word.
+# After this long an unknown topic is reported.
 LONG_UNKNOWN_S: Final = 5.0
-# How often brokers look for new topics that an expression matches.
+# How often brokers match expressions with new topics.
 BROKER_LOOKS_S: Final = 10.0
 
 REBALANCE: Final = "the group rebalances"
 
 
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
-    """One consumer's place in a group of the consumer protocol.
+    """One consumer's membership. It writes the member, `held`, and the assignment in `state`.
 
-    Owns the member (id, epoch, state), what it holds, and the assignment in `state`; everybody
-    else reads them. Tasks: "group" runs `_run`; "heartbeat" beside it to the end; "listener" for
-    each call of the application's listener.
+    Tasks: "group" runs `_run`, "heartbeat" the heartbeats, "listener" one callback.
 
     Args:
-        fall_back: Told why this group cannot be joined by this protocol: another takes over. None:
-            none does, and the application hears of it.
+        around: The parts of the membership.
+        member: The member.
+        fall_back: Changes to the classic protocol. None: reads raise the broker's refusal.
     """
 
     def __init__(
@@ -81,33 +78,31 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._lease = self._heartbeat.lease
         self._fall_back = fall_back
         self._beating: asyncio.Task[Never] | None = None
-        # What it has taken and not given back yet: what the group is told that it owns.
+        # Assigned and not revoked yet: the owned partitions in heartbeats.
         self.held: dict[PartitionId, TopicPartition] = {}
-        # The subscription to which the assignment answers; None: to none yet.
+        # The subscription version of the assignment.
         self._settled_version: int | None = None
-        # Until when nothing may mean that there is something soon: since it is a member, or since
-        # the subscription last changed. And whether the listener knows of a first assignment.
+        # The end of the wait for a first assignment, and whether the listener was called for one.
         self._first_until = 0.0
         self._asked_version: int | None = None
         self._joining_since: float | None = None
         self._is_first_told = False
-        # Whether start() has had its answer: before that the application cannot ask for records.
+        # Whether start() can have returned: before that the application cannot request records.
         self._was_settled = False
-        # Since when a topic that was assigned has no name; None: all have. When to ask for it next.
+        # Since when an assigned topic has had no name, and when to request its name next.
         self._unknown_since: float | None = None
         self._ask_names_at = 0.0
-        # The pattern that was looked at last, and what the coordinator matches in its place.
+        # The latest pattern, and the coordinator's expression for it.
         self._pattern: object = None
         self._regex: str | None = None
-        # What gives up for good the place that was kept for a static member when it unsubscribed.
+        # Gives up the place that the group keeps for a static member after it unsubscribed.
         self._last_word: ConsumerGroupHeartbeatRequest | None = None
-        # The goodbye of which it is not known whether it has arrived.
+        # A request to leave without a response.
         self._unanswered: ConsumerGroupHeartbeatRequest | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
     def status(self) -> GroupStatus:
-        """How the member stands with its group, for whoever has to tell."""
         heartbeat, member = self._heartbeat, self._member
         return GroupStatus(
             member.group_id,
@@ -143,21 +138,19 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._settled_version == self._state.subscription_version
 
     async def start(self) -> None:
-        """Start taking part; awaits nothing of the network."""
         self._observe()
         self._task.start(self._run)
         self._beating = self._scope.supervise(self._heartbeat.run, name="heartbeat")
-        # Also where all tasks are cancelled at once: its alarm must not stay behind.
+        # Its timer must not outlive the tasks, even if all are cancelled at once.
         lease = self._lease
         self._beating.add_done_callback(lambda _: lease.end())
         self._heartbeat.stand_in.start()
 
     def stop_trying(self) -> None:
-        """End all tasks of a member that never was one: another protocol takes over."""
+        """End all tasks: another protocol takes over."""
         self._cluster.remove_listener(self._metadata_changed)
         self.halt()
         if self._beating is not None:
@@ -167,20 +160,11 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Stop taking part: commit, and tell the coordinator so that it need not find out.
+        """Commit, and leave the group; returns by the deadline.
 
-        A static member that keeps its place says that it will be back: otherwise its successor
-        would be refused until the session is over. A dynamic one that does says nothing. No
-        listener is called, but for what was unsubscribed just before. Returns at the deadline at
-        the latest.
-
-        Args:
-            deadline: Loop time by which to be done.
-            offsets: What to commit last; empty for nothing.
-            leaves: Whether to give the place up; None: if the member is dynamic.
-
-        Returns:
-            What could not be committed.
+        A static member that keeps its place announces its return: otherwise its successor would be
+        refused for one session. No listener is called, except for partitions that were unsubscribed
+        just before.
         """
         member, loop = self._member, self._loop
         await self._end_what_runs(deadline)
@@ -189,11 +173,11 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         may_be_known = self._may_be_known
         commit_by, leave_by = ending(loop.time(), deadline)
         if (unanswered := self._unanswered) is not None:
-            # It was about to leave as it unsubscribed: until then nobody else can commit.
+            # It is leaving because it unsubscribed.
             await self._say_goodbye(unanswered, min(commit_by, loop.time() + LEAVE_MAX_S))
         else:
             member.enter(MemberState.LEAVING)
-        # Heartbeats go on meanwhile.
+        # Heartbeats continue.
         uncommitted = await self._commit_at_the_end(offsets, commit_by)
         if self._beating is not None:
             await self._scope.stop(self._beating)
@@ -208,13 +192,12 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return uncommitted
 
     def leave_nowait(self, reason: str) -> None:
-        """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
         if self._member.is_member:
             self._coordinator.send_nowait(self._beats.leave())
 
     @property
     def _may_be_known(self) -> bool:
-        """Whether the coordinator may count it in; an answer to a join may be on its way."""
+        """Whether the group may have this member: the response to a join may be in flight."""
         has_asked = (
             self._member.state is MemberState.JOINING
             and self._coordinator.node_id is not None
@@ -223,7 +206,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return self._member.is_member or has_asked
 
     async def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
-        """Say that the member goes, to whoever is the coordinator; saying it twice does no harm."""
+        """Send a request to leave until it succeeds; it is idempotent."""
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         group_id = self._member.group_id
         while True:
@@ -232,7 +215,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                     request, error_code=lambda response: response.error_code, deadline=deadline
                 )
             except UnknownMemberIdError:
-                pass  # it has left, and the answer was lost
+                pass  # it has left, and the response was lost
+
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
                 if not error.retriable or self._loop.time() + delay_s >= deadline:
@@ -255,7 +239,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                 await self._wait()
 
     async def _turn(self) -> bool:
-        """Do the next thing; False, without having waited for anything, if there is none."""
+        """Do the next step; False, without having waited, if there is none."""
         member, state = self._member, self._state
         if self._joining_since is not None and member.state in PRESENT:
             self._joining_since = None
@@ -279,7 +263,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return True
 
     async def _wait(self) -> None:
-        """Wait for a change, or until something is due that no change tells of."""
+        """Wait for a change of the member, or for the next timer."""
         now = self._loop.time()
         due_at = list[float]()
         if self._member.state in PRESENT and self._was_settled:
@@ -304,7 +288,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._member.enter(MemberState.JOINING)
 
     async def _reconcile(self) -> bool:
-        """Give back what is to go, or take what is new; False if nothing can be done now."""
+        """Revoke partitions, or assign new ones; False if there is no step to do now."""
         state, member = self._state, self._member
         if self._asked_version != state.subscription_version:
             self._asked_version = state.subscription_version
@@ -345,10 +329,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return False
 
     def _hand_out(self, wish: Wish, step: Reconciliation) -> None:
-        """Hand out what is held and stays: the listener knows of it.
-
-        It may also have been unsubscribed for a moment, and be subscribed again.
-        """
+        """Release withheld partitions that stay, also those unsubscribed and subscribed again."""
         for each, tp in self.held.items():
             cursor = self._state.assignment.get(tp)
             if cursor is None or not cursor.is_revoking or each in step.to_revoke:
@@ -358,7 +339,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     @property
     def _awaits_first(self) -> bool:
-        """Whether it has got nothing yet, and may be about to."""
+        """Whether it has no partitions yet, and may be assigned some soon."""
         view = self._cluster.view
         return (
             self._member.state in PRESENT
@@ -373,9 +354,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         )
 
     def _note_unknown(self, step: Reconciliation) -> None:
-        """Ask for the names of topics, at once and again until they are known.
+        """Request the names of topics repeatedly, until they are known.
 
-        Each answered heartbeat leads here, and must not put off the next question.
+        Each heartbeat's response leads here, and must not delay the next request.
         """
         now = self._loop.time()
         if not step.unknown:
@@ -402,21 +383,20 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         await self._handover.assign(topic_ids.keys(), topic_ids=topic_ids, then=note)
 
     def _let_go(self, gone: Held) -> None:
-        """Own partitions no more; the coordinator is told at once."""
+        """Own partitions no more; the next heartbeat reports that at once."""
         for each in tuple(gone):
             self.held.pop(each, None)
         self._beats.note_change(self._loop.time())
         self._member.notify()
 
     async def _give_up_departed(self) -> None:
-        """Settle what unsubscribe() has left behind; until then the group is told it is owned."""
+        """Settle unsubscribed partitions, which heartbeats report as owned until then."""
         self._settled_version = None
         await self._handover.settle_departed(UNSUBSCRIBED)
         assigned = self._state.assignment if is_subscribed(self._state) else {}
         self._let_go({each: tp for each, tp in self.held.items() if tp not in assigned})
 
     def _why_lost(self) -> str | None:
-        """Say why what is assigned is others' already; None: it is not."""
         member = self._member
         if member.is_member:
             return None
@@ -434,7 +414,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             member.enter(MemberState.REFUSED)
             raise member.why_lost()
         if member.is_static and loss is Loss.EPOCH:
-            # Its instance id is released by nobody else.
+            # Otherwise its instance id would stay in use.
             await self._say_goodbye(self._beats.leave(), self._loop.time() + LEAVE_MAX_S)
         member.enter(MemberState.UNJOINED)
 
@@ -447,7 +427,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._heartbeat.stand_in.rest()
         goodbye = self._beats.leave()
         self._last_word = self._beats.leave(for_good=True) if member.is_static else None
-        # No more heartbeats: one that comes after the last would be refused, or join again.
+        # No more heartbeats: one after the last would be refused, or join again.
         member.be_nobody(keeps_id=not member.is_static)
         member.enter(MemberState.LEAVING)
         if may_be_known:
@@ -461,7 +441,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return self._member.state in PRESENT and self._was_settled and self._task.is_away
 
     async def _sit_out(self) -> None:
-        """Leave while the application is busy with something else, until its next get."""
+        """Leave the group until the application's next read."""
         state, member = self._state, self._member
         overdue = self._task.overdue_text()
         self._warn_of_absence(overdue)
@@ -477,7 +457,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     # --- What is subscribed ---------------------------------------------------------------
     @property
     def wish(self) -> Wish:
-        """What the coordinator is to know of the subscription."""
+        """The subscription: names, or an expression if the coordinator can match it."""
         state = self._state
         pattern = state.pattern
         if state.mode is SubscriptionMode.PATTERN and pattern is not None:
@@ -489,9 +469,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return Wish(state.subscription or frozenset())
 
     def _for_the_broker(self, pattern: re.Pattern[str]) -> str | None:
-        """Return what the coordinator is to match in place of a pattern; None: it is matched here.
+        """Return the coordinator's expression; None: the consumer matches the pattern.
 
-        So it is where new topics are to be found sooner than brokers look for them.
+        It does so if its metadata is refreshed more often than brokers match expressions.
         """
         if self._config.metadata_max_age_s < BROKER_LOOKS_S:
             return None
@@ -499,9 +479,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the subscribed topics have; 0: not known."""
+        """The number of partitions of the subscribed topics; 0: unknown."""
         topics = self._cluster.view.topics
-        # What an expression covers only the coordinator knows.
         names = self.wish.names
         if not names <= topics.keys():
             return 0
@@ -510,19 +489,16 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     # --- For its heartbeats (Inbox) ---------------------------------------------------------
     @property
     def idle_s(self) -> float:
-        """How long the application has asked for no records, once it could."""
+        """How long the application has requested no records, once it could."""
         return self._reads.idle_s(self._loop.time()) if self._was_settled else 0.0
 
     def surface(self, error: KafkaError) -> None:
-        """Note an error that does not pass by itself."""
         self._task.surface(error)
 
     def match_here(self) -> None:
-        """Match the pattern's topics at this side: the coordinator does not."""
         self._regex = None
 
     def fall_back(self, error: KafkaError) -> bool:
-        """Note that the group cannot be joined by this protocol; whether another takes over."""
         if self._fall_back is None:
             return False
         self._fall_back(error)

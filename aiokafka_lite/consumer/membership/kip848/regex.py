@@ -1,7 +1,6 @@
 """Translates a pattern of Python's `re` into a regular expression for the group coordinator.
 
-The consumer matches patterns at the beginning of topic names, as aiokafka does. The coordinator
-matches regular expressions with whole names.
+The consumer matches patterns at the beginning of names, as aiokafka, the coordinator whole names.
 """
 
 from __future__ import annotations
@@ -16,12 +15,7 @@ INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_
 
 
 def as_re2(pattern: re.Pattern[str], *, exclude_internal_topics: bool) -> str | None:
-    """Return the coordinator's regular expression. None: the consumer must match topics itself.
-
-    Args:
-        pattern: Matched at the beginning of names.
-        exclude_internal_topics: Whether the pattern must not match the brokers' own topics.
-    """
+    """Return the coordinator's regular expression. None: the consumer must match topics itself."""
     text, flags = pattern.pattern, pattern.flags & ~re.UNICODE
     if exclude_internal_topics and any(map(pattern.match, INTERNAL_TOPICS)):
         return None

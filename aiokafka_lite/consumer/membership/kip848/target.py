@@ -1,8 +1,7 @@
-"""How a member gets from what it holds to what it was given: one step at a time, without I/O.
+"""The next step from the held partitions to the assigned ones, without I/O.
 
-The coordinator names topics by id. An id that metadata do not know yet (a topic that was created
-after the join) stays in the target: it is looked at again with each new view, and is not said to be
-owned before.
+The coordinator uses topic ids. One that is missing from the metadata stays in the target, is looked
+up in each new view, and is not reported as owned.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ Held = Mapping[PartitionId, TopicPartition]
 
 
 class Reconciliation(NamedTuple):
-    """What a member has to do to hold what it was given.
+    """The steps that are left to hold the target.
 
     Attributes:
-        to_revoke: What it holds and was not given, or what is of deleted topics; it goes first.
-        to_assign: What it was given and can take now.
-        unknown: Ids of topics whose names are not known yet.
+        to_revoke: Not in the target, or of deleted topics; revoked first.
+        to_assign: In the target, with known names.
+        unknown: Topic ids without a name.
     """
 
     to_revoke: Held
@@ -31,7 +30,7 @@ class Reconciliation(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the member holds exactly what it was given."""
+        """Whether the member holds its target."""
         return not (self.to_revoke or self.to_assign or self.unknown)
 
 
@@ -41,16 +40,14 @@ def difference(
     names: Mapping[bytes, str],
     id_of: Callable[[str], bytes | None],
 ) -> Reconciliation:
-    """Compare what a member was given with what it holds.
+    """Compare a member's target with the held partitions.
 
     Args:
-        target: What it was given; None: nothing was said, so nothing changes. An empty one is an
-            answer: everything goes.
-        held: What it has taken and not given back yet.
-        names: Topics' names by their ids.
-        id_of: Returns the id of a topic, None if it is not known. What is held under a former id
-            goes at once, whatever the coordinator has heard: the topic that has the name now may
-            be another member's.
+        target: The assignment; None: unknown, so there are no steps.
+        held: Assigned and not revoked yet.
+        names: Topic names by id.
+        id_of: Returns a topic's id, if known. Partitions held under a former id are revoked at
+            once: those of the new topic may be another member's.
     """
     if target is None:
         return Reconciliation({}, {}, frozenset())
@@ -67,7 +64,7 @@ def difference(
             unknown.add(each.topic_id)
             continue
         tp = TopicPartition(name, each.number)
-        # A topic that was made anew: what is held under its former id goes first.
+        # Partitions held under a recreated topic's former id are revoked first.
         if tp not in held_by_name:
             to_assign[each] = tp
     return Reconciliation(to_revoke, to_assign, frozenset(unknown))
