@@ -1,6 +1,6 @@
-"""Reaches one cluster from one event loop, or from threads that wait.
+"""Access to one cluster, from an event loop or from blocking threads.
 
-What is here is imported when it is asked for: blocking clients need no asyncio.
+Names are imported when they are first read: blocking clients need no asyncio.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attributes of aiokafka's client that existing programs use.
 
-They exist for compatibility, and give no access to other parts of this package. The public methods
-of aiokafka's AIOKafkaClient and ClusterMetadata are a contract (tests/test_contract.py), except
-those that only aiokafka's own client calls. These private names are in use:
+The public methods of aiokafka's AIOKafkaClient and ClusterMetadata are a contract
+(tests/test_contract.py), except those that only aiokafka's own client calls. These private names
+are in use:
 
 ======================================  ============================================================
 attribute                               used by
@@ -47,16 +47,11 @@ NOT_THERE: Final = (KafkaError, ConsumerStoppedError)
 
 
 class ClientNames:
-    """The attributes of a client.
+    """The attributes of a client. Until the start, methods of `cluster` raise as `running`.
 
     Args:
         running: Returns the cluster, or raises one of NOT_THERE.
-        arguments: The consumer's or producer's.
-        until_known: Waits for a topic's metadata and returns its partitions. None uses its own
-            wait.
-
-    Attributes:
-        cluster: The current metadata. Its methods raise as `running` before the start.
+        until_known: Waits for a topic's metadata and returns its partitions; None for the default.
     """
 
     def __init__(
@@ -75,12 +70,11 @@ class ClientNames:
 
     @property
     def hosts(self) -> list[tuple[str, int, int]]:
-        """The bootstrap servers: host, port and address family."""
         addresses = parse_bootstrap_servers(self._bootstrap_servers)
         return [(each.host, each.port, int(socket.AF_UNSPEC)) for each in addresses]
 
     async def bootstrap(self) -> None:
-        """Fetch metadata. The consumer or producer has connected in its `start`.
+        """Fetch metadata.
 
         Raises:
             KafkaError, ConsumerStoppedError: It is not started, is stopped, or no broker responds.
@@ -98,8 +92,7 @@ class ClientNames:
     async def ready(self, node_id: int | None, *, group: object = None) -> bool:
         """Return whether a broker responds within request_timeout_ms.
 
-        aiokafka only checks whether it has a connection or can open one, so it returns True for a
-        broker that hangs.
+        aiokafka only checks for a connection, and returns True for a broker that hangs.
         """
         if node_id is None:
             return False
@@ -115,7 +108,7 @@ class ClientNames:
         """Send aiokafka's MetadataRequest. The result has the cluster's id, controller and brokers.
 
         Raises:
-            IllegalOperation: It is another request, whose class this client does not have.
+            IllegalOperation: It is another request.
             KafkaError, ConsumerStoppedError: The broker does not respond, or the client is not
                 running.
         """
@@ -137,7 +130,6 @@ class ClientNames:
         )
 
     async def force_metadata_update(self) -> bool:
-        """Fetch metadata now and return whether that succeeded."""
         return await self._fetch(None)
 
     async def _fetch(self, topics: Collection[str] | None) -> bool:
@@ -206,12 +198,7 @@ class Later(Awaitable[bool]):
 
 
 class ClusterNames:
-    """The attributes of a client's ``cluster``.
-
-    Args:
-        view: Returns the metadata.
-        running: Returns the cluster, to fetch newer metadata.
-    """
+    """The attributes of a client's ``cluster``."""
 
     need_all_topic_metadata = False
 
@@ -222,22 +209,18 @@ class ClusterNames:
 
     # --- Brokers -----------------------------------------------------------------------------
     def brokers(self) -> set[BrokerMetadata]:
-        """Return the brokers of the cluster."""
         return {BrokerMetadata(*node) for node in self._of().nodes.values()}
 
     def broker_metadata(self, broker_id: int | str) -> BrokerMetadata | None:
-        """Return a broker by its id, or None if it is not in the metadata."""
         node = self._of().nodes.get(broker_id) if isinstance(broker_id, int) else None
         return None if node is None else BrokerMetadata(*node)
 
     @property
     def controller(self) -> BrokerMetadata | None:
-        """The controller in the metadata, or None."""
         return self.broker_metadata(self._of().controller_id)
 
     @property
     def cluster_id(self) -> str | None:
-        """The id of the cluster. None without metadata."""
         return self._of().cluster_id
 
     def is_bootstrap(self, node_id: int | str) -> bool:
@@ -265,11 +248,10 @@ class ClusterNames:
         return {name for name, topic in self._of().topics.items() if topic.error is refused}
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic, or None if it is not in the metadata."""
         return self._of().partitions_for_topic(topic)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return a topic's partitions that have a leader, or None if it is not in the metadata."""
+        """Return a topic's partitions that have a leader; None if it is not in the metadata."""
         return self._of().available_partitions_for_topic(topic)
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:

@@ -1,7 +1,6 @@
-"""What consumers and producers are both told of the cluster and of credentials, and its checks.
+"""Arguments that consumers and producers share: cluster and credentials.
 
-The arguments keep aiokafka's names and units; inside the package everything is in seconds, read
-from the `_s` properties. Messages begin with aiokafka's words, where it has some: programs match
+They keep aiokafka's names and units. Error messages begin with aiokafka's, because programs match
 them.
 """
 
@@ -41,7 +40,7 @@ MOST_LONG: Final = 2**63 - 1
 
 
 class _Given:
-    """What the constructor sets; apart, because what settings annotate is read-only to mypy."""
+    """The constructor's arguments, apart because mypy makes annotations of settings read-only."""
 
     bootstrap_servers: str | Sequence[str]
     client_id: str
@@ -60,12 +59,7 @@ class _Given:
 
 
 def check_text(what: str, text: object) -> None:
-    """Refuse text that cannot be sent: a request with it would fail whoever shares that.
-
-    Raises:
-        TypeError: It is no text.
-        ValueError: UTF-8 does not have it, as half of a surrogate pair.
-    """
+    """Refuse text that cannot be sent, because it would fail a request that others share."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {text!r}")
     try:
@@ -78,8 +72,7 @@ def check_tp(tp: TopicPartition) -> TopicPartition:
     """Return a partition that a request can name, with an int as its number.
 
     Raises:
-        TypeError: The topic is no str, or the partition's number is no int.
-        ValueError: The topic's name is empty or not UTF-8, or the number is out of range.
+        TypeError, ValueError: The topic's name or the number is invalid.
     """
     topic = tp.topic
     number: object = tp.partition  # whatever was given
@@ -96,7 +89,7 @@ def check_tp(tp: TopicPartition) -> TopicPartition:
 
 
 def _number(name: str, given: object) -> int:
-    """Return a whole number; a float is rounded, as 0.57 s times 1000 is 569.9999999999999 ms."""
+    """Return a whole number. A float is rounded: 0.57 s times 1000 is 569.9999999999999 ms."""
     if is_int(given):
         return given
     if isinstance(given, float) and math.isfinite(given):
@@ -107,7 +100,7 @@ def _number(name: str, given: object) -> int:
 
 
 def _flag(name: str, given: object) -> bool:
-    """Return a flag; text is none, since Python takes "false" for true."""
+    """Return a flag. Text is refused, because Python takes "false" for true."""
     if given is None or (isinstance(given, int) and given in (True, False)):
         return bool(given)
     raise TypeError(f"{name} must be True or False, not {given!r}")
@@ -132,10 +125,7 @@ _TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = MappingProx
 
 
 class ClientArguments(_Given, Settings):
-    """The arguments that every client has, in a class with a constructor that lists its own.
-
-    The constructor sets each argument as an attribute, and then calls `_made`.
-    """
+    """The arguments of every client. A subclass's constructor sets its own and calls `_made`."""
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
     _is_made = False
@@ -153,7 +143,6 @@ class ClientArguments(_Given, Settings):
 
     @override
     def __repr__(self) -> str:
-        """Show what differs from the defaults, but for secrets."""
         defaults = type(self).__init__.__kwdefaults__ or {}
         given = [repr(each) for each in self._positional]
         given += [
@@ -164,10 +153,10 @@ class ClientArguments(_Given, Settings):
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _made(self) -> None:
-        """Check what was given; from now on nothing changes.
+        """Check the arguments and make them read-only.
 
         Raises:
-            TypeError: An argument is of another type than its annotation says.
+            TypeError: An argument's type does not match its annotation.
         """
         init = type(self).__init__
         for name in (init.__kwdefaults__ or {}).keys() - self._own_checks:
@@ -180,15 +169,13 @@ class ClientArguments(_Given, Settings):
 
     @property
     def _positional(self) -> Sequence[object]:
-        """The arguments that have no names."""
         return ()
 
     def _is_given(self, name: str) -> bool:
-        """Whether an argument differs from its default."""
         return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
 
     def _check_sendable(self, *names: str) -> None:
-        """Refuse settings that no request has room for: numbers are 32 bits, as Kafka's own."""
+        """Refuse numbers of more than 32 bits, and text that is not UTF-8."""
         for name in names:
             given = getattr(self, name)
             if isinstance(given, str):
@@ -287,20 +274,16 @@ class ClientArguments(_Given, Settings):
 
     @property
     def connections_max_idle_s(self) -> float | None:
-        """Seconds after which an unused connection is closed; None: never.
-
-        Java means that by a negative number, librdkafka by 0.
-        """
+        """Time until an unused connection is closed; None (Java's -1, librdkafka's 0): never."""
         idle_ms = self.connections_max_idle_ms
         return None if idle_ms is None or idle_ms <= 0 else idle_ms / 1000
 
     def client_config(self, *, max_frame_bytes: int, at_most_s: float = math.inf) -> ClientConfig:
-        """Return what connections need to know.
+        """Return the settings of connections.
 
         Args:
-            max_frame_bytes: Longest answer that is accepted.
-            at_most_s: How long requests and connecting may take, if they may not take as long as
-                is configured.
+            max_frame_bytes: The largest accepted response.
+            at_most_s: A limit for the configured timeouts.
         """
         return ClientConfig(
             bootstrap_servers=self.bootstrap_servers,
@@ -318,7 +301,6 @@ class ClientArguments(_Given, Settings):
         )
 
     def mechanism(self, token_provider: AbstractTokenProvider | None) -> Mechanism | None:
-        """Return what proves to brokers who we are; None where nobody asks."""
         if not self.security_protocol.startswith("SASL_"):
             return None
         # Imported where it is used: hashing and its modules take milliseconds to import.
@@ -333,7 +315,6 @@ class ClientArguments(_Given, Settings):
 
 
 def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenticate | None:
-    """Return what authenticates an event loop's connections, None where nobody asks."""
     if mechanism is None:
         return None
     from aiokafka_lite.client.sasl import Authenticator

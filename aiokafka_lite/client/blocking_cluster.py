@@ -1,15 +1,9 @@
-"""Reaches a cluster for callers that wait: metadata, a connection per node, requests.
+"""Access to a cluster for blocking callers: metadata, a connection per node, requests.
 
-It is asked by one thread at a time. What it hands out, connections, may be used by others
-(blocking.py says how): one that is waited on, or sent on, in another thread is not taken for idle.
+One thread at a time uses a cluster. Other threads may use its connections (blocking.py).
 
-The view changes when ``refresh`` is called, and by what brokers say in passing
-(``apply_leader_hint``, ``coordinator``). The nodes it knows are asked first, those that answer
-before others, then the bootstrap servers (KIP-899): so a cluster that was replaced under the same
-names is found.
-
-A node that could not be reached is left alone for a while, which doubles: whoever wants it sooner
-waits. Credentials that were refused are not shown again at once.
+Requests go to the known nodes first, those that respond before others, then to the bootstrap
+servers (KIP-899), which finds a cluster that was replaced under the same names.
 """
 
 from __future__ import annotations
@@ -74,8 +68,6 @@ PASSING_ERRORS: Final = (
 
 
 class _NodeState:
-    """Holds what is known of an address: its connection, and when it may be tried again."""
-
     __slots__ = ("backoff", "connection", "is_doubtful", "next_attempt_at", "opened_at")
 
     def __init__(self, backoff: Backoff) -> None:
@@ -88,12 +80,7 @@ class _NodeState:
 
 
 class BlockingCluster:
-    """Keeps a client's view of the cluster, and its connections.
-
-    Attributes:
-        view: The latest snapshot; empty before the first ``refresh``.
-        config: As given. Topics are never created, whatever it says.
-    """
+    """A client's view of the cluster, and its connections. It never creates topics."""
 
     def __init__(
         self,
@@ -125,20 +112,16 @@ class BlockingCluster:
 
     # --- Time ------------------------------------------------------------------------------
     def limit(self, seconds: float) -> None:
-        """Give all that is asked from now on so long, together, whatever is tried again.
-
-        Without it each question has ``request_timeout_s``, and each node that is asked.
-        """
+        """Limit the total time of all later calls. By default, each request has its own timeout."""
         self._deadline = self._clock() + seconds
 
     @property
     def left_s(self) -> float:
-        """How much of that is left; infinite without a limit."""
         return max(LEAST_S, self._deadline - self._clock())
 
     @contextmanager
     def _share_of_time(self, count: int) -> Iterator[None]:
-        """Leave as much time to each of so many others as to the block."""
+        """Reserve as much time for each of the other attempts as the block may use."""
         before = self._deadline
         now = self._clock()
         self._deadline = now + (before - now) / count
@@ -149,31 +132,21 @@ class BlockingCluster:
 
     # --- Metadata --------------------------------------------------------------------------
     def refresh(self, topics: Collection[str] | None) -> ClusterView:
-        """Ask for metadata and return the new view, which has these topics and no others.
+        """Fetch metadata and return the new view, which contains exactly these topics; None: all.
 
-        What passes (no broker reachable, none of them knows the others yet) is tried again, with
-        growing delays, until ``request_timeout_s`` is over; while nothing listens at any bootstrap
-        server, and none has been reached before, for ``MAX_REFUSED_S`` only. What is wrong with a
-        topic is not: it is in the view, as the topic's ``error``; see also
-        ``ClusterView.incomplete_topics``.
-
-        Args:
-            topics: Their names; None for all there are.
+        Temporary errors are retried for ``request_timeout_s``, or for ``MAX_REFUSED_S`` while every
+        bootstrap server refuses connections and no broker was ever reached. A topic's error is in
+        its view.
 
         Raises:
-            KafkaConnectionError: No broker could be used; names each one and why.
-            KafkaError: A broker refused the credentials, or the question.
+            KafkaConnectionError: No broker could be used.
+            KafkaError: A broker refused the credentials or the request.
         """
         response = self.retrying(lambda: self._ask_for_metadata(topics))
         return self.apply_metadata(response, is_of_all=topics is None)
 
     def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
-        """Take over an answer that was asked for together with other things.
-
-        Args:
-            response: What a node of the view answered; see ``cluster_requests.raise_for_metadata``.
-            is_of_all: Whether all topics were asked for.
-        """
+        """Update the view from a response that passed ``cluster_requests.raise_for_metadata``."""
         self._take(self.view.updated(response, self._clock(), is_of_all=is_of_all))
         return self.view
 
@@ -198,7 +171,7 @@ class BlockingCluster:
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
     ) -> bool:
-        """Take over the newer leader that an error answer named (KIP-951); False when not newer."""
+        """Update the leader from an error response (KIP-951); return False if it is not newer."""
         view = self.view.with_leaders({tp: (leader, leader_epoch)}, endpoints)
         is_newer = view is not self.view
         if is_newer:
@@ -206,7 +179,7 @@ class BlockingCluster:
         return is_newer
 
     def _take(self, view: ClusterView) -> None:
-        """Go on with another view; connections to where no node listens any more are closed."""
+        """Replace the view, and close connections to addresses that are no longer in it."""
         self.view = view
         wanted = {
             Address(node.host, node.port) for node in (*view.nodes.values(), *self._bootstrap_nodes)
@@ -216,10 +189,7 @@ class BlockingCluster:
 
     # --- Connections -----------------------------------------------------------------------
     def connection(self, node: int | Node) -> BlockingConnection:
-        """Return an open connection to a node, opening one when needed.
-
-        One that the peer has closed, or that was idle for ``connections_max_idle_s``, is replaced.
-        A node that could not be reached is tried again after a delay, which this waits for.
+        """Return an open connection to a node; opening one waits for the node's backoff.
 
         Raises:
             NodeNotReadyError: The node is not in the view.
@@ -254,7 +224,6 @@ class BlockingCluster:
         return state.connection
 
     def _config_in_time(self) -> ClientConfig:
-        """Return the settings for a connection that is opened now."""
         left_s = self.left_s
         if left_s >= self.config.connect_timeout_s:
             return self.config
@@ -283,7 +252,7 @@ class BlockingCluster:
         return state
 
     def _usable(self, state: _NodeState) -> BlockingConnection | None:
-        """Return the state's connection if it can be used; notice here that it cannot."""
+        """Return the connection if it can be used; otherwise drop it and start its backoff."""
         connection, max_idle_s = state.connection, self.config.connections_max_idle_s
         if connection is None:
             return None
@@ -317,25 +286,17 @@ class BlockingCluster:
 
     # --- Requests --------------------------------------------------------------------------
     def request(self, node_id: int, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        """Send a request to a node and return its answer.
-
-        Args:
-            node_id: Of the view's nodes.
-            request: What is asked.
-            timeout_s: How long the broker may take; ``request_timeout_s`` by default.
-
-        Raises: as ``connection``, ``BlockingConnection.send`` and ``receive``.
-        """
+        """Send a request to a node and return the response."""
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         connection = self.connection(node_id)
         return connection.request(request, timeout_s=min(timeout_s, self.left_s))
 
     def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        """Send a request to some node, then to the next, until one answers.
+        """Send a request to one node after another until one responds.
 
         Raises:
-            KafkaConnectionError: No node could be reached; names each one and why.
-            KafkaError: See ``request``; errors that another node would not mend.
+            KafkaConnectionError: No node could be reached.
+            KafkaError: An error that another node would return too.
         """
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         failures: list[KafkaError] = []
@@ -346,24 +307,14 @@ class BlockingCluster:
         return response
 
     def coordinator(self, group_id: str) -> int:
-        """Return the node id of a group's coordinator, which can be sent requests.
-
-        Errors that pass are retried as in ``refresh``.
-
-        Raises:
-            GroupAuthorizationFailedError: The client may not use the group.
-            KafkaError: The last error, when ``request_timeout_s`` is over.
-        """
+        """Return the node id of a group's coordinator and add it to the view."""
         request = coordinator_request(group_id)
         node = self.retrying(lambda: coordinator_of(group_id, self.request_any(request)))
         self._take(self.view.with_coordinator(node))
         return node.id
 
     def _known_nodes(self) -> list[Node]:
-        """Return the view's nodes in the order in which to ask them.
-
-        Those that answer come first, of them the connected ones, then those that may be tried soon.
-        """
+        """Return the view's nodes: responding ones first, then connected ones, then by backoff."""
         nodes = list(self.view.nodes.values())
         self._rng.shuffle(nodes)
         now = self._clock()
@@ -382,7 +333,6 @@ class BlockingCluster:
         timeout_s: float,
         failures: list[KafkaError],
     ) -> R | None:
-        """Ask one node after another until one answers; adds to ``failures`` why others did not."""
         for index, node in enumerate(nodes):
             try:
                 with self._share_of_time(len(nodes) - index):
@@ -399,13 +349,9 @@ class BlockingCluster:
         return None
 
     def retrying(self, ask: Callable[[], T]) -> T:
-        """Ask until there is an answer, or an error that lasts, or until time is over.
+        """Call until it succeeds, fails permanently, or ``request_timeout_s`` is over.
 
-        Errors that pass are waited out for ``request_timeout_s``, with a growing back-off; the
-        first of them is a warning in the log.
-
-        Raises:
-            KafkaError: The last error.
+        The first retried error is logged as a warning.
         """
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
         began_at = self._clock()
@@ -428,7 +374,7 @@ class BlockingCluster:
             self._sleep(delay_s)
 
     def close(self) -> None:
-        """Close every connection; further use is an error. Idempotent."""
+        """Close every connection. Idempotent; every later use raises an error."""
         self._is_closed = True
         for state in self._states.values():
             self._drop(state)

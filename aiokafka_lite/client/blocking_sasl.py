@@ -1,8 +1,7 @@
-"""Authenticates a blocking connection by SASL. Imported only where it is used.
+"""SASL authentication of a blocking connection. Imported only where it is used.
 
-The conversation is the one that event loops hold (sasl.py): here its requests block, and hashing
-is done on the spot, so it never suspends and needs no event loop. Where a user's coroutine has a
-part in it, a token provider's, one is started for as long as the conversation takes.
+It runs the conversation of event loops (sasl.py) with requests that block, so only a token
+provider's coroutine needs an event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Peer:
-    """The connection as a conversation sees it; all that is said has to end by the deadline."""
+    """A connection whose requests must all end by the deadline."""
 
     def __init__(
         self, connection: BlockingConnection, deadline: float, clock: Callable[[], float]
@@ -47,11 +46,10 @@ def authenticate(
     timeout_s: float,
     clock: Callable[[], float],
 ) -> float:
-    """Authenticate; return after how many seconds the session ends, 0 if it does not.
+    """Authenticate; return the seconds until the session ends, 0 if it does not.
 
     Raises:
-        KafkaConnectionError: It was not done within ``timeout_s``, or the peer hung up.
-        KafkaError: See ``sasl.Authenticator``.
+        KafkaConnectionError: It took longer than ``timeout_s``, or the peer closed the connection.
     """
     authenticator = Authenticator(mechanism, timeout_s=timeout_s, compute=_at_once)
     peer = _Peer(connection, clock() + timeout_s, clock)
@@ -69,7 +67,7 @@ async def _at_once(work: Callable[[], bytes]) -> bytes:
 
 
 def _run_on_a_loop(start: Callable[[], Coroutine[object, None, T]], timeout_s: float) -> T:
-    """Run a coroutine on an event loop of its own, in this thread unless it has one already."""
+    """Run a coroutine on a new event loop, in a new thread if this thread's loop is running."""
     import asyncio
 
     from aiokafka_lite._compat import timeout

@@ -1,12 +1,10 @@
-"""Reads and writes sockets up to a deadline, without an event loop.
+"""Sockets with deadlines, without an event loop.
 
-A plain socket blocks, and the kernel counts the time (SO_RCVTIMEO, SO_SNDTIMEO). So waiting for
-all of a large frame is one call (MSG_WAITALL): the bytes land in their final place while this
-process sleeps, and the GIL is given up and taken back once, not once for each piece.
+A plain socket blocks, with the kernel's timeouts. A single call (MSG_WAITALL) receives a large
+frame in its final place, and releases the GIL once.
 
-A socket with TLS does not block. OpenSSL's object must not be used by two threads at once, and a
-thread may wait for an answer while another sends: each try is made under a lock, and waiting for
-the next one is not.
+A TLS socket does not block. Two threads must not use OpenSSL's object at once, so each attempt
+holds a lock, and the waits between attempts do not.
 """
 
 from __future__ import annotations
@@ -40,41 +38,39 @@ LEAST_WAIT_S: Final = 0.001
 
 
 class BlockingSocket(Protocol):
-    """Defines what a blocking connection asks of its socket; one thread may write, one read."""
+    """A blocking connection's socket. One thread may write while another reads."""
 
     def send(self, encoded: memoryview, timeout_s: float) -> int:
-        """Write what the socket takes, at least a byte; return how much that was.
+        """Write at least a byte; return how many bytes were written.
 
         Raises:
-            TimeoutError: The peer takes nothing for so long.
+            TimeoutError: The peer accepted no data in time.
             OSError: The connection is lost.
         """
 
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
-        """Read into memory what there is, waiting for it; return how much, 0 at the end.
+        """Wait for data and read it into memory; return how many bytes, 0 at the end of the stream.
 
         Args:
-            memory: Where to; not empty.
-            timeout_s: How long to wait; 0 and less: not at all.
-            is_all_wanted: Whether the memory should be full. It may come short of that at any
-                time, for example when the time is over.
+            timeout_s: 0 or less: do not wait.
+            is_all_wanted: Prefer to fill the memory. It may still be filled partly, for example
+                after the timeout.
 
         Raises:
-            TimeoutError: Nothing came in time.
+            TimeoutError: No data arrived in time.
             OSError: The connection is lost.
         """
 
     def is_quiet(self) -> bool:
-        """Whether nothing has arrived, the stream's end included."""
+        """Whether neither data nor the stream's end has arrived."""
 
     def shut_down(self) -> None:
-        """End the stream both ways: whoever waits for it in another thread wakes up."""
+        """End the stream in both directions, which wakes threads that wait for it."""
 
-    def fileno(self) -> int:
-        """Return the descriptor."""
+    def fileno(self) -> int: ...
 
     def close(self) -> None:
-        """Give the descriptor back. Nobody may be using the socket."""
+        """Close the descriptor. No other thread may be using the socket."""
 
 
 def connect(
@@ -84,14 +80,11 @@ def connect(
     connect_timeout_s: float,
     receive_buffer_bytes: int | None = None,
 ) -> BlockingSocket:
-    """Connect to a host; every address that it resolves to gets ``connect_timeout_s`` (KIP-302).
-
-    The name is resolved again at each call: a name that moved is followed. How long that may take
-    is the resolver's to say.
+    """Connect to a host; each of its addresses has ``connect_timeout_s`` (KIP-302).
 
     Raises:
-        KafkaConnectionError: No address could be connected to; says which and why.
-        TLSError: The last address answered, but TLS could not be agreed on.
+        KafkaConnectionError: No address could be connected to.
+        TLSError: TLS failed at the last address.
     """
     uses_tls = ssl_context is not None
     failures = FailedAddresses(address, timeout_s=connect_timeout_s, uses_tls=uses_tls)
@@ -104,7 +97,6 @@ def connect(
 
 
 def _resolve(address: Address) -> list[str]:
-    """Return the addresses of a host in the resolver's order, each once."""
     if is_numeric(address.host):
         return [address.host]
     # As bytes where that is the same: encodings.idna costs more to import than to connect.
@@ -143,7 +135,7 @@ def _connect(
 
 
 class PlainSocket:
-    """A socket whose timeouts the kernel keeps."""
+    """A socket with the kernel's timeouts."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)  # Python's own timeouts would cost a poll for each call
@@ -187,8 +179,6 @@ class PlainSocket:
 
 
 class TlsSocket:
-    """A socket with TLS."""
-
     def __init__(self, sock: ssl.SSLSocket) -> None:
         sock.setblocking(False)
         self._socket = sock
@@ -220,7 +210,7 @@ class TlsSocket:
         self._socket.close()
 
     def _try(self, operation: Callable[[], int], timeout_s: float) -> int:
-        """Try until it can be done, waiting in between for what OpenSSL waits for."""
+        """Repeat an operation until OpenSSL does not have to wait for the socket."""
         import ssl
 
         deadline = time.monotonic() + timeout_s
@@ -241,14 +231,14 @@ _DONT_WAIT: Final = getattr(socket, "MSG_DONTWAIT", 0)
 
 
 def _timeval(duration_s: float) -> bytes:
-    """Return a duration as SO_RCVTIMEO takes it."""
+    """Return a duration in the format of SO_RCVTIMEO."""
     if sys.platform == "win32":
         return struct.pack("@L", int(duration_s * 1000))
     return struct.pack("@ll", int(duration_s), int(duration_s % 1 * 1e6))
 
 
 def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> bool:
-    """Wait until a socket can be read or written; whether it can."""
+    """Wait until a socket is readable or writable; return whether it is."""
     if not hasattr(select, "poll"):  # Windows
         sockets = [sock]
         return any(

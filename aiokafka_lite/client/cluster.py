@@ -1,17 +1,16 @@
-"""Keeps what one client knows of a cluster: where everything is, and a way to reach it.
+"""A client's view of its cluster, kept current by one task.
 
-One task keeps the view fresh. It alone asks for metadata, one request at a time, so any number
-of ``invalidate`` calls make one request, and no storm of errors makes a storm of requests:
-between two answers lies a backoff, which grows while refreshes keep being called for. Everyone
-else reads ``view``, an immutable snapshot that is swapped whole, or listens for the next.
+Only the refresh task requests metadata, one request at a time, with a backoff that grows while
+refreshes keep being needed. Others read ``view``, an immutable snapshot, or listen for the next
+one.
 
-    asked for                                  when
-    all that is watched                        it is out of date, too old, or a leader is gone
-    what is newly watched, what somebody       nothing else is the matter: the answer is merged into
-    waits for, and what is not complete        the view (as Java's partial updates, KIP-526)
+    requested                                  when
+    all watched topics                         the view is stale or too old, or a leader is missing
+    newly watched topics, those of waiting     otherwise: the response is merged into the view
+    callers, and incomplete ones               (as Java's partial updates, KIP-526)
 
-When every known broker is unreachable, the bootstrap servers are asked again (KIP-899): so a
-cluster that was replaced under the same names is found.
+If every known broker is unreachable, the bootstrap servers are asked again (KIP-899), which finds
+a cluster that was replaced under the same names.
 """
 
 from __future__ import annotations
@@ -98,28 +97,27 @@ MovesListener = Callable[[ClusterView, Collection[TopicPartition]], None]
 
 
 class Listening(NamedTuple):
-    """What a listener is called by when little has changed; None: by the same as ever."""
+    """A listener's callbacks for smaller changes; None: call the listener itself."""
 
     on_topics: TopicsListener | None
     on_moves: MovesListener | None
 
 
 class Waiter(NamedTuple):
-    """Who waits for a refresh, and of which topics; None: of all that are watched."""
+    """A caller of `refresh`."""
 
     answered: asyncio.Future[ClusterView]
     topics: frozenset[str] | None
 
 
 class Cluster:
-    """Keeps a client's view of the cluster, and its connections.
+    """A client's view of the cluster, and its connections, for one event loop.
 
-    Used from one event loop. ``start`` once, ``close`` always, also after a failed start.
+    Call ``start`` once, and ``close`` always, also after a failed start.
 
     Attributes:
-        pool: The connections, for whoever needs more than ``request``.
         unknown_topics: Watched topics that have never existed, written by the refresh task.
-        has_topic_ids: Whether the latest metadata could name topic ids (KIP-516).
+        has_topic_ids: Whether the latest metadata could contain topic ids (KIP-516).
     """
 
     def __init__(
@@ -172,25 +170,22 @@ class Cluster:
 
     @property
     def view(self) -> ClusterView:
-        """The latest snapshot."""
         return self._view
 
     # --- Starting and closing --------------------------------------------------------------
     async def start(self, *, group_id: str | None = None) -> None:
-        """Find the cluster through its bootstrap servers and start keeping the view fresh.
+        """Connect to the cluster through its bootstrap servers and start refreshing the view.
 
-        The bootstrap servers are tried side by side, in random order, each once at every address
-        it resolves to; again only if one could be connected to but did not answer. All within
-        ``request_timeout_s``.
+        Within ``request_timeout_s``, the bootstrap servers are tried concurrently, in random order.
+        They are tried again only if one accepted a connection but did not respond.
 
         Args:
-            group_id: A group whose coordinator is needed next. It is asked for in the same round
-                trip as the first metadata; the first ``find_coordinator`` takes the answer.
+            group_id: A group whose coordinator is requested with the first metadata, in one round
+                trip. The first ``find_coordinator`` returns the result.
 
         Raises:
-            KafkaConnectionError: No server could be used; names each one tried and why not.
-            TLSError: The same, when TLS was the reason everywhere.
-            KafkaError: A server refused the credentials, or speaks no common version.
+            KafkaConnectionError: No server could be used; TLSError if TLS failed with every server.
+            KafkaError: A server refused the credentials, or has no version in common.
         """
         if self._refresher is not None or self._is_closed:
             raise RuntimeError("a Cluster can be started only once: create another one")
@@ -220,7 +215,6 @@ class Cluster:
         self._refresher.add_done_callback(self._refresher_ended)
 
     async def _bootstrap(self, failures: list[KafkaError], give_up_at: float) -> None:
-        """Get the first view; ask again where a server was connected to but did not answer."""
         backoff = self._new_backoff()
         while True:
             try:
@@ -238,30 +232,26 @@ class Cluster:
             failures.clear()
 
     def abort(self) -> None:
-        """Stop refreshing and close every connection; waits for nothing. Idempotent."""
+        """As `close`, without waiting."""
         self._is_closed = True
         if self._refresher is not None:
             self._scope.cancel(self._refresher)
         self.pool.abort()
 
     async def close(self) -> None:
-        """Stop refreshing and close every connection; idempotent."""
+        """Stop refreshing and close every connection. Idempotent."""
         self.abort()
         if self._refresher is not None:
             await asyncio.wait([self._refresher])
         await self.pool.close()
 
     def raise_if_closed(self) -> None:
-        """Raise if the cluster is closed, for whoever waits for something else than an answer.
-
-        Raises:
-            ClientClosedError: It is.
-        """
+        """Raise ClientClosedError if the cluster is closed."""
         if self._is_closed:
             raise ClientClosedError("the client is closed")
 
     def _refresher_ended(self, task: asyncio.Task[Never]) -> None:
-        """Fail those who wait for a refresh that cannot come any more."""
+        """Fail the callers that wait for a refresh."""
         cause = None if task.cancelled() else task.exception()
         waiters, self._waiters = self._waiters, []
         for waiter, _ in waiters:
@@ -274,11 +264,9 @@ class Cluster:
 
     # --- What metadata covers, and when it is fetched --------------------------------------
     def watch(self, owner: object, topics: Iterable[str] | None) -> None:
-        """Cover these topics in metadata for an owner, in place of those that it wanted before.
+        """Replace the topics that an owner needs in metadata; None: all topics of the cluster.
 
-        Metadata cover what all owners want together; they are fetched soon when any topic is
-        new. None means every topic of the cluster; no topic means no interest any more. To cover
-        less, nothing is fetched at once: the next refresh covers less.
+        Metadata covers the topics of all owners, and is fetched soon if one is new.
         """
         self._watched.set(owner, topics)
         if self._watched.topics is not None:
@@ -287,18 +275,15 @@ class Cluster:
             self._wake.set()
 
     def watch_another(self, owner: object, topic: str) -> None:
-        """Cover one more topic for an owner."""
         self._watched.add(owner, topic)
         if not self._watched.are_covered:
             self._wake.set()
 
     def unwatch(self, owner: object, topic: str) -> None:
-        """Undo `watch_another`."""
         self._watched.remove(owner, topic)
 
     @contextmanager
     def watching(self, topics: Iterable[str]) -> Iterator[None]:
-        """Cover these topics, too, in metadata until the block ends, however it does."""
         owner = object()
         self.watch(owner, topics)
         try:
@@ -307,28 +292,23 @@ class Cluster:
             self.watch(owner, ())
 
     def invalidate(self) -> None:
-        """Note that the view is out of date: it is refreshed soon. Does not wait."""
+        """Request a refresh without waiting for it."""
         self._is_stale = True
         self._wake.set()
 
     def look_for_leader(self) -> None:
-        """Note that a leader is gone: the view is refreshed soon, however often it was already.
-
-        Up to `retry_backoff_max_s` pass between refreshes that `invalidate` calls for. That would
-        be added to the time in which nothing can be read. So whoever calls this has to give up
-        after a while.
-        """
+        """Request a refresh without the usual backoff, because a leader is missing."""
         self._is_leader_missing = True
         self._wake.set()
 
     async def refresh(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return a view that was asked for after this call. Cancellation is harmless.
+        """Return a view that was requested after this call. Cancellation has no side effects.
 
         Args:
-            topics: Watched topics: what is known of others may be older; None: all.
+            topics: Watched topics to refresh, while others may be older; None: all.
 
         Raises:
-            KafkaTimeoutError: No broker answered within ``request_timeout_s``.
+            KafkaTimeoutError: No broker responded within ``request_timeout_s``.
             KafkaConnectionError: The cluster is closed, or refreshing ended with an error.
         """
         self.raise_if_closed()
@@ -360,15 +340,13 @@ class Cluster:
     ) -> None:
         """Call ``listener(view)`` synchronously after each change of the view.
 
-        Args:
-            listener: Is called.
-            on_topics: Is called instead if no more has changed than some topics.
-            on_moves: Is called instead if no more has changed than some partitions' leaders.
+        If only some topics changed, or only some partitions' leaders, `on_topics` or `on_moves` is
+        called instead.
         """
         self._listeners[listener] = Listening(on_topics, on_moves)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Undo ``add_listener``; nothing happens when it is not there."""
+        """Undo ``add_listener``, if it was called."""
         self._listeners.pop(listener, None)
 
     # --- Requests --------------------------------------------------------------------------
@@ -382,18 +360,12 @@ class Cluster:
         left_s: float = math.inf,
         max_version: int | None = None,
     ) -> R:
-        """Send a request to a node and return its answer; see Pool.request.
-
-        A node that cannot be reached makes the view stale.
+        """Send a request as `Pool.request` does. An unreachable node makes the view stale.
 
         Args:
-            node_id: The node.
-            request: What is asked.
-            lane: The connection to use.
-            timeout_s: How long the node may take; a part of the time there is by default, so that
-                there is time for another try, over another connection.
-            left_s: How much time there is, if that is less than ``request_timeout_s``.
-            max_version: The newest version to use.
+            timeout_s: The time for the response. By default a part of the remaining time, which
+                leaves time for another attempt over another connection.
+            left_s: The remaining time, if less than ``request_timeout_s``.
         """
         request = prepared(request)
         asked = node_id, request.request_class
@@ -415,7 +387,6 @@ class Cluster:
         return response
 
     def _try_s(self, silences: int, left_s: float) -> float:
-        """Return how long an answer may take after so many tries without one."""
         total_s = self.config.request_timeout_s
         share_s = TRY_SHARE * min(total_s, left_s)
         first_s = max(LEAST_TRY_S, min(share_s, MOST_TRY_S))
@@ -424,13 +395,14 @@ class Cluster:
     async def request_any(
         self, request: Request[R], *, timeout_s: float | None = None, max_version: int | None = None
     ) -> R:
-        """Send a request to the least loaded node, then to the next, until one answers.
+        """Send a request to one node after another, the least loaded first, until one responds.
 
-        Without ``timeout_s`` nodes that were silent are asked again, within ``request_timeout_s``.
+        Without ``timeout_s``, nodes that did not respond are asked again, within
+        ``request_timeout_s``.
 
         Raises:
-            KafkaConnectionError: No node could be reached; names each one and why.
-            KafkaError: See Connection.request; errors that another node would not mend.
+            KafkaConnectionError: No node could be reached.
+            KafkaError: An error that another node would return too.
         """
         give_up_at = self._loop.time() + self.config.request_timeout_s
         while True:
@@ -455,10 +427,10 @@ class Cluster:
         exclude: Iterable[int] = (),
         is_always_offered: bool = False,
     ) -> tuple[int, R]:
-        """Like request_any; returns the node, too, and adds to ``failures`` why others did not.
+        """As request_any; also returns the node, and adds errors to ``failures``.
 
-        A node that does not offer what every broker should is passed over, and its next
-        connections ask anew what it offers.
+        With ``is_always_offered``, a node without the request is skipped, and its next connections
+        request its versions again.
         """
         failures = [] if failures is None else failures
         excluded = set(exclude)
@@ -493,13 +465,8 @@ class Cluster:
     ) -> int:
         """Return the node id of a group's coordinator, which can be sent requests at once.
 
-        Errors that pass (coordinator not available yet, broker not reachable) are retried with
-        backoff until ``timeout_s`` (``request_timeout_s`` by default) is over. If no broker offers
-        the request, they are asked once more what they offer.
-
-        Raises:
-            GroupAuthorizationFailedError: The client may not use the group.
-            KafkaError: The last error, when time is over.
+        Temporary errors are retried with backoff until ``timeout_s``, or ``request_timeout_s``, is
+        over. If no broker supports the request, their versions are requested once more.
         """
         backoff = self._new_backoff()
         give_up_at = self._loop.time() + (timeout_s or self.config.request_timeout_s)
@@ -528,14 +495,13 @@ class Cluster:
         return node.id
 
     def _foresee_coordinator(self) -> None:
-        """Ask for the first group's coordinator right behind what is being sent."""
+        """Request the first group's coordinator on the connection of the first metadata request."""
         if self._first_group is not None and (self._foreseen is None or self._foreseen.done()):
             self._foreseen = self._scope.spawn(
                 self._ask_for_first_coordinator(self._first_group), name="find coordinator"
             )
 
     async def _ask_for_first_coordinator(self, group_id: str) -> FindCoordinatorResponse | None:
-        """Ask the node that is asked for metadata, if it answers; whoever is left asks again."""
         node_id = self._next_to_ask(frozenset())
         if node_id is None:
             return None
@@ -550,7 +516,6 @@ class Cluster:
     async def _foreseen_coordinator(
         self, key: str, key_type: int
     ) -> FindCoordinatorResponse | None:
-        """Return what was answered beside the first metadata, once; None: ask now."""
         task = self._foreseen
         if task is None or (key, key_type) != (self._first_group, GROUP_COORDINATOR):
             return None
@@ -561,14 +526,11 @@ class Cluster:
     def apply_leader_hints(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
     ) -> Collection[TopicPartition]:
-        """Take over newer leaders that an answer named with its errors (KIP-951).
+        """Apply newer leaders of an error response (KIP-951); return the changed partitions.
 
         Args:
             leaders: Node id and leader epoch of each partition's leader.
-            endpoints: Where those nodes listen.
-
-        Returns:
-            The partitions whose leader was not known.
+            endpoints: The addresses of these nodes.
         """
         before = self._view
         view = before.with_leaders(leaders, endpoints)
@@ -598,7 +560,6 @@ class Cluster:
                 raise StaleMetadata(f"no metadata: {error}") from error
 
     def _due_at(self) -> float:
-        """Loop time of the next refresh, as things are now."""
         if not self._watched.are_covered:
             return self._loop.time()
         if self._is_leader_missing:
@@ -611,7 +572,7 @@ class Cluster:
         return self._view.fetched_at + self.config.metadata_max_age_s
 
     def _some_topics(self) -> frozenset[str] | None:
-        """Return what to ask for if the rest of the view may stay as it is; None: it may not."""
+        """Return the topics of a partial refresh; None: all watched topics have to be requested."""
         watched = self._watched.topics
         is_old = self._loop.time() >= self._view.fetched_at + self.config.metadata_max_age_s
         if is_old or self._is_stale or self._is_leader_missing or watched is None:
@@ -624,7 +585,7 @@ class Cluster:
         return frozenset(topics) or None
 
     async def _refresh(self, failures: list[KafkaError]) -> None:
-        """Ask for metadata once and swap the view; what was wanted stays wanted on failure."""
+        """Request metadata once and replace the view; after a failure, it is still due."""
         some = self._some_topics()
         is_spaced = some is None or (self._watched.are_covered and not self._waiters)
         asked = some
@@ -689,18 +650,17 @@ class Cluster:
             self.unknown_topics.report(name, existing)
 
     def _known(self, topics: Iterable[str]) -> Iterator[str]:
-        """Yield those of these topics that the view has."""
         return (name for name in topics if name in self._view.topics)
 
     def _doubt_outdated(self, *, is_outdated: bool) -> None:
-        """Ask other nodes first next time if the latest answer named older leader epochs."""
+        """After older leader epochs, prefer other nodes for the next request."""
         self._outdated = self._outdated | {self._answered_by} if is_outdated else frozenset()
         self.pool.suspect(self, self._outdated)
 
     async def _ask_for_metadata(
         self, topics: frozenset[str] | None, failures: list[KafkaError]
     ) -> MetadataResponse:
-        """Ask for topics; those that never existed may be created, but no other with them."""
+        """Request topics; brokers may create those that never existed, and no others."""
         may_create = self.config.allow_auto_create_topics
         unseen = topics - self._seen if topics is not None and may_create else frozenset()
         if unseen == topics:
@@ -760,7 +720,6 @@ class Cluster:
         return response
 
     async def _connect_one(self, failures: list[KafkaError]) -> frozenset[int]:
-        """Connect to one of the bootstrap servers; return those that cannot be."""
         nodes = [node.id for node in self._bootstrap_nodes]
         self._rng.shuffle(nodes)
         return await connect_one(self.pool, nodes, failures)
@@ -771,13 +730,7 @@ class Cluster:
         moved: Collection[TopicPartition] | None = None,
         topics: Collection[str] | None = None,
     ) -> None:
-        """Go on with another view.
-
-        Args:
-            view: It.
-            moved: All partitions that differ; None: any may.
-            topics: All topics that differ, and those of `moved`; None: any may.
-        """
+        """Replace the view. `moved` and `topics` are all that changed; None: any may have."""
         if moved is not None:
             topics = {tp.topic for tp in moved}
         if view.nodes != self._view.nodes:
@@ -804,4 +757,4 @@ class Cluster:
 
 
 def ignore_moves(view: ClusterView, moved: Collection[TopicPartition]) -> None:
-    """Is the listener of whoever does not care which node leads a partition."""
+    """A listener."""

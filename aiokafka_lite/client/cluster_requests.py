@@ -1,4 +1,4 @@
-"""Builds what any client asks of a cluster, and says what the answers mean."""
+"""Requests that every client sends to a cluster, and the errors in their responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ GROUP_COORDINATOR: Final = 0
 
 
 def metadata_request(topics: Collection[str] | None, *, may_create: bool) -> MetadataRequest:
-    """Ask for these topics, or for all there are."""
     return MetadataRequest(
         topics=None
         if topics is None
@@ -44,7 +43,7 @@ def metadata_request(topics: Collection[str] | None, *, may_create: bool) -> Met
 
 
 def raise_for_rebootstrap(response: MetadataResponse) -> None:
-    """Raise RebootstrapRequiredError when the broker says so (KIP-1102)."""
+    """Raise RebootstrapRequiredError if the response requires it (KIP-1102)."""
     if response.error_code == RebootstrapRequiredError.errno:
         raise RebootstrapRequiredError(
             "the broker requires the client to contact its bootstrap servers again (KIP-1102)"
@@ -52,12 +51,7 @@ def raise_for_rebootstrap(response: MetadataResponse) -> None:
 
 
 def raise_for_metadata(response: MetadataResponse) -> None:
-    """Raise for an answer of which no view can be made.
-
-    Raises:
-        MetadataEmptyBrokerList: It names no brokers.
-        BrokerResponseError: The broker refuses.
-    """
+    """Raise for a response that cannot become a view."""
     if response.error_code != NoError.errno:
         raise for_code(response.error_code)("the broker refuses metadata")
     if not response.brokers:
@@ -67,7 +61,6 @@ def raise_for_metadata(response: MetadataResponse) -> None:
 
 
 def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoordinatorRequest:
-    """Ask who coordinates a group."""
     # Imported here: only groups ask for it.
     from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 
@@ -75,11 +68,11 @@ def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoor
 
 
 def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
-    """Return the coordinator that an answer names.
+    """Return the coordinator in a response.
 
     Raises:
-        BrokerResponseError: There is none, or none that we may know of.
-        KafkaProtocolError: The answer is about something else.
+        BrokerResponseError: There is no coordinator, or the client may not use the group.
+        KafkaProtocolError: The response does not contain the key.
     """
     # Before version 4 an answer names no key: it is about the one that was asked for.
     answers = [answer for answer in response.coordinators if answer.key in (key, "")]
@@ -94,12 +87,11 @@ def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Whether an error is that nothing listens where a broker should be."""
     return isinstance(error.__cause__, ConnectionRefusedError)
 
 
 def nobody_answered(failures: Sequence[KafkaError]) -> KafkaConnectionError:
-    """Return what to raise, with its cause, when no broker could be used, and why not."""
+    """Return the error, with its cause, if no broker could be used."""
     is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
     reasons = "; ".join(reason(error) for error in failures) or "no broker is known"
     error_class = TLSError if is_tls else KafkaConnectionError
@@ -109,5 +101,4 @@ def nobody_answered(failures: Sequence[KafkaError]) -> KafkaConnectionError:
 
 
 def reason(error: KafkaError) -> str:
-    """Return an error's text without its class name."""
     return str(error.args[0]) if error.args else str(error)

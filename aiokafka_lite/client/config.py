@@ -1,7 +1,7 @@
-"""Holds what a client needs to know before it can reach a cluster.
+"""The settings of a client, and the syntax of addresses.
 
-References: KIP-302 (every resolved address is tried), KIP-580 (exponential backoff),
-KIP-899 (bootstrap again), ``bootstrap.servers`` in Kafka's consumer configuration.
+References: KIP-302 (all resolved addresses), KIP-580 (exponential backoff), KIP-899 (bootstrap
+again), ``bootstrap.servers`` in Kafka's consumer configuration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Address(NamedTuple):
-    """A host name or IP address and a port, in the words of a user or a broker."""
+    """A host name or IP address and a port, as a user or a broker wrote them."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether what is sent there stays on this machine."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -45,21 +44,16 @@ class ClientConfig(Settings):
     Attributes:
         bootstrap_servers: ``"host:port,host:port"`` or a list of such; IPv6 addresses in
             brackets; the port defaults to 9092.
-        client_id: The name brokers see in logs, metrics and quotas.
-        request_timeout_s: How long a broker may take for one request.
-        connect_timeout_s: How long one address may take for TCP and TLS, and how long the
-            broker may take for ApiVersions and authentication.
-        retry_backoff_s: First delay before something that failed is tried again.
-        retry_backoff_max_s: Longest such delay; delays double, with jitter.
-        reconnect_backoff_s: First delay before a lost node is connected to again.
-        reconnect_backoff_max_s: Longest such delay.
-        metadata_max_age_s: Age at which metadata is fetched again without being asked for.
-        connections_max_idle_s: Connections unused for so long are closed; None keeps them.
-        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: Used for SSL and SASL_SSL.
-        allow_plaintext_credentials: Send credentials off this machine without TLS.
-        allow_auto_create_topics: Whether asking for an unknown topic may create it.
-        max_frame_bytes: Longest answer accepted; a broker that claims more is not trusted.
+        request_timeout_s: The time for one response.
+        connect_timeout_s: The time for TCP and TLS at one address, and for ApiVersions and
+            authentication.
+        retry_backoff_s, retry_backoff_max_s: Delays of retries, which double, with jitter.
+        reconnect_backoff_s, reconnect_backoff_max_s: The same for connections to a node.
+        metadata_max_age_s: Age at which metadata is fetched again in any case.
+        connections_max_idle_s: Time after which an unused connection is closed; None: never.
+        allow_plaintext_credentials: Send credentials to other machines without TLS.
+        allow_auto_create_topics: Whether a metadata request may create unknown topics.
+        max_frame_bytes: The largest accepted response.
     """
 
     bootstrap_servers: str | Iterable[str] = "localhost"
@@ -100,32 +94,20 @@ class ClientConfig(Settings):
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def check_address(self, address: Address) -> None:
-        """Refuse to connect where credentials could be read on the way.
-
-        Raises:
-            InsecureConfigError: SASL without TLS, to another machine, and that was not allowed.
-        """
+        """Raise InsecureConfigError if credentials would be sent there without TLS."""
         check_plaintext_credentials(
             self.security_protocol, [address], is_allowed=self.allow_plaintext_credentials
         )
 
     def bootstrap_addresses(self) -> list[Address]:
-        """Return the bootstrap servers, parsed, each once, in the order given.
-
-        Raises:
-            KafkaConfigurationError: No address is given, or one is malformed.
-        """
+        """Return the distinct bootstrap servers, in the given order."""
         return parse_bootstrap_servers(self.bootstrap_servers)
 
 
 def check_plaintext_credentials(
     security_protocol: str, addresses: Iterable[Address], *, is_allowed: bool
 ) -> None:
-    """Refuse credentials without TLS to other machines than this one.
-
-    Raises:
-        InsecureConfigError: One of the addresses is another machine's, and it was not allowed.
-    """
+    """Raise InsecureConfigError if credentials would be sent to other machines without TLS."""
     if security_protocol != "SASL_PLAINTEXT" or is_allowed:
         return
     for address in addresses:
@@ -139,11 +121,7 @@ def check_plaintext_credentials(
 def check_unused_tls(
     security_protocol: str, addresses: Iterable[Address], *, is_allowed: bool
 ) -> None:
-    """Refuse to speak in the clear to other machines when an ssl_context was given.
-
-    Raises:
-        InsecureConfigError: The protocol has no TLS, and it was not allowed.
-    """
+    """Raise InsecureConfigError if an ssl_context is given, but the protocol does not use TLS."""
     if security_protocol in ("SSL", "SASL_SSL") or is_allowed:
         return
     for address in addresses:
@@ -158,7 +136,7 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
     """Parse ``"h1:p,h2"`` or an iterable of such strings.
 
     Raises:
-        KafkaConfigurationError: Nothing is named, or an entry is malformed.
+        KafkaConfigurationError: There is no entry, or one is malformed.
     """
     texts = [servers] if isinstance(servers, str) else servers
     addresses: dict[Address, None] = {}

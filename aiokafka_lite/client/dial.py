@@ -1,7 +1,4 @@
-"""Opens a transport to a host, and tries every address that it resolves to (KIP-302).
-
-Exceptions of the operating system and of OpenSSL become ours here (network_errors.py).
-"""
+"""Opens transports; tries every address that a host resolves to (KIP-302)."""
 
 from __future__ import annotations
 
@@ -28,13 +25,12 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class StepLimit(NamedTuple):
-    """Limits how long each step of opening a connection may take, and until when all of them."""
+    """A limit for each step of opening a connection, and a deadline for all of them."""
 
     step_s: float
     deadline: float | None = None
 
     def left_s(self) -> float:
-        """Return how long the next step may take, in seconds."""
         if self.deadline is None:
             return self.step_s
         left_s = self.deadline - asyncio.get_running_loop().time()
@@ -48,14 +44,11 @@ async def dial(
     ssl_context: ssl.SSLContext | None,
     limit: StepLimit,
 ) -> P:
-    """Connect and return the protocol; every resolved address is a step.
-
-    The name is resolved again at each call: a name that moved is followed.
-    Cancellation leaves nothing open.
+    """Connect to the first address that accepts. Cancellation leaves no connection open.
 
     Raises:
-        KafkaConnectionError: No address could be connected to; says which and why.
-        TLSError: The last address answered, but TLS could not be agreed on.
+        KafkaConnectionError: No address could be connected to.
+        TLSError: TLS failed at the last address.
     """
     loop = asyncio.get_running_loop()
     failures = FailedAddresses(address, timeout_s=limit.left_s(), uses_tls=ssl_context is not None)
@@ -81,7 +74,6 @@ async def dial(
 
 
 async def _resolve(address: Address, timeout_s: float) -> list[str]:
-    """Return the addresses of a host in the resolver's order, each once."""
     if is_numeric(address.host):
         return [address.host]
     loop = asyncio.get_running_loop()

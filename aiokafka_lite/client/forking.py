@@ -1,9 +1,8 @@
-"""Keeps a forked child away from the sockets of its parent.
+"""Prevents a forked child from using its parent's sockets.
 
-A child inherits the parent's sockets, and the very epoll instance that the parent's loop waits
-with: a byte that it writes goes to the parent's broker, and closing a transport, which may happen
-as garbage is collected, takes the socket out of the parent's epoll as well. So, first of all, each
-descriptor is pointed at the null device in the child, and each connection refuses requests.
+A child inherits the sockets and the epoll instance of the parent's loop. Closing a transport, even
+by garbage collection, would remove the socket from the parent's epoll. So the child first replaces
+each descriptor with the null device, and each connection refuses requests.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from aiokafka_lite.errors import ForkedError, KafkaError
 
 
 class ForkAware:
-    """Is a base of everything that owns a socket, which a forked child must leave alone."""
+    """Base of all owners of sockets."""
 
     __slots__ = ("__weakref__",)
 
     @property
     def peer(self) -> str:
-        """Who it is connected to, for messages."""
+        """The other end of the connection, for messages."""
         raise NotImplementedError
 
     def __new__(cls, *_: object, **__: object) -> Self:
@@ -33,9 +32,9 @@ class ForkAware:
         return self
 
     def forked(self) -> tuple[int, object] | None:
-        """Refuse all use from now on, because this is a child.
+        """Refuse all later use, in a child process.
 
-        Returns the socket's descriptor, -1 without one, and what owns it.
+        Returns the socket's descriptor, -1 without one, and its owner.
         """
         return self._give_up_socket(
             ForkedError(
@@ -45,9 +44,9 @@ class ForkAware:
         )
 
     def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
-        """Refuse all use with an error, and forget the socket.
+        """Refuse all later use with an error, and drop the socket.
 
-        Returns its descriptor and what owns it, None when there is none.
+        Returns its descriptor and its owner, or None without a socket.
         """
         raise NotImplementedError
 
@@ -58,7 +57,7 @@ _inherited: Final[list[object]] = []
 
 
 def detach(owners: Iterable[ForkAware]) -> list[object]:
-    """Point the sockets of these owners at the null device; return what owns the descriptors."""
+    """Replace these owners' descriptors; return the objects that own them."""
     null = os.open(os.devnull, os.O_RDWR)  # which is not inheritable
     socket_owners = []
     for owner in owners:

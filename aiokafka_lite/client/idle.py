@@ -1,4 +1,4 @@
-"""Closes connections that nobody uses: one timer for all of a pool."""
+"""Closes unused connections, with one timer for a pool."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from aiokafka_lite.client.lanes import Slot
 
 
 class Guard(Protocol):
-    """`TaskScope.guard`: what a callback raises is the scope's failure."""
+    """`TaskScope.guard`: a callback's exception fails the scope."""
 
     def __call__(self, callback: Callable[[], object], *, name: str) -> Callable[..., None]: ...
 
 
 class IdleTimer:
-    """Goes off when the connection that was not used for longest may be due."""
+    """Fires when the connection with the oldest use may be due."""
 
     def __init__(
         self,
@@ -34,12 +34,11 @@ class IdleTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
-        """Watch a connection that was opened."""
+        """Set the timer, if it is not set, because a connection was opened."""
         if self._max_idle_s is not None and self._timer is None:
             self._set(self._loop.time() + self._max_idle_s, self._max_idle_s)
 
     def cancel(self) -> None:
-        """Close nothing more, until a connection is opened again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -49,7 +48,6 @@ class IdleTimer:
         self._timer = self._loop.call_at(when, close)
 
     def _close_idle(self, max_idle_s: float) -> None:
-        """Close what was not used for too long."""
         self._timer = None
         now = self._loop.time()
         next_due = None

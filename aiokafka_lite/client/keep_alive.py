@@ -1,8 +1,6 @@
-"""Has the kernel ask the peers of idle connections whether they are still there.
+"""TCP keep-alive, for balancers and firewalls that forget idle connections.
 
-A balancer or firewall that forgets idle connections (Azure's does after four minutes) sees these
-questions, and keeps the connection. If the peer is gone nevertheless, the connection ends by
-itself, before somebody waits for an answer over it.
+If the peer is gone, the connection ends before a caller waits for a response.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ KEEP_ALIVE: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel ask, as far as the system can be told so.
-
-    A connection may be lost before: then its protocol is told.
-    """
+    """Enable keep-alive, as far as the system supports it. A lost connection is ignored."""
     with contextlib.suppress(OSError, ValueError):  # uvloop: ValueError once the socket closed
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE.items():

@@ -1,7 +1,4 @@
-"""Holds what a pool has of each node: a connection per lane, and one backoff for all of them.
-
-The pool alone writes the fields.
-"""
+"""A pool's state of each node: a connection per lane, and one backoff. Only the pool writes it."""
 
 from __future__ import annotations
 
@@ -17,12 +14,9 @@ from aiokafka_lite.errors import KafkaError
 
 
 class Lane:
-    """What a connection is for; requests of one lane wait for each other, lanes do not.
-
-    There is one object for each lane. Whoever needs more lanes of a kind makes them.
+    """The purpose of a connection. Consumers create more FETCH lanes if they need them.
 
     Attributes:
-        name: What its connections are for, in names of tasks.
         waits_for_throttled: Whether requests wait while a broker throttles (KIP-219).
     """
 
@@ -51,9 +45,9 @@ Lane.GENERAL = Lane("general")
 
 
 class Slot:
-    """One lane of a node: its connection, or the task that is opening it.
+    """One lane of a node: its connection, or the task that opens one.
 
-    `muted_until` is the lost connection's: a broker's throttle outlives it (KIP-219).
+    `muted_until` is the lost connection's, because a broker's throttle outlasts it (KIP-219).
     """
 
     __slots__ = ("connecting", "connection", "lane", "muted_until", "opened_at")
@@ -67,15 +61,13 @@ class Slot:
 
 
 class Slots(dict[Lane, Slot]):
-    """The lanes of a node that were ever asked about."""
-
     def __missing__(self, lane: Lane) -> Slot:
         slot = self[lane] = Slot(lane)
         return slot
 
 
 class NodeState:
-    """A node at one endpoint; when the endpoint changes, a new state takes its place."""
+    """A node at one endpoint; a new endpoint has a new state."""
 
     __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "slots")
 
@@ -90,9 +82,9 @@ class NodeState:
 
     @property
     def api_versions(self) -> ApiVersions | None:
-        """What the broker offers, known as long as one of its connections is open.
+        """The broker's versions, known while one of its connections is open.
 
-        When all are lost it may be another release that comes back: then it is asked again.
+        After all are lost, the broker may return with another release.
         """
         for slot in self.slots.values():
             if slot.connection is not None and slot.connection.error is None:
@@ -101,12 +93,11 @@ class NodeState:
 
     @property
     def is_connected_bootstrap(self) -> bool:
-        """Whether it is a bootstrap server with a connection that can be used."""
+        """Whether it is a bootstrap server with a usable connection."""
         connection = self.slots[Lane.GENERAL].connection
         return self.node.id < 0 and connection is not None and connection.error is None
 
     def name_node(self, node: Node) -> None:
-        """Become the node that a bootstrap server turned out to be."""
         self.node = node
         for slot in self.slots.values():
             if slot.connection is not None:

@@ -1,4 +1,4 @@
-"""Tokens for whoever cannot await the application's provider, which belongs to another loop."""
+"""OAuth tokens for threads that cannot await the application's provider, which needs its loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiokafka_lite.errors import IllegalStateError
 
 
 class RememberedTokens(AbstractTokenProvider):
-    """Asks a provider, and remembers what it gave last."""
+    """Requests tokens from a provider, and remembers the latest."""
 
     def __init__(self, provider: AbstractTokenProvider) -> None:
         self._provider = provider
@@ -27,7 +27,7 @@ class RememberedTokens(AbstractTokenProvider):
 
 
 class LatestToken(AbstractTokenProvider):
-    """Gives what was remembered, from any thread."""
+    """Returns the remembered token, from any thread."""
 
     def __init__(self, remembered: RememberedTokens) -> None:
         self._remembered = remembered

@@ -1,16 +1,11 @@
-"""Wakes the loop less often for large frames: when enough of one has arrived (SO_RCVLOWAT).
+"""Wakes the loop less often for large frames, with the socket option SO_RCVLOWAT.
 
-The kernel reports a socket as readable with the first bytes that come, and reading them costs a
-turn of the loop however few they are: over a network, that is a few packets. Nobody can use less
-than all of a large frame. So while one is received, the kernel reports the socket when it has a
-good piece, or all that the frame still needs; it never waits for more than that. The end of the
-stream, errors, and a receive buffer without room are reported at once in any case (tcp_poll in
+While a large frame arrives, the kernel reports the socket when it has a large piece, or the rest of
+the frame. It reports the end of the stream, errors, and a full receive buffer at once (tcp_poll in
 Linux).
 
-It never waits for more than half of the receive window either. A new connection has a small one,
-which grows as data comes. If the window is full before the mark is reached, the peer stops to send
-and nobody reads, until the peer asks 200 ms later (its window probe). A window shrinks only where
-memory is short, and the kernel reports the socket then.
+The mark is at most half of the receive window. A new connection's window is small and grows. If the
+window fills below the mark, the peer stops sending until its window probe, 200 ms later.
 
 Linux only, and not under TLS, where the socket's bytes are not the frame's.
 """
@@ -30,10 +25,10 @@ TCP_INFO: Final = struct.Struct("@64xI")
 
 
 class LowWaterMark:
-    """Sets how many bytes a transport's socket waits for.
+    """The low-water mark of a transport's socket.
 
     Attributes:
-        wanted_bytes: What was last asked for.
+        wanted_bytes: The last argument of `want`.
     """
 
     __slots__ = ("_socket", "_window_bytes", "wanted_bytes")

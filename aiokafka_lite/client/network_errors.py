@@ -1,6 +1,6 @@
-"""Says what exceptions of the operating system and of OpenSSL mean, in words and as our errors.
+"""Explains exceptions of the operating system and of OpenSSL, and converts them into ours.
 
-It serves connections of event loops and blocking ones, so it imports neither asyncio nor ssl.
+Blocking connections use it too, so it imports neither asyncio nor ssl.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NETWORK_ERRORS: Final = (OSError, OverflowError, ValueError)
 
 
 class FailedAddresses:
-    """Collects the addresses of one host that could not be connected to, and why."""
+    """The addresses of one host that could not be connected to, and the reasons."""
 
     def __init__(self, address: Address, *, timeout_s: float, uses_tls: bool) -> None:
         self._address = address
@@ -87,13 +87,11 @@ class FailedAddresses:
         self._last_error: BaseException | None = None
 
     def add(self, host: str, error: BaseException) -> None:
-        """Note that the attempt at one of the resolved addresses has failed."""
         reason = explain(error, self._timeout_s)
         self._failures.append(reason if host == self._address.host else f"{host}: {reason}")
         self._last_error = error
 
     def error(self) -> KafkaConnectionError:
-        """Return what to raise when none is left, with its cause."""
         last = self._last_error
         # A handshake that the peer cut short is a lost connection, worth another try.
         is_tls = _is_of_tls(last) and not _is_cut_short(last)
@@ -108,7 +106,7 @@ class FailedAddresses:
 def unresolved(
     address: Address, error: BaseException, timeout_s: float | None = None
 ) -> KafkaConnectionError:
-    """Return what to raise when a host name leads nowhere, with its cause."""
+    """Return the error for a host name that cannot be resolved."""
     return caused(
         KafkaConnectionError(
             f"cannot resolve the host name of {address}: {explain(error, timeout_s)}. Check "
@@ -119,7 +117,6 @@ def unresolved(
 
 
 def is_numeric(host: str) -> bool:
-    """Whether the host is an IP address, for which nobody has to be asked."""
     try:
         # As bytes: a string would be encoded by the rules for international domain names.
         socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
@@ -129,7 +126,7 @@ def is_numeric(host: str) -> bool:
 
 
 def hosts(found: Iterable[tuple[object, object, object, object, Sequence[object]]]) -> list[str]:
-    """Return the addresses that getaddrinfo found, each once."""
+    """Return the distinct addresses in getaddrinfo's result."""
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
@@ -140,7 +137,7 @@ def caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaCon
 
 
 def _is_of_tls(error: BaseException | None) -> TypeGuard[ssl.SSLError]:
-    """Whether an error is OpenSSL's: ssl was imported then, and need not be to find out."""
+    """Whether an error is OpenSSL's, without importing ssl."""
     tls = sys.modules.get("ssl")
     return tls is not None and isinstance(error, tls.SSLError)
 
@@ -152,9 +149,9 @@ def _is_cut_short(error: ssl.SSLError) -> bool:
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether the peer ended TLS for a reason that another try would not mend.
+    """Whether the peer ended TLS with an error that a retry would not fix.
 
-    With TLS 1.3 a broker says so only after the client has finished its handshake.
+    With TLS 1.3, a broker sends it only after the client has finished its handshake.
     """
     if not _is_of_tls(error):
         return False
@@ -163,7 +160,7 @@ def is_refusal(error: BaseException | None) -> bool:
 
 
 def explain(error: BaseException | None, timeout_s: float | None = None) -> str:
-    """Say in a few words what an exception of the network means and what to do about it."""
+    """Return a network exception's meaning and remedy, in a few words."""
     if error is None:
         return "the peer closed the connection"
     if _is_of_tls(error):

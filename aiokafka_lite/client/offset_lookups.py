@@ -1,8 +1,7 @@
-"""Looks offsets up from blocking threads: the ends of logs, and offsets by time.
+"""Looks up offsets from blocking threads, in one round trip.
 
-A lookup is one round trip. It sends all requests at once, metadata and, to the leaders known so
-far, every query, and then receives the responses. Lookups that new metadata prove outdated are sent
-again.
+All requests, for metadata and to the known leaders, are sent before the responses are received.
+Queries that new metadata proves outdated are repeated.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
 
 
 class _LeaderLookup(NamedTuple):
-    """The part of a query that one leader answers: its partitions, plain and as in the request."""
+    """One leader's part of a query: its partitions, plain and as in the request."""
 
     tps: list[TopicPartition]
     topics: dict[str, list[ListOffsetsPartition]]
 
 
 class _Sent(NamedTuple):
-    """One request on the wire: for which query, counted from 0, and for which partitions."""
+    """A request in flight: the index of its query, and its partitions."""
 
     number: int
     tps: Sequence[TopicPartition]
@@ -68,7 +67,10 @@ class _Sent(NamedTuple):
 
 
 class Lookups:
-    """Looks offsets up, and retries for `request_timeout_s` what passes by itself."""
+    """Looks up offsets, and retries temporary errors for `request_timeout_s`.
+
+    With `READ_COMMITTED`, the latest offset is the last stable one.
+    """
 
     def __init__(
         self,
@@ -79,15 +81,6 @@ class Lookups:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take whom to ask, and about what.
-
-        Args:
-            cluster: Whose view is kept up to date on the way.
-            topics: Of which metadata is asked; None for all there are.
-            isolation_level: `READ_COMMITTED` makes the latest offset the last stable one.
-            clock: Tells the time in seconds.
-            sleep: Waits for so many seconds.
-        """
         self._cluster = cluster
         self._topics = topics
         self._isolation_level = isolation_level
@@ -97,30 +90,21 @@ class Lookups:
 
     @property
     def view(self) -> ClusterView:
-        """The latest view of the cluster; its topics are those of `topics`."""
         return self._cluster.view
 
     def refresh(self) -> ClusterView:
-        """Ask for metadata alone and return the new view.
-
-        Raises: as `BlockingCluster.refresh`.
-        """
         return self._cluster.refresh(self._topics)
 
     def offsets(self, *queries: OffsetQuery, with_metadata: bool = False) -> list[Offsets]:
-        """Return the answers to several queries, all sent at once.
+        """Return the results of several queries, all sent at once.
 
-        A partition that is gone, or that no metadata know, is left out of the answers; one
-        without a record that late has `NO_OFFSET`.
-
-        Args:
-            queries: For each partition the time, or the end of the log, to look up.
-            with_metadata: Whether to refresh the view in the same round trip. Partitions that
-                this brings are not asked; topics that were made anew are asked again.
+        Partitions that do not exist are left out. A partition without a record that late has
+        `NO_OFFSET`. With metadata, the view is refreshed in the same round trip; recreated topics
+        are looked up again.
 
         Raises:
-            KafkaTimeoutError: Leaders did not answer in time; says which, and why.
-            KafkaError: No broker can be used, or one refuses for a reason that lasts.
+            KafkaTimeoutError: Leaders did not respond in time.
+            KafkaError: No broker can be used, or one refuses permanently.
         """
         found: list[Offsets] = [{} for _ in queries]
         missing = [dict(query) for query in queries]
@@ -153,7 +137,7 @@ class Lookups:
     def _ask(
         self, queries: Sequence[OffsetQuery], found: Sequence[Offsets], *, with_metadata: bool
     ) -> dict[TopicPartition, KafkaError]:
-        """Ask once, adding to `found`; returns why partitions were not."""
+        """Send all queries once and add to `found`; return the errors of the other partitions."""
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
         lookups = [self._by_leader(query, failures) for query in queries]
@@ -176,7 +160,7 @@ class Lookups:
     def _by_leader(
         self, query: OffsetQuery, failures: dict[TopicPartition, KafkaError]
     ) -> dict[int, _LeaderLookup]:
-        """Divide a query among the leaders known so far."""
+        """Split a query by the known leaders."""
         by_leader: dict[int, _LeaderLookup] = {}
         nodes, topics = self.view.nodes, self.view.topics
         name, partitions = "", NO_PARTITIONS
@@ -249,7 +233,6 @@ class Lookups:
     def _send_metadata(
         self, connections: Iterable[BlockingConnection | KafkaError]
     ) -> tuple[BlockingConnection, Pending[MetadataResponse]] | None:
-        """Ask the first leader that can be asked; None when there is none."""
         for connection in connections:
             if isinstance(connection, BlockingConnection):
                 request = metadata_request(self._topics, may_create=False)
@@ -262,7 +245,7 @@ class Lookups:
     def _receive_metadata(
         self, metadata: tuple[BlockingConnection, Pending[MetadataResponse]] | None
     ) -> None:
-        """Update the view, asking others where this answer is of no use."""
+        """Update the view from the response, or with a refresh if it failed."""
         if metadata is not None:
             connection, exchange = metadata
             try:
@@ -278,7 +261,6 @@ class Lookups:
 
 
 def _renewed_topics(before: ClusterView, after: ClusterView) -> frozenset[str]:
-    """Return the topics that are others than they were: deleted and made anew."""
     return frozenset(
         name
         for name, topic in after.topics.items()
@@ -293,7 +275,6 @@ def _take(
     failures: dict[TopicPartition, KafkaError],
     renewed: Collection[str],
 ) -> None:
-    """Add one answer to what was found, and its errors to the failures."""
     for topic in response.topics:
         name, is_renewed = topic.name, topic.name in renewed
         for answer in topic.partitions:
@@ -314,7 +295,7 @@ def _take(
 
 
 def _raise_for_what_lasts(failures: Mapping[TopicPartition, KafkaError]) -> None:
-    """Raise the first failure that asking again would not mend."""
+    """Raise the first failure that a retry would not fix."""
     for tp, error in failures.items():
         if not (error.retriable or error.invalid_metadata):
             reason = f"cannot look up offsets of topic {tp.topic}, partition {tp.partition}: "

@@ -1,4 +1,4 @@
-"""Offsets of partitions, and the special timestamps by which ListOffsets finds a log's ends."""
+"""Offsets of partitions, and the timestamps by which ListOffsets returns a log's ends."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """Opens and keeps connections to the nodes of a cluster, per node and lane.
 
-A broker serves one request per connection at a time, so what waits inside the broker blocks what
-comes after it on the same connection: see ``Lane``.
+A broker processes one request per connection at a time, so a request that waits in the broker
+blocks those behind it: see ``Lane``.
 
-Per node there is one backoff for all lanes (50 ms doubling to 1 s, with jitter). It starts when
-an attempt fails or a connection is lost, and starts over only once a connection has lived for as
-long as the longest delay: a node that accepts and hangs up at once is not hammered either.
+Each node has one backoff for all lanes. It is reset only after a connection has lived for the
+longest delay, which also protects a node that accepts connections and closes them at once.
 
-The questions asked of a pool are named as in Kafka's NetworkClient: is_ready, ready,
-connection_delay, connection_failed, in_flight_request_count, least_loaded_node.
+The queries have the names of Kafka's NetworkClient.
 """
 
 from __future__ import annotations
@@ -102,7 +100,7 @@ class Pool:
         return self.ready_connection(node_id, lane) is not None
 
     def ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
-        """Like is_ready; starts connecting when there is no connection and backoff allows."""
+        """Like is_ready; starts connecting if there is no connection and backoff allows."""
         if self.is_ready(node_id, lane):
             return True
         state = self._nodes.get(node_id)
@@ -127,7 +125,7 @@ class Pool:
         return max(self._backoff_s(state), self._mute_s(state.slots[lane].muted_until, lane))
 
     def throttle_s(self, node_id: int) -> float:
-        """Seconds for which a broker holds back requests of any lane (KIP-219)."""
+        """Seconds for which a broker throttles requests of any lane (KIP-219)."""
         state = self._nodes.get(node_id)
         delays = [] if state is None else map(self._slot_mute_s, state.slots.values())
         return max(delays, default=0.0)
@@ -137,16 +135,15 @@ class Pool:
         return self._mute_s(until, slot.lane)
 
     def connection_failed(self, node_id: int) -> bool:
-        """Whether the latest attempt failed, or the connection was lost and not yet replaced."""
         return self.last_error(node_id) is not None
 
     def last_error(self, node_id: int) -> KafkaError | None:
-        """Return why the node cannot be reached, None when it can or was not tried."""
+        """Return the reason why the node cannot be reached; None if it can, or was not tried."""
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
     def why_not_ready(self, node_id: int, lane: Lane) -> KafkaError | None:
-        """Return what ``connect`` waits for, or why the latest attempt failed; None when ready."""
+        """Return what ``connect`` waits for, or why the latest attempt failed; None if ready."""
         state = self._nodes.get(node_id)
         if state is None or self.is_ready(node_id, lane):
             return None
@@ -161,10 +158,7 @@ class Pool:
         return KafkaConnectionError(f"the connection to {state} is still being opened")
 
     def lost_at(self, node_id: int) -> float | None:
-        """Return since which loop time the node cannot be reached.
-
-        None when it can, was not tried, or when at least one of its connections is open.
-        """
+        """Return the loop time since which the node cannot be reached, or None."""
         state = self._nodes.get(node_id)
         if state is None or state.last_error is None:
             return None
@@ -173,22 +167,19 @@ class Pool:
         return None if is_open else state.lost_at
 
     def is_connecting(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
-        """Whether a connection is being opened."""
         state = self._nodes.get(node_id)
         return state is not None and state.slots[lane].connecting is not None
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
-        """Requests without an answer yet, of one node or of all."""
         if node_id is None:
             return sum(state.in_flight_count for state in self._nodes.values())
         state = self._nodes.get(node_id)
         return 0 if state is None else state.in_flight_count
 
     def least_loaded_node(self, *, exclude: frozenset[int] = frozenset()) -> int | None:
-        """Return the node to send an untargeted request to, None when all are in backoff.
+        """Return a node for a request that any node can answer; None if all are in backoff.
 
-        Nodes that did not fail lately and owe no answer come first; of those the connected ones,
-        with the fewest requests in flight; among equals, one is drawn.
+        Nodes without errors or overdue responses come first, then connected ones, then idle ones.
         """
         candidates = [
             (self._load(state), node_id)
@@ -206,7 +197,7 @@ class Pool:
         return (is_doubtful, not is_connected, state.in_flight_count)
 
     def suspect(self, owner: object, node_ids: frozenset[int]) -> None:
-        """Note whose answers are overdue, in place of those that the owner has named before."""
+        """Replace the nodes whose responses are overdue for an owner."""
         if node_ids:
             self._suspects[owner] = node_ids
         else:
@@ -214,29 +205,21 @@ class Pool:
 
     @property
     def suspects(self) -> frozenset[int]:
-        """The nodes that owe somebody an answer that is overdue."""
         return frozenset(node_id for ids in self._suspects.values() for node_id in ids)
 
     def node_ids(self) -> list[int]:
-        """Return the ids of the nodes that requests can be sent to."""
         return list(self._nodes)
 
     def describe(self, node_id: int) -> str:
-        """Return a node's name and address for messages."""
         state = self._nodes.get(node_id)
         return f"node {node_id}" if state is None else str(state)
 
     def usable(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
-        """Return the open connection of a node's lane, None when there is none just now."""
         state = self._nodes.get(node_id)
         return None if state is None else self._usable(state, state.slots[lane])
 
     def ready_connection(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
-        """Return the connection on which a request to the node can be sent at once.
-
-        None when there is no connection, when its session is being renewed, or when the lane
-        holds back for a throttled broker: then ``connect`` waits for one.
-        """
+        """Return the connection on which a request can be sent at once, or None."""
         state = self._nodes.get(node_id)
         if state is None:
             return None
@@ -263,17 +246,15 @@ class Pool:
         timeout_s: float,
         max_version: int | None = None,
     ) -> R:
-        """Send a request to a node and return its answer, connecting first when needed.
+        """Send a request to a node and return the response; connect first if necessary.
 
-        With a connection at hand the request is on the wire before the first suspension. Without
-        one this waits out the node's backoff and makes one attempt, together with whoever else
-        waits for the same connection. On the FETCH lane a broker's throttle is waited out too.
-        Cancellation leaves the connection usable, or the attempt going on.
+        With a ready connection, the request is sent before the first suspension. Cancellation
+        leaves the connection usable, and an attempt to connect running.
 
         Raises:
-            NodeNotReadyError: The node is not known.
+            NodeNotReadyError: The node is unknown.
             KafkaConnectionError: The node cannot be reached, or the connection was lost.
-            RequestTimedOutError: No answer within ``timeout_s``.
+            RequestTimedOutError: No response within ``timeout_s``.
             KafkaError: See Connection.request.
         """
         connection = self.ready_connection(node_id, lane)
@@ -284,10 +265,9 @@ class Pool:
     def send_nowait(
         self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH
     ) -> bool:
-        """Send a request whose answer nobody waits for, on a lane or GENERAL; whether it was sent.
+        """Send a request whose response is ignored, if that needs no waiting; return whether.
 
-        It is sent only where it costs no waiting: on an open connection that is not muted and
-        whose broker would read it at once, so not behind a long poll or a join.
+        It is not sent behind a long poll or a join.
         """
         for each in (lane, Lane.GENERAL):
             connection = self.usable(node_id, each)
@@ -302,12 +282,7 @@ class Pool:
         return False
 
     async def connect(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection:
-        """Return an open connection, waiting for backoff, one attempt to connect, and throttle.
-
-        Raises:
-            NodeNotReadyError: The node is not known.
-            KafkaConnectionError: The attempt failed.
-        """
+        """Return an open connection, after backoff, one attempt to connect, and throttle."""
         while True:
             if self._is_closed:
                 raise ClientClosedError("the client is closed")
@@ -331,7 +306,6 @@ class Pool:
                 return connection
 
     async def _attempt(self, state: NodeState, slot: Slot) -> None:
-        """Wait for the one attempt to connect this lane, starting it when there is none."""
         attempt = self._start_connecting(state, slot)
         await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
         if attempt.cancelled():
@@ -346,9 +320,9 @@ class Pool:
 
     # --- Connecting ------------------------------------------------------------------------
     def attempt(self, node_id: int) -> asyncio.Task[KafkaError | None]:
-        """Return the attempt to connect a known node's GENERAL lane, begun where none is.
+        """Return the attempt to connect a known node's GENERAL lane; start it if necessary.
 
-        It ends with the error, None when it is connected; nobody else may cancel it.
+        Its result is the error, or None. Only the pool may cancel it.
         """
         state = self._nodes[node_id]
         return self._start_connecting(state, state.slots[Lane.GENERAL])
@@ -419,9 +393,9 @@ class Pool:
         return None
 
     async def _probed(self, state: NodeState) -> KafkaError | None:
-        """Let one attempt at a time show credentials where something failed; return its error.
+        """After a failure, let one attempt at a time send credentials; return its error.
 
-        Three lanes that try wrong credentials at once get an account locked three times as fast.
+        Three lanes that try wrong credentials at once would lock an account three times as fast.
         """
         address = state.node.address
         if (probe := self._probes.get(address)) is None:
@@ -432,9 +406,9 @@ class Pool:
         return None if probe.cancelled() else probe.result()
 
     def try_lost(self) -> None:
-        """Begin to connect to nodes that were lost and that nobody needs: they may be back.
+        """Start connecting to lost nodes without pending requests, because they may be back.
 
-        Not where credentials were refused: showing them again is for whoever needs the node.
+        Nodes that refused the credentials are excluded.
         """
         for node_id, state in tuple(self._nodes.items()):
             if self.lost_at(node_id) is not None and state.node.address not in self._refused_until:
@@ -442,7 +416,7 @@ class Pool:
 
     # --- Connections that fail -------------------------------------------------------------
     def _failed(self, state: NodeState, error: KafkaError) -> None:
-        """Start the node's backoff; one line when the node's condition changes."""
+        """Start the node's backoff; log only the first failure."""
         is_news = state.last_error is None and self._nodes.get(state.node.id) is state
         state.last_error = error
         if is_news:
@@ -466,10 +440,7 @@ class Pool:
         self._tell_reachability(state)
 
     def _say_who_is_back(self) -> None:
-        """Say in one line, once no node is missed any more, which of them were.
-
-        The line has the level of the one that said they were lost: whoever read that wants this.
-        """
+        """When no node is missing any more, log which were, at the level of their loss."""
         if not self._back or any(self.lost_at(node_id) is not None for node_id in self._nodes):
             return
         names, lost_at = zip(*self._back.values(), strict=True)
@@ -487,7 +458,7 @@ class Pool:
             self.on_reachability(node.id, address, state.last_error, down_s)
 
     def _usable(self, state: NodeState, slot: Slot) -> Connection | None:
-        """Return the lane's open connection; notice here that one was lost."""
+        """Return the lane's open connection; a lost one starts the backoff here."""
         connection = slot.connection
         if connection is None or connection.error is None:
             return connection
@@ -512,9 +483,9 @@ class Pool:
 
     # --- Which nodes there are -------------------------------------------------------------
     def update_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Follow the metadata: connections to old endpoints get their answers, then close.
+        """Follow the metadata: connections to old endpoints receive their responses, then close.
 
-        One to a bootstrap server that turns out to be a node becomes that node's.
+        A connection to a bootstrap server that turns out to be a node becomes that node's.
         """
         leaving: dict[tuple[str, int], NodeState] = {}
         for node_id, state in list(self._nodes.items()):
@@ -542,7 +513,6 @@ class Pool:
         self._say_who_is_back()
 
     def _come_back(self, state: NodeState) -> None:
-        """Go on with what was told of a node before metadata left it out."""
         before = self._left_unreachable.pop(state.node.id, None)
         if before is None:
             return
@@ -551,10 +521,9 @@ class Pool:
             self._reached_again(state)
 
     def give_up(self, node_id: int, lane: Lane, error: KafkaError) -> None:
-        """Close a node's connection of a lane, and those that close once their answers are there.
+        """Fail the requests on a lane of a hanging node, and on its retired connections.
 
-        Whoever waits there gets the error. For a node that hangs: a connection sees that only when
-        its oldest request is overdue, and metadata may have dropped the node by then.
+        A connection itself only fails when its oldest request is overdue.
         """
         hanging = [connection for connection in self._leaving if connection.wire.node_id == node_id]
         state = self._nodes.get(node_id)
@@ -564,10 +533,9 @@ class Pool:
             each.give_up(error)
 
     def ask_versions_anew(self, node_id: int) -> None:
-        """Let a node's next connections ask what its broker offers, after the node's backoff.
+        """Let a node's next connections request its versions, after the node's backoff.
 
-        All its connections close once their answers are there: while one is open, the others are
-        used by what it was told.
+        All its connections are retired, because new ones use the versions of an open one.
         """
         state = self._nodes.get(node_id)
         if state is None:
@@ -591,7 +559,7 @@ class Pool:
                 self._scope.cancel(slot.connecting)
 
     def _let_go(self, slot: Slot, connection: Connection) -> None:
-        """Close a connection once its answers have arrived; the slot is free at once."""
+        """Close a connection once its responses have arrived; the slot is free at once."""
         slot.connection = None
         self._leaving.add(connection)
         connection.closed.add_done_callback(lambda _: self._leaving.discard(connection))
@@ -605,7 +573,7 @@ class Pool:
                     yield slot, slot.connection
 
     def abort(self) -> None:
-        """Close every connection and give up every attempt; waits for nothing. Idempotent."""
+        """As `close`, without waiting."""
         self._is_closed = True
         self._idle.cancel()
         for attempt in self._attempts:
@@ -617,13 +585,13 @@ class Pool:
             connection.close()
 
     def hang_up(self) -> None:
-        """End every connection where the loop is closed, which could not close them any more."""
+        """End every connection of a closed loop."""
         connected = [connection for _, connection in self._connected_slots()]
         for connection in (*self._leaving, *self._closing, *connected):
             connection.hang_up()
 
     async def close(self) -> None:
-        """Close every connection; waiters get KafkaConnectionError. Idempotent."""
+        """Close every connection; callers get KafkaConnectionError. Idempotent."""
         self.abort()
         if self._attempts:
             await asyncio.wait(self._attempts)

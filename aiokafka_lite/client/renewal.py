@@ -1,4 +1,4 @@
-"""Renews sessions that end, on the connection that they belong to (KIP-368)."""
+"""Renews SASL sessions before they end, on their connections (KIP-368)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from aiokafka_lite.client.connection import Authenticate, Connection
 
 
 class Renewals:
-    """Authenticates connections again, well before their sessions end."""
-
     def __init__(
         self,
         scope: TaskScope,
@@ -26,7 +24,6 @@ class Renewals:
         self._timeout_s = timeout_s
 
     def plan(self, connection: Connection) -> None:
-        """Renew the session of a connection in time, and each that comes after it."""
         if connection.wire.session_lifetime_s:
             renew = self._scope.guard(
                 lambda: self._renew_soon(connection), name="renewing a session"

@@ -1,13 +1,11 @@
-"""Proves to a broker who we are: SASL over Kafka's own requests.
+"""SASL authentication over Kafka's own requests.
 
-    SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism wants
+    SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism needs
 
-Where a broker ends sessions (KIP-368), the same is done again on the live connection before the
-session is over; the connection parks requests meanwhile (connection.py).
+If a broker limits sessions (KIP-368), this is repeated on the open connection.
 
-The mechanisms are conversations without I/O: a first token, then an answer to each challenge.
-Imported only where SASL is used, by event loops and by blocking clients: whoever holds a
-conversation says how requests are sent, and how what takes a while is computed.
+Mechanisms are conversations without I/O: a first token, then an answer to each challenge. Event
+loops and blocking clients run them with their own way of sending requests and of hashing.
 
 References: KIP-43, KIP-84 (SCRAM), KIP-152, KIP-255 and KIP-342 (OAUTHBEARER), KIP-368; RFC 4616,
 RFC 5802, RFC 7628.
@@ -65,51 +63,45 @@ _MECHANISM_NAME: Final = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.
 
 
 async def off_the_loop(work: Callable[[], bytes]) -> bytes:
-    """Compute in another thread, while the running event loop serves others."""
     from aiokafka_lite._threads import compute  # here: blocking clients have no event loop
 
     return await compute(work)
 
 
 class Peer(Protocol):
-    """Who is to believe us: a connection."""
-
     @property
-    def peer(self) -> str:
-        """Who it is, for messages."""
+    def peer(self) -> str: ...
 
-    async def request(self, request: Request[R], *, timeout_s: float) -> R:
-        """Send a request and return its answer."""
+    async def request(self, request: Request[R], *, timeout_s: float) -> R: ...
 
 
 class Conversation(ABC):
     """One run of a mechanism.
 
     Attributes:
-        secrets: What it says that nobody else may read, and a broker's words are cleared of.
+        secrets: Removed from the broker's texts before they are shown.
     """
 
     secrets: Sequence[Secret] = ()
 
     @abstractmethod
-    async def first(self) -> bytes:
-        """Return the token that begins it."""
+    async def first(self) -> bytes: ...
 
     @abstractmethod
     async def answer(self, challenge: bytes) -> bytes | None:
-        """Return the answer to what the broker says, None when all is said.
+        """Return the answer to a challenge, or None at the end.
 
         Raises:
-            AuthenticationFailedError: The broker did not prove what it has to.
+            AuthenticationFailedError: The broker did not prove its identity.
         """
 
 
 class Mechanism(ABC):
-    """A way to prove who we are, with what it takes.
+    """A SASL mechanism with its credentials.
 
     Attributes:
-        name: As brokers know it.
-        asks_users: Whether a user's coroutine is part of it, which may need an event loop.
+        name: The broker's name of it.
+        asks_users: Whether it awaits a user's coroutine, which may need an event loop.
     """
 
     name: str
@@ -117,11 +109,11 @@ class Mechanism(ABC):
 
     @abstractmethod
     def begin(self, compute: Compute = off_the_loop) -> Conversation:
-        """Start a conversation, in which `compute` is given what takes a while."""
+        """Start a conversation; `compute` runs its slow functions."""
 
 
 class Plain(Mechanism):
-    """Name and password as they are (RFC 4616): for connections that TLS protects."""
+    """User name and password in plain text (RFC 4616): for connections with TLS."""
 
     name = "PLAIN"
 
@@ -152,11 +144,7 @@ class _PlainConversation(Conversation):
 
 
 class Scram(Mechanism):
-    """SCRAM-SHA-256 and SCRAM-SHA-512: the broker learns nothing it could use elsewhere.
-
-    Args:
-        nonce: Makes random bytes; a test gives it those of an RFC.
-    """
+    """SCRAM-SHA-256 and SCRAM-SHA-512, which do not reveal the password to the broker."""
 
     def __init__(
         self,
@@ -241,7 +229,7 @@ class _ScramConversation(Conversation):
 
 
 class OAuthBearer(Mechanism):
-    """A token that somebody else issued (RFC 7628); the provider is asked for each connection."""
+    """A token of an OAuth server (RFC 7628); each connection requests one from the provider."""
 
     name = "OAUTHBEARER"
     asks_users = True
@@ -281,7 +269,7 @@ class _OAuthConversation(Conversation):
 
 
 def _token(given: object) -> bytes:
-    """Return what a provider gave as a bearer token; what is none is told by its size only."""
+    """Return a provider's bearer token; an invalid one is described only by its size."""
     if not isinstance(given, str):
         raise AuthenticationFailedError(
             f"the token provider returned an object of type {type(given).__name__}: token() "
@@ -302,7 +290,6 @@ def _token(given: object) -> bytes:
 
 
 def _place(error: Exception) -> str:
-    """Return the file and the line where an exception was raised."""
     *_, (frame, line) = walk_tb(error.__traceback__)
     return f"{Path(frame.f_code.co_filename).name}:{line}"
 
@@ -331,11 +318,6 @@ def mechanism_of(
     password: str | None = None,
     token_provider: AbstractTokenProvider | None = None,
 ) -> Mechanism:
-    """Return the mechanism that a user named, with the credentials it takes.
-
-    Raises:
-        KafkaConfigurationError: It is not known, or its credentials are missing.
-    """
     if name == OAuthBearer.name:
         if token_provider is None:
             raise KafkaConfigurationError(f"SASL mechanism {name} needs a token provider")
@@ -354,8 +336,6 @@ def mechanism_of(
 
 
 class Authenticator:
-    """Authenticates connections by one mechanism."""
-
     def __init__(
         self, mechanism: Mechanism, *, timeout_s: float, compute: Compute = off_the_loop
     ) -> None:
@@ -364,12 +344,12 @@ class Authenticator:
         self._compute = compute
 
     async def __call__(self, connection: Peer) -> float:
-        """Authenticate; return after how many seconds the session ends, 0 if it does not.
+        """Authenticate; return the seconds until the session ends, 0 if it does not.
 
         Raises:
-            AuthenticationFailedError: The broker refuses, or could not prove what it has to.
+            AuthenticationFailedError: The broker refuses, or did not prove its identity.
             AuthenticationMethodNotSupported: The broker does not offer the mechanism.
-            KafkaConnectionError: It hung up, as some do instead of refusing.
+            KafkaConnectionError: It closed the connection, as some do instead of refusing.
         """
         conversation = self._mechanism.begin(self._compute)
         await self._choose(connection)
@@ -425,7 +405,7 @@ class Authenticator:
 
 
 def words(text: str, secrets: Sequence[Secret]) -> str:
-    """Make a broker's words fit for one line of a log, without our secrets in them."""
+    """Make a broker's text fit one line of a log, without our secrets."""
     for secret in secrets:
         if secret:
             text = text.replace(secret.reveal().decode(errors="replace"), repr(secret))

@@ -1,9 +1,4 @@
-"""Tries servers side by side, so that one that does not answer holds nobody up.
-
-RFC 8305 does the same for addresses. Each attempt begins a little after the one before, or at once
-when that has failed. The first that is connected wins; the pool closes the others when metadata
-come that do not name them.
-"""
+"""Connects to servers concurrently, so that a hanging one does not delay others (as RFC 8305)."""
 
 from __future__ import annotations
 
@@ -34,17 +29,10 @@ PASSED_OVER: Final = (
 async def connect_one(
     pool: Pool, node_ids: Iterable[int], failures: list[KafkaError]
 ) -> frozenset[int]:
-    """Connect to nodes in this order until one of them is connected, or all have failed.
+    """Connect to nodes in this order until one is connected; return those that failed.
 
-    Cancelling it leaves the attempts going on.
-
-    Args:
-        pool: Whose nodes they are.
-        node_ids: The nodes.
-        failures: Gets the error of each node that could not be connected to.
-
-    Returns:
-        Which nodes these are.
+    Each attempt starts a little after the one before, or at once if that failed. Cancellation
+    leaves the attempts running.
 
     Raises:
         KafkaError: Another node would not help, for example with refused credentials.

@@ -1,4 +1,4 @@
-"""Shows credentials to one bootstrap server at a time, because wrong ones lock accounts."""
+"""Sends credentials to one bootstrap server at a time, because wrong ones lock accounts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiokafka_lite.errors import KafkaError
 
 
 class Turns:
-    """Lets one attempt after the other show credentials, until they are refused."""
+    """Lets one attempt at a time send credentials, until they are refused."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -20,9 +20,9 @@ class Turns:
         self._refusal_count = 0
 
     def ticket(self) -> Callable[[], AbstractAsyncContextManager[None]]:
-        """Return what an attempt that begins now enters to show credentials.
+        """Return a context for an attempt that begins now to send credentials.
 
-        Entering it waits for the turn, and raises what they were refused with since.
+        Entering it waits for the turn, and raises if credentials were refused since the ticket.
         """
         return partial(self._turn, self._refusal_count)
 

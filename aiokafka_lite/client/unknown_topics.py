@@ -1,7 +1,6 @@
-"""Keeps the topics that metadata were asked for and that have never existed, and reports them once.
+"""Topics in metadata requests that have never existed; each is logged once.
 
-A wrong name is no error of the brokers: an answer without the topic may be right in a moment. So
-whoever needs the topic waits for it, and the log says what it waits for.
+It is not an error, because brokers may create the topic soon, and callers wait for it.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ CREATION_S: Final = 1.0
 
 
 class UnknownTopics:
-    """Topics that no answer has contained."""
-
     def __init__(self) -> None:
         # When an answer first lacked a topic, and what was reported of it since.
         self._since: dict[str, float] = {}
@@ -28,11 +25,10 @@ class UnknownTopics:
 
     @property
     def names(self) -> frozenset[str]:
-        """The topics that the latest answers about them lacked."""
         return frozenset(self._since)
 
     def update(self, missing: Collection[str], now: float, *, may_create: bool) -> list[str]:
-        """Take over what an answer lacks; return the topics to be reported."""
+        """Apply the topics that a response lacks; return those to report."""
         for name in self._since.keys() - missing:
             del self._since[name]
             if self._texts.pop(name, None) is not None:
@@ -47,11 +43,10 @@ class UnknownTopics:
         )
 
     def report(self, name: str, existing: Collection[str]) -> None:
-        """Log that a topic does not exist, with the existing topic that its name resembles."""
+        """Log that a topic does not exist, with an existing topic that has a similar name."""
         self._texts[name] = text = f"topic {name!r} does not exist{nearest(name, existing, repr)}"
         log.warning("%s", text)
 
     def text(self, topics: Collection[str]) -> str | None:
-        """Return what was reported of these topics; None: nothing."""
         texts = [self._texts[name] for name in sorted(topics) if name in self._texts]
         return ", ".join(texts) or None

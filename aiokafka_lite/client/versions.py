@@ -1,8 +1,7 @@
-"""Asks which versions a broker speaks, with ApiVersions, when a connection opens.
+"""Negotiates versions with ApiVersions when a connection opens.
 
-References: KIP-35 (ApiVersions), KIP-511 (a broker that does not know our version of
-ApiVersions answers in version 0 and names the versions it knows), KIP-1242 (a broker that is not
-the one meant says so).
+References: KIP-35 (ApiVersions), KIP-511 (a broker that does not know our version of ApiVersions
+answers in version 0 with the versions that it knows), KIP-1242 (the broker checks its identity).
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class NegotiationCutError(KafkaConnectionError):
 
 
 class MisroutedError(KafkaConnectionError):
-    """Another broker than the one that was meant answers at an address (KIP-1242)."""
+    """Another broker than the expected one responds at an address (KIP-1242)."""
 
 
 class MeantBroker(NamedTuple):
-    """Names the broker that a connection is meant to reach."""
+    """The broker that a connection is expected to reach."""
 
     cluster_id: str | None
     node_id: int | None
@@ -69,13 +68,10 @@ class MeantBroker(NamedTuple):
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
-    """Maps API keys to the (lowest, highest) versions of a broker, and says what we use of them.
+    """The (lowest, highest) versions of a broker by API key, and the choice among them.
 
-    All connections to brokers that offer the same share one.
-
-    Attributes:
-        features: The levels of the features that the cluster has finalized (KIP-584), by name.
-        choices: What `choice` has returned, by its arguments.
+    All connections to brokers with the same versions share one object. `features` are the levels of
+    the cluster's finalized features (KIP-584).
     """
 
     __slots__ = ("_ranges", "choices", "features")
@@ -105,10 +101,10 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         *,
         peer: str = "the broker",
     ) -> int:
-        """Return the newest version that both sides know, at most ``max_version``.
+        """Return the newest version that both sides support, at most ``max_version``.
 
         Raises:
-            IncompatibleBrokerVersion: There is none; names the ``peer``.
+            IncompatibleBrokerVersion: There is none.
             KafkaProtocolError: The broker's range is empty.
         """
         try:
@@ -133,10 +129,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         return chosen
 
     def choice(self, request_class: type[Request[R]], max_version: int, *, peer: str) -> Choice[R]:
-        """Return the version to use, and what decodes an answer in it; made once.
-
-        Raises: as ``choose``.
-        """
+        """Return the version to use and the decoder of its responses. Raises as ``choose``."""
         found: Choice[R] | None = self.choices.get(  # type: ignore[assignment] # R is the class's
             (request_class, max_version)
         )
@@ -158,14 +151,12 @@ def _shared(
 
 
 class Negotiated(Protocol):
-    """A connection whose versions are negotiated."""
-
     @property
     def api_versions(self) -> ApiVersions: ...
 
 
 class FirstVersions:
-    """Holds the version of ApiVersions that each address is asked in first, for one client."""
+    """The version of ApiVersions to try first at each address, for one client."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -175,17 +166,10 @@ class FirstVersions:
     async def open(
         self, address: Address, attempt: Callable[[int], Awaitable[C]], *, is_identified: bool
     ) -> C:
-        """Open a connection; if the peer closes it on ApiVersions, try the oldest version once.
+        """Open a connection; if the peer closes it on ApiVersions, try the oldest version.
 
-        A gateway may close the connection on a version that it does not know (KIP-511 wants an
-        answer). If the oldest version helps, the address is asked in that for `OLDEST_FOR_S`.
-
-        Args:
-            address: Where the connection leads.
-            attempt: Connects, asks in the given version, and returns the connection.
-            is_identified: Whether it is known which broker is meant.
-
-        Raises: what ``attempt`` raises.
+        A gateway may close the connection on an unknown version (KIP-511 requires a response). If
+        the oldest version helps, this address is asked in it for `OLDEST_FOR_S`.
         """
         if self._oldest_until.get(address, 0.0) > self._clock():
             return await attempt(OLDEST_VERSION)
@@ -210,7 +194,7 @@ class FirstVersions:
 
 
 def not_negotiated(error: KafkaError, peer: str) -> KafkaConnectionError:
-    """Return what to raise if a connection was lost, or timed out, before versions were known."""
+    """Return the error for a connection that was lost or timed out before versions were known."""
     is_cut = isinstance(error, KafkaConnectionError)
     error_class = NegotiationCutError if is_cut else KafkaConnectionError
     return error_class(
@@ -225,12 +209,11 @@ async def ask_api_versions(
     version: int,
     meant: MeantBroker,
 ) -> ApiVersions:
-    """Ask in a version, then in one the broker names, at last in version 0.
+    """Request versions in a version, then in one that the broker names, at last in version 0.
 
     Raises:
-        MisroutedError: The broker is not the one that is meant.
-        KafkaProtocolError: The broker refuses every version.
-        BrokerResponseError: The broker answers with another error code.
+        MisroutedError: The broker is not the expected one.
+        KafkaError: The broker refuses every version, or returns another error code.
     """
     request = ApiVersionsRequest(
         client_software_name=SOFTWARE_NAME,

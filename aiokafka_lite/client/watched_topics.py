@@ -1,8 +1,4 @@
-"""Keeps which topics metadata have to cover, and which of these they do not cover yet.
-
-Owners say what they want. To add a topic costs the same however many there are: a producer adds one
-for each topic that it sends to.
-"""
+"""The topics that metadata has to cover. Adding one has constant cost."""
 
 from __future__ import annotations
 
@@ -10,12 +6,7 @@ from collections.abc import Iterable
 
 
 class WatchedTopics:
-    """What the owners of a cluster's view want it to cover, and what it was asked for.
-
-    Attributes:
-        topics: What all owners want together; None: every topic.
-        missing: Of those, what the view was not asked for.
-    """
+    """The topics of all owners (None: every topic), and the `missing` ones of a view."""
 
     def __init__(self) -> None:
         # By owner; None: every topic.
@@ -27,12 +18,11 @@ class WatchedTopics:
 
     @property
     def are_covered(self) -> bool:
-        """Whether the view was asked for all of them."""
         return self._asked is None or (self.topics is not None and not self.missing)
 
     # --- What is wanted -------------------------------------------------------------------
     def set(self, owner: object, topics: Iterable[str] | None) -> None:
-        """Want these topics for an owner, in place of those before; None: every topic."""
+        """Replace an owner's topics; None: every topic."""
         wanted = None if topics is None else set(topics)
         if wanted is None or wanted:
             self._wanted[owner] = wanted
@@ -45,7 +35,6 @@ class WatchedTopics:
         self._look()
 
     def add(self, owner: object, topic: str) -> None:
-        """Want another topic for an owner."""
         wanted = self._wanted.setdefault(owner, set())
         if wanted is not None:
             wanted.add(topic)
@@ -66,12 +55,12 @@ class WatchedTopics:
 
     # --- What was asked for ---------------------------------------------------------------
     def were_asked(self, topics: Iterable[str] | None) -> None:
-        """Note that the view is of these topics, and of no others; None: of every topic."""
+        """Set the topics that the view was requested for; None: every topic."""
         self._asked = None if topics is None else set(topics)
         self._look()
 
     def were_added(self, topics: Iterable[str]) -> None:
-        """Note that the view is of these topics, too."""
+        """Add topics that the view was requested for."""
         if self._asked is not None:
             self._asked.update(topics)
         self.missing.difference_update(topics)

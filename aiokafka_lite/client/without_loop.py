@@ -1,9 +1,4 @@
-"""Runs coroutines that never suspend, without an event loop.
-
-Conversations with a broker are written once, as coroutines that get something to send requests
-with. If sending blocks until the answer is there, nothing in them ever waits, and they run from
-beginning to end like functions.
-"""
+"""Runs conversations with a broker, if sending requests blocks, without an event loop."""
 
 from __future__ import annotations
 
@@ -14,10 +9,10 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[object, None, T]) -> T:
-    """Run a coroutine to its end and return what it returns.
+    """Run a coroutine and return its result.
 
     Raises:
-        RuntimeError: It waits for something that only an event loop could bring.
+        RuntimeError: It suspended.
     """
     try:
         coroutine.send(None)

@@ -1,4 +1,4 @@
-"""The two roots: KafkaError, and BrokerResponseError with its registry of codes."""
+"""The base classes of all errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class KafkaError(RuntimeError):
         tp: The partition, if the error concerns one.
         offset: The offset, if the error concerns one record or batch.
         next_offset: The position after that record or batch, to skip it with a seek.
-        batch_indexes: The indexes of the records of a batch that a broker rejects (KIP-467), from
-            0.
+        batch_indexes: The indexes of the records of a batch that a broker rejects (KIP-467).
     """
 
     retriable: ClassVar[bool] = False

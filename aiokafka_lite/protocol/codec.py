@@ -1,6 +1,7 @@
 """Encode and decode messages: `encode(message, version)` and `decode(cls, version, view)`.
 
-Codecs are compiled once for each class and version, on first use (see decoding.py, encoding.py).
+Codecs are compiled once for each class and version, on first use. Unknown versions raise
+UnsupportedVersionError.
 """
 
 from __future__ import annotations
@@ -37,13 +38,7 @@ _INT16: Final = struct.Struct(">h")
 
 @cache
 def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
-    """Return the compiled decoder: it takes a view of bytes and uses them up, or raises.
-
-    With a `head`, it takes a view of both.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
+    """Return a decoder, which takes a view of the message, or with a `head` of both."""
     _check_version(cls, version)
     return compile_decoder(cls, version, head)
 
@@ -52,44 +47,27 @@ def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecode
 def piecewise_decoder(
     cls: type[M], version: int, element: type[Struct], head: Head
 ) -> PiecewiseDecoder[M]:
-    """Return the compiled decoder that stops every so many elements.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
     _check_version(cls, version)
     return compile_piecewise(cls, version, element, head)
 
 
 @cache
 def encoder(cls: type[M], version: int) -> Encoder[M]:
-    """Return the compiled encoder: it hands the message's parts to an append function.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
+    """Return an encoder, which passes the message's parts to an append function."""
     _check_version(cls, version)
     return compile_encoder(cls, version)
 
 
 @cache
 def decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
-    """Return what decodes like `decoder` does, but as a generator that yields now and then.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
+    """As `decoder`, but as a generator that yields after a number of elements."""
     _check_version(cls, version)
     return compile_decoder_in_steps(cls, version)
 
 
 @cache
 def encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
-    """Return what encodes like `encoder` does, but as a generator that yields now and then.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
+    """As `encoder`, but as a generator that yields after a number of elements."""
     _check_version(cls, version)
     return compile_encoder_in_steps(cls, version)
 
@@ -102,11 +80,11 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def decode(cls: type[M], version: int, data: Buffer) -> M:
-    """Decode one message; records in it are slices of `data`, which must stay unchanged.
+    """Decode one message; its record sets are slices of `data`, which must stay unchanged.
 
     Raises:
-        KafkaProtocolError: The bytes are not such a message and nothing else.
-        UnsupportedVersionError: The class has no such version.
+        KafkaProtocolError: The bytes are not exactly such a message.
+        UnsupportedVersionError: The class does not have the version.
     """
     message: M = decoder(cls, version)(memoryview(data))
     return message
@@ -116,17 +94,15 @@ def encode(message: Message, version: int) -> bytes:
     """Encode one message.
 
     Raises:
-        UnsupportedVersionError: The class has no such version, or it cannot carry the content.
+        UnsupportedVersionError: The class does not have the version, or it cannot carry the
+            content.
         IllegalArgumentError: A value does not fit its field.
     """
     return b"".join(encode_parts(message, version))
 
 
 def encode_parts(message: Message, version: int) -> list[Part]:
-    """Encode one message as buffers to be sent in a row; record sets among them are not copied.
-
-    Raises: as `encode`.
-    """
+    """Encode one message as buffers to send in a row, without copying record sets."""
     parts: list[Part] = []
     encode_into = encoder(type(message), version)
     try:
@@ -141,29 +117,21 @@ MISFITS: Final = (struct.error, AttributeError, TypeError, ValueError)
 
 
 def misfit(message: Message, version: int, error: BaseException) -> IllegalArgumentError:
-    """Make the error for a value that does not fit its field."""
     return IllegalArgumentError(
         f"{type(message).__name__} v{version}: a field has an invalid value: {error}"
     )
 
 
 def encode_versioned(blob: Blob, version: int) -> bytes:
-    """Encode an embedded message after its version, as two bytes.
-
-    Raises: as `encode`.
-    """
+    """Encode an embedded message after its version, as two bytes. Raises as `encode`."""
     return _INT16.pack(version) + encode(blob, version)
 
 
 def decode_versioned(cls: type[B], data: Buffer) -> B:
-    """Decode an embedded message that says its version in its first two bytes.
+    """Decode an embedded message that starts with its version, as two bytes.
 
-    A version newer than the class knows is read as the newest that it knows, if the class allows
-    that; what follows is left alone.
-
-    Raises:
-        KafkaProtocolError: The bytes are not such a message and nothing else.
-        UnsupportedVersionError: The version is not one that the class has.
+    A newer version than the class has is read as the newest, without its rest, if the class is
+    forward compatible. Raises as `decode`.
     """
     view = memoryview(data)
     if len(view) < _INT16.size:

@@ -1,18 +1,18 @@
 """Generate the source of a decoder: one function for one message in one version.
 
-The function walks a cursor `pos` over a view of the frame. Fields of fixed size are gathered into
-groups, each read by one ``struct.Struct``; the length prefix that ends a group is read along with
-it. Arrays are loops in place, at any depth, so that decoding a partition calls no Python function.
+The function moves `pos` over a view of the frame. Fields of fixed size are read in groups, each by
+one ``struct.Struct``, with the length prefix that ends the group. Arrays are loops in place, at any
+depth, so decoding a partition calls no Python function.
 
-Whatever the bytes, the outcome is a message or KafkaProtocolError:
+Any bytes result in a message or KafkaProtocolError:
 
 - reading past the end of the view raises struct.error or IndexError, caught once at the outside;
-- a length or count is compared with the bytes that are left (``n > end - pos``) before anything
-  is sliced or allocated, a count by the least size that its elements can have. Counts below 127
-  need no comparison: the elements that are missing are noticed when they are read;
-- tags must ascend, and tagged fields must be as long as they claim. Unknown ones are skipped.
+- a length or count is compared with the rest of the bytes (``n > end - pos``) before slicing or
+  allocating, a count by the minimal size of its elements. Counts below 127 need no comparison:
+  reading the missing elements fails;
+- tags must ascend, and tagged fields must have their declared size. Unknown ones are skipped.
 
-A decoder *in steps* is the same as a generator, for whoever must not be held up by a large message.
+A decoder *in steps* is a generator, for callers that a large message must not delay.
 """
 
 from __future__ import annotations
@@ -47,33 +47,27 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
 class MessageDecoder(Protocol[M_co]):
-    """A compiled decoder."""
-
     def __call__(self, view: memoryview, has_rest: bool = False, /) -> M_co:
         """Decode a message that ends where the view ends, or with `has_rest` before that."""
 
 
 class DecoderInSteps(Protocol[M_co]):
-    """A compiled decoder that yields after so many elements."""
-
-    def __call__(self, view: memoryview, has_rest: bool = False, /) -> Steps[M_co]:
-        """Decode a message as a `MessageDecoder` does."""
+    def __call__(self, view: memoryview, has_rest: bool = False, /) -> Steps[M_co]: ...
 
 
 class PiecewiseDecoder(Protocol[M_co]):
-    """A compiled decoder of messages that hold very many of one struct, two arrays deep.
+    """A compiled decoder of messages with very many elements, two arrays deep.
 
-    Its iterator gives first the message, as far as it was read by then, and after that the structs
-    whose array holds these, each time with some of them more: the array is emptied when it goes on.
-    The message has everything but that when the iterator ends. Errors come when they are met.
+    It yields first the message, as far as it was read. Then it yields the structs whose array holds
+    the elements, each time with some more elements; the array is emptied afterwards. At the end,
+    the message has all other fields. Errors are raised where they occur.
     """
 
-    def __call__(self, view: memoryview, /) -> Iterator[M_co | Struct]:
-        """Decode a message that ends where the view ends."""
+    def __call__(self, view: memoryview, /) -> Iterator[M_co | Struct]: ...
 
 
 class Head(enum.Enum):
-    """The header ahead of a message, skipped along with it."""
+    """The header in front of a message, which the decoder skips."""
 
     NONE = enum.auto()
     PLAIN = enum.auto()  # a correlation id
@@ -86,13 +80,11 @@ PIECE: Final = 100
 
 
 def compile_decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
-    """Compile the decoder of `cls` in `version`; it must be one of `cls.versions`."""
     source = _DecoderSource(cls, version, head)
     return compile_function(f"decode {cls.__name__} v{version}", source.lines, source.constants)
 
 
 def compile_decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
-    """Compile what decodes `cls` in `version` in steps."""
     source = _DecoderSource(cls, version, Head.NONE, in_steps=True)
     name = f"decode {cls.__name__} v{version} in steps"
     return compile_function(name, source.lines, source.constants)
@@ -101,30 +93,28 @@ def compile_decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
 def compile_piecewise(
     cls: type[M], version: int, element: type[Struct], head: Head = Head.NONE
 ) -> PiecewiseDecoder[M]:
-    """Compile a decoder that stops every `PIECE` elements; see `PiecewiseDecoder`."""
     source = _PiecewiseSource(cls, version, head, element)
     name = f"decode {cls.__name__} v{version} piecewise"
     return compile_function(name, source.lines, source.constants)
 
 
 def present(cls: type[Struct], version: int) -> list[Field]:
-    """Return the fields that are on the wire in `version`, apart from tagged ones."""
+    """Return the fields on the wire in `version`, except tagged ones."""
     return [f for f in cls.schema if f.versions.covers(version) and f.tag is None]
 
 
 def tagged(cls: type[Struct], version: int) -> list[Field]:
-    """Return the tagged fields of `version`, in the order of their tags."""
+    """Return the tagged fields of `version` by tag."""
     fields = [f for f in cls.schema if f.versions.covers(version) and f.tag is not None]
     return sorted(fields, key=lambda field: field.tag or 0)
 
 
 def absent(cls: type[Struct], version: int) -> list[Field]:
-    """Return the fields that `version` lacks."""
     return [f for f in cls.schema if not f.versions.covers(version)]
 
 
 def least_size(wire: Wire, version: int, flexible: bool, nullable: bool = False) -> int:
-    """Return how many bytes a value takes at least (1 for a struct without fields)."""
+    """Return the minimal size of a value in bytes (1 for a struct without fields)."""
     match wire:
         case Fixed():
             return wire.size
@@ -156,8 +146,6 @@ _GLOBALS: Final[dict[str, object]] = {
 
 
 class _DecoderSource(SourceWriter):
-    """The source of one decoder."""
-
     def __init__(
         self, cls: type[Message], version: int, head: Head, *, in_steps: bool = False
     ) -> None:
@@ -196,7 +184,7 @@ class _DecoderSource(SourceWriter):
         self.pending.append((code, target))
 
     def flush(self) -> None:
-        """Read the fields gathered so far with one call."""
+        """Write one call that reads the pending fields."""
         match self.pending:
             case []:
                 return
@@ -214,7 +202,7 @@ class _DecoderSource(SourceWriter):
 
     # -- structs
     def read_struct(self, cls: type[Struct], path: str) -> str:
-        """Write the reading of a struct; return the variable that holds it."""
+        """Write the decoding of a struct; return the variable that holds it."""
         target = self.fresh("o")
         self.line(f"{target} = new({self.constant(cls.__name__, cls)})")
         for field in absent(cls, self.version):
@@ -304,10 +292,10 @@ class _DecoderSource(SourceWriter):
     def length_read(
         self, code: str, limit: str, target: str, path: str, nullable: bool
     ) -> Iterator[None]:
-        """Read a length or count into `n`, and store what is null; within is for what is there.
+        """Read a length or count into `n`, and store null; the block is for other values.
 
-        A compact length is still one more than it says; where it took one byte, it is not
-        compared with what is left yet.
+        A compact length is still one too large. If it took one byte, it is not compared with the
+        rest of the bytes yet.
         """
         too_long = f"raise bad_length({path!r}, n{' - 1' * self.is_flexible}, end - pos)"
         null = f"{target} = None" if nullable else too_long
@@ -363,7 +351,6 @@ class _DecoderSource(SourceWriter):
                 self.read_elements(element, count, target, path)
 
     def read_elements(self, element: Wire, count: str, target: str, path: str) -> None:
-        """Write the loop over the elements of an array."""
         items = self.fresh("items")
         self.line(f"{target} = {items} = []")
         with self.block(f"for _ in range({count}):"):
@@ -378,8 +365,6 @@ class _DecoderSource(SourceWriter):
 
 
 class _PiecewiseSource(_DecoderSource):
-    """The source of one decoder that stops in between; its arrays are not kept."""
-
     def __init__(self, cls: type[Message], version: int, head: Head, element: type[Struct]) -> None:
         self.element = element
         super().__init__(cls, version, head)

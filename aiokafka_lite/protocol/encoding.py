@@ -1,11 +1,11 @@
 """Generate the source of an encoder: one function for one message in one version.
 
-The function appends buffers to a list. Consecutive fields of fixed size are packed by one
-``struct.Struct``, record sets are appended as they are: whoever sends the list without joining it
-sends them without a copy.
+The function appends buffers to a list. One ``struct.Struct`` packs consecutive fields of fixed
+size. Record sets are appended as they are, so sending the list without joining it does not copy
+them.
 
-A field that the version lacks must hold its default, unless it is ignorable; a null is refused
-where the version has none. Both raise UnsupportedVersionError: the content needs another version.
+A field that the version lacks must hold its default, unless it is ignorable; null is refused if the
+version does not allow it. Both raise UnsupportedVersionError: the content needs another version.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ EncoderInSteps = Callable[[M, Callable[[Part], None]], Steps[None]]
 
 
 def compile_encoder(cls: type[M], version: int) -> Encoder[M]:
-    """Compile the encoder of `cls` in `version`; it must be one of `cls.versions`."""
     source = _whole_source(cls, version, in_steps=False)
     return compile_function(f"encode {cls.__name__} v{version}", source.lines, source.constants)
 
 
 def compile_encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
-    """Compile what encodes `cls` in `version` in steps."""
     source = _whole_source(cls, version, in_steps=True)
     name = f"encode {cls.__name__} v{version} in steps"
     return compile_function(name, source.lines, source.constants)
@@ -86,7 +84,7 @@ FixedFields = list[tuple[str, str]]
 
 
 class EncoderSource(SourceWriter):
-    """The source of one encoder; where values come from is for subclasses to change."""
+    """The source of one encoder. Subclasses change the sources of values."""
 
     def __init__(
         self, signature: str, cls: type[Message], version: int, *, in_steps: bool = False
@@ -98,7 +96,7 @@ class EncoderSource(SourceWriter):
         self.append = "append"
 
     def flush(self) -> None:
-        """Pack the fields gathered so far with one call."""
+        """Write one call that packs the pending fields."""
         self.write_packed(self.pending)
         self.pending = []
 
@@ -107,7 +105,6 @@ class EncoderSource(SourceWriter):
             self.line(f"{self.append}({self.packed(fields)})")
 
     def packed(self, fields: FixedFields) -> str:
-        """Return the expression for the bytes of these fields."""
         layout = Layout(">" + "".join(code for code, _ in fields))
         values = [value for _, value in fields if value]
         if not values:
@@ -116,14 +113,10 @@ class EncoderSource(SourceWriter):
 
     # -- where values come from
     def value(self, field: Field, source: str) -> str:
-        """Return the expression for the value of a field of a struct."""
         return f"{source}.{field.name}"
 
     def is_set(self, field: Field, source: str) -> str:
-        """Return the expression that tells whether a field differs from its default.
-
-        It is empty for a field that never does.
-        """
+        """Return the expression for whether a field differs from its default; empty: never."""
         value = f"{source}.{field.slot}"
         if field.writes_null:
             return "True"
@@ -135,7 +128,7 @@ class EncoderSource(SourceWriter):
         return f"({value} is not {default} and {value} != {default})"  # mostly it is the same one
 
     def each(self, element: Wire, item: str) -> str:
-        """Return the target of the loop over elements; `item` is the name of an element."""
+        """Return the target of the loop over elements, which are called `item`."""
         return item
 
     # -- structs
@@ -163,7 +156,7 @@ class EncoderSource(SourceWriter):
             self.write_value(field.wire, value, is_nullable, path)
 
     def write_tags(self, fields: list[Field], source: str, path: str) -> None:
-        """Write the tagged fields; mostly none is set, and a 0 ends the fields gathered so far."""
+        """Write the tagged fields; usually there are none, and a 0 ends the pending fields."""
         conditions = {field: is_set for field in fields if (is_set := self.is_set(field, source))}
         if not conditions:
             self.pending.append(("x", ""))

@@ -1,4 +1,4 @@
-"""Fetch requests from a template: a consumer's differ in session, limits and offsets only."""
+"""Fetch requests from a template: a consumer's differ only in session, limits and offsets."""
 
 from __future__ import annotations
 
@@ -50,12 +50,7 @@ _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten
 
 
 class FetchTemplate:
-    """Makes the Fetch requests of one consumer; their common fields are encoded once.
-
-    Attributes:
-        max_wait_ms: How long brokers wait for records.
-        templates: The encoders that were needed so far.
-    """
+    """Creates the Fetch requests of one consumer; their common fields are encoded once."""
 
     def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
         self.max_wait_ms = max_wait_ms
@@ -74,10 +69,7 @@ class FetchTemplate:
         rack_id: str = "",
         max_wait_ms: int | None = None,
     ) -> PreparedFetch:
-        """Return a request; nothing of it is copied before it is sent.
-
-        ``max_wait_ms`` is for a shorter wait than the consumer's.
-        """
+        """Return a request, which refers to the arguments until it is sent."""
         return PreparedFetch(
             self,
             session_id,
@@ -90,7 +82,6 @@ class FetchTemplate:
         )
 
     def compile(self, key: TemplateKey) -> Template:
-        """Return what encodes requests that differ by this, from now on in `templates`."""
         template = _compile(self._min_bytes, self._isolation_level, *key)
         self.templates[key] = template
         return template
@@ -105,15 +96,13 @@ def _compile(
     rack_id: str,
     is_one: bool,
 ) -> Template:
-    """Compile a template, once for all consumers of a process: it takes a millisecond."""
+    """Compile a template, once per process, because it takes a millisecond."""
     fixed = FetchRequest(min_bytes=min_bytes, isolation_level=isolation_level, rack_id=rack_id)
     counts = _ONE_PARTITION if is_one else {}
     return compile_template(fixed, _VARYING, version, client_id, counts)
 
 
 class PreparedFetch(PreparedRequest[FetchResponse]):
-    """A Fetch request that encodes itself from a template."""
-
     __slots__ = (
         "_template",
         "forgotten",

@@ -1,8 +1,7 @@
-"""The words of a field's declaration, by wire type (see schema.py).
+"""The functions that declare fields, by wire type (see schema.py).
 
-What a type checker sees of them is in fields.pyi: there a declaration is the field's default
-value, so that ``dataclass_transform`` gives every field of every constructor a default of the
-right type.
+Type checkers read fields.pyi instead. There a declaration is the field's default value, so
+``dataclass_transform`` gives each parameter of a constructor a default of the right type.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Specifier:
-    """Makes declarations of one wire type; also names the element type of an array."""
+    """Declares fields of one wire type; also names the element type of an array."""
 
     def __init__(self, wire_type: Wire) -> None:
         self.wire = wire_type
@@ -51,11 +50,11 @@ record_set: Final = _Specifier(wire.RECORDS)
 
 
 def array(element: _Specifier | type[Struct], versions: str, **facts: object) -> Field:
-    """Declare a list; its elements are structs or of the type that a word above stands for."""
+    """Declare a list of structs, or of the wire type of a function above."""
     of = element.wire if isinstance(element, _Specifier) else wire.Nested(element)
     return _Specifier(wire.Array(of))(versions, **facts)  # type: ignore[arg-type] # as fields.pyi
 
 
 def nested(struct: type[Struct], versions: str, **facts: object) -> Field:
-    """Declare a struct; without a default of None it is never null."""
+    """Declare a struct; without a default of None, it is never null."""
     return _Specifier(wire.Nested(struct))(versions, **facts)  # type: ignore[arg-type] # ditto

@@ -1,11 +1,9 @@
-"""Headers and size prefixes: from a message to the bytes of a socket, and back.
+"""Headers and size prefixes: messages to the bytes of a socket, and back.
 
-A *frame* is what follows the 4-byte size prefix: a header and a message. Encoders here return
-bytes with the prefix; decoders take frames, which must stay unchanged as long as record sets in
-the message are in use.
+A *frame* is the header and message after the 4-byte size prefix. Encoders return bytes with the
+prefix. Decoders take frames, which must stay unchanged while the message's record sets are used.
 
-Messages pass through `for_version` and `from_version`, so that callers on either side fill and
-read the newest layout whatever the version on the wire.
+`for_version` and `from_version` are applied, so callers always use the newest layout.
 """
 
 from __future__ import annotations
@@ -46,12 +44,7 @@ _LARGE_PART_BYTES: Final = 4096
 def encode_request(
     request: Request[Response], version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """Encode a request with its header (v1, or v2 where flexible) and the size prefix.
-
-    Raises:
-        UnsupportedVersionError: The version does not exist, or cannot carry the content.
-        IllegalArgumentError: A value does not fit its field.
-    """
+    """Encode a request with its header and the size prefix. Raises as `codec.encode`."""
     name = b"" if client_id is None else client_id.encode()
     tags = _NO_TAGGED_FIELDS if request.flexible.covers(version) else b""
     parts = codec.encode_parts(request.for_version(version), version)
@@ -67,7 +60,7 @@ def encode_request(
 
 
 class RequestFrame(NamedTuple):
-    """A request whose header is read and whose body is still bytes."""
+    """A request whose header is decoded and whose body is still bytes."""
 
     api_key: int
     version: int
@@ -79,8 +72,9 @@ class RequestFrame(NamedTuple):
         """Decode the body.
 
         Raises:
-            UnsupportedVersionError: The API or the version is not known. To ApiVersions a broker
-                answers that in version 0 (KIP-511); otherwise it closes the connection.
+            UnsupportedVersionError: The API or the version is unknown. For ApiVersions, a broker
+                returns
+                that in version 0 (KIP-511); otherwise it closes the connection.
             KafkaProtocolError: The body is not such a request.
         """
         cls = request_class(self.api_key)
@@ -88,10 +82,10 @@ class RequestFrame(NamedTuple):
 
 
 def decode_request(frame: memoryview) -> RequestFrame:
-    """Read a request's header.
+    """Decode a request's header.
 
     Raises:
-        KafkaProtocolError: The bytes are no request header.
+        KafkaProtocolError: The bytes are not a request header.
     """
     try:
         api_key, version, correlation_id, size = _FRAME_HEAD.unpack_from(frame)
@@ -116,18 +110,12 @@ def _has_tagged_header(cls: type[Response], version: int) -> bool:
 
 
 def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
-    """Encode a response with its header (v0, or v1 where flexible) and the size prefix.
-
-    Raises: as `encode_request`.
-    """
+    """Encode a response with its header and the size prefix. Raises as `codec.encode`."""
     return b"".join(encode_response_parts(response, version, correlation_id))
 
 
 def encode_response_parts(response: Response, version: int, correlation_id: int) -> list[Part]:
-    """Encode a response as buffers to be sent in a row; large record sets are not copied.
-
-    Raises: as `encode_request`.
-    """
+    """Encode a response as buffers to send in a row, without copying large record sets."""
     tags = _NO_TAGGED_FIELDS if _has_tagged_header(type(response), version) else b""
     parts = codec.encode_parts(response.for_version(version), version)
     size = _CORRELATION_ID.size + len(tags) + sum(map(len, parts))
@@ -142,10 +130,7 @@ def encode_response_parts(response: Response, version: int, correlation_id: int)
 def encode_response_in_steps(
     response: Response, version: int, correlation_id: int
 ) -> Steps[list[Part]]:
-    """Encode a response as `encode_response_parts` does, and yield after so many elements.
-
-    Raises: as `encode_request`.
-    """
+    """As `encode_response_parts`; yields after a number of elements."""
     tags = _NO_TAGGED_FIELDS if _has_tagged_header(type(response), version) else b""
     parts: list[Part] = []
     small: list[Part] = [b"", tags]
@@ -173,7 +158,7 @@ def encode_response_in_steps(
 
 
 def _gather(parts: list[Part], small: list[Part], buffers: list[Part]) -> None:
-    """Collect small parts, and put large ones after what was collected before them."""
+    """Append large parts to `buffers`, each after the small ones before it, joined."""
     for part in parts:
         if len(part) < _LARGE_PART_BYTES:
             small.append(part)
@@ -192,7 +177,7 @@ def response_correlation_id(frame: memoryview) -> int:
     """Return the correlation id of a response.
 
     Raises:
-        KafkaProtocolError: The frame is too short to have one.
+        KafkaProtocolError: The frame is too short.
     """
     if len(frame) < _CORRELATION_ID.size:
         raise KafkaProtocolError(
@@ -205,22 +190,18 @@ def response_correlation_id(frame: memoryview) -> int:
 def decode_response(request_cls: type[Request[R]], version: int, frame: memoryview) -> R:
     """Decode the response to a request of that class and version.
 
-    A broker that does not know a version of ApiVersions says so in version 0 (KIP-511). Its error
-    code is enough: where the rest cannot be decoded, the response names no versions.
+    A broker that does not know a version of ApiVersions answers in version 0 (KIP-511). If the rest
+    after the error code cannot be decoded, the response contains no versions.
 
     Raises:
         KafkaProtocolError: The bytes are not such a response.
-        UnsupportedVersionError: The class has no such version.
+        UnsupportedVersionError: The class does not have the version.
     """
     return response_decoder(request_cls, version)(frame)
 
 
 def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDecoder[R]:
-    """Return a function that decodes responses to such requests, as `decode_response` does.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
+    """Return a function that decodes responses as `decode_response` does."""
     cls = cast("type[R]", request_cls.response)
     decode = _frame_decoder(cls, version)
     if not cls.has_plain_header:
@@ -242,13 +223,7 @@ def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDec
 def piecewise_decoder(
     request_cls: type[Request[R]], version: int, element: type[Struct]
 ) -> PiecewiseDecoder[R]:
-    """Return what decodes responses to such requests up to their elements, and then these.
-
-    For responses in which nothing is rearranged by version.
-
-    Raises:
-        UnsupportedVersionError: The class has no such version.
-    """
+    """Return a `PiecewiseDecoder` of responses whose layout is the same in all versions."""
     cls = cast("type[R]", request_cls.response)
     head = Head.TAGGED if _has_tagged_header(cls, version) else Head.PLAIN
     return codec.piecewise_decoder(cls, version, element, head)
@@ -263,7 +238,7 @@ def _frame_decoder(cls: type[R], version: int) -> ResponseDecoder[R]:
 
 
 def _is_unsupported_version(frame: memoryview) -> bool:
-    """Every version of the answer to ApiVersions starts with its error code."""
+    """Every version of the response to ApiVersions starts with its error code."""
     if len(frame) < _CORRELATION_ID.size + _ERROR_CODE.size:
         return False
     error_code = _ERROR_CODE.unpack_from(frame, _CORRELATION_ID.size)[0]

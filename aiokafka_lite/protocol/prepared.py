@@ -1,4 +1,4 @@
-"""What a connection sends: requests that can say their frame's bytes."""
+"""Requests as connections send them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ R = TypeVar("R", bound=Response)
 
 
 class PreparedRequest(Generic[R_co]):
-    """A request that is encoded once the version is known in which it is sent.
-
-    Attributes:
-        request_class: What it is, and so which answer it gets.
-        expects_response: Whether the broker answers at all.
-    """
+    """A request that is encoded once its version is known."""
 
     __slots__ = ()
 
@@ -31,18 +26,11 @@ class PreparedRequest(Generic[R_co]):
         raise NotImplementedError
 
     def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
-        """Return the request with its header and size prefix.
-
-        Raises:
-            UnsupportedVersionError: The version does not exist, or cannot carry the content.
-            IllegalArgumentError: A value does not fit its field.
-        """
+        """Return the request with its header and size prefix. Raises as `codec.encode`."""
         raise NotImplementedError
 
 
 class _Message(PreparedRequest[R_co]):
-    """A request that is encoded as a whole."""
-
     __slots__ = ("_request", "expects_response", "request_class")
 
     def __init__(self, request: Request[R_co]) -> None:
@@ -65,10 +53,9 @@ AnyRequest: TypeAlias = Request[R] | PreparedRequest[R]
 
 
 class UpTo(_Message[R_co]):
-    """A request whose newest version the sender decides, not what it says.
+    """A request whose newest version the sender decides.
 
-    Some versions mean more than their layout: from Produce v12 on a broker adds partitions to the
-    transaction by itself (KIP-890), which only a producer knows to be wanted.
+    From Produce v12 on, for example, a broker adds partitions to the transaction (KIP-890).
     """
 
     __slots__ = ("_newest",)
@@ -84,5 +71,4 @@ class UpTo(_Message[R_co]):
 
 
 def prepared(request: AnyRequest[R]) -> PreparedRequest[R]:
-    """Return a request as a connection sends it."""
     return request if isinstance(request, PreparedRequest) else _Message(request)

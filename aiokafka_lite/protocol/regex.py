@@ -1,7 +1,7 @@
 r"""The syntax of regular expressions that RE2 and Python's `re` interpret in the same way.
 
-Kafka matches topics with RE2 (`ConsumerGroupHeartbeatRequest.subscribed_topic_regex`). Topic names
-consist of ASCII letters, digits and ``._-``, so `.`, `\d`, `\w` and `$` mean the same to both.
+Kafka matches topics with RE2. Topic names consist of ASCII letters, digits and ``._-``, so `.`,
+`\d`, `\w` and `$` mean the same to both.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ _TOKEN: Final = re.compile(
 
 
 def tokens_of(regex: str) -> tuple[list[str], str]:
-    """Split a regular expression into tokens that have the same meaning to RE2 and `re`.
-
-    Returns:
-        The tokens, and the rest of the expression, which may have different meanings.
-    """
+    """Split a regular expression into tokens with the same meaning in both, and the rest."""
     tokens: list[str] = []
     place = 0
     while token := _TOKEN.match(regex, place):

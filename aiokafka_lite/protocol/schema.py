@@ -1,4 +1,4 @@
-"""How a Kafka message is declared: one class for all its versions, one line a field.
+"""The declaration of a Kafka message: one class for all its versions, one line a field.
 
 ::
 
@@ -12,13 +12,13 @@
     ):
         topics: list[FetchTopic] = array(FetchTopic, "0+")
 
-The words are those of Kafka's message definitions (``common/message/*.json`` in the kafka-clients
+The terms are those of Kafka's message definitions (``common/message/*.json`` in the kafka-clients
 jar): the *versions* in which a field is on the wire, those in which it is *nullable*, its
-*default*, its *tag* if it is a tagged field (KIP-482), and whether it is *ignorable*: setting any
-other field makes encoding fail in a version that lacks it.
+*default*, its *tag* (KIP-482), and whether it is *ignorable*: any other field makes encoding fail
+if it is set and the version lacks it.
 
-A declaration becomes a slotted class with a keyword-only constructor in which every field has a
-default. Importing one compiles nothing: constructors and codecs are generated on first use.
+A declaration becomes a slotted class with a keyword-only constructor and defaults for all fields.
+Constructors and codecs are generated on first use.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ Records: TypeAlias = bytes | bytearray | memoryview
 class _StructType(type):
     """Turns the declarations in a class body into slots.
 
-    A field whose default is a struct of its own (all such fields are tagged and rare) keeps it
-    after a property, so that decoding a partition does not make three objects nobody asks for.
+    A property creates the default of a struct field (all such fields are tagged and rare) when it
+    is first read. This saves three objects per decoded partition.
     """
 
     def __new__(
@@ -123,7 +123,7 @@ _REPR_ITEMS: Final = 16
 
 
 def _repr_value(field: Field, value: object) -> str:
-    """Shorten what is long, and keep bytes (credentials, records) out of logs."""
+    """Shorten long values, and keep bytes (credentials, records) out of logs."""
     if isinstance(value, bytes | bytearray | memoryview):
         return uuid_to_str(bytes(value)) if field.wire is wire.UUID else f"<{len(value)} bytes>"
     if isinstance(value, list) and len(value) > _REPR_ITEMS:
@@ -134,7 +134,7 @@ def _repr_value(field: Field, value: object) -> str:
 
 @dataclass_transform(kw_only_default=True)
 class Struct(metaclass=_StructType):
-    """Base of everything that is declared: slotted, mutable, equal by value."""
+    """Base of all declarations: slotted, mutable, equal by value."""
 
     schema: ClassVar[tuple[Field, ...]] = ()
 
@@ -176,21 +176,16 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
 
 # --- Messages --------------------------------------------------------------------------------
 class Message(Struct):
-    """A struct with versions of its own.
-
-    Attributes:
-        versions: The versions that can be encoded and decoded.
-        flexible: Those with compact lengths and tagged fields (KIP-482).
-    """
+    """A struct with its own versions; `flexible` ones have compact lengths and tags (KIP-482)."""
 
     versions: ClassVar[VersionRange] = NO_VERSIONS
     flexible: ClassVar[VersionRange] = NO_VERSIONS
 
     def for_version(self, version: int) -> Self:
-        """Return the message laid out as `version` wants it.
+        """Return the message in the layout of `version`.
 
-        Messages whose fields moved between versions (a group that became a list of groups)
-        override this and `from_version`; everyone else fills and reads the newest layout only.
+        Messages whose fields moved between versions, such as a group that became a list of groups,
+        override this and `from_version`. All other code uses the newest layout.
 
         Raises:
             UnsupportedVersionError: The version cannot carry the content.
@@ -202,21 +197,21 @@ class Message(Struct):
         return self
 
     def for_version_in_steps(self, version: int) -> Steps[Self]:
-        """Do as `for_version`; where that is a loop over what may be many, yield after so many."""
+        """As `for_version`; loops over many elements yield."""
         yield from ()
         return self.for_version(version)
 
     def from_version_in_steps(self, version: int) -> Steps[Self]:
-        """Do as `from_version`; where that is a loop over what may be many, yield after so many."""
+        """As `from_version`; loops over many elements yield."""
         yield from ()
         return self.from_version(version)
 
 
 class Blob(Message):
-    """A message embedded in a field of another, or in a record: no header, no API key.
+    """A message in a field of another or in a record: without header and API key.
 
     Attributes:
-        is_forward_compatible: Newer versions only append: they can be read as the newest known.
+        is_forward_compatible: Newer versions only append fields, so they can be read as older ones.
     """
 
     is_forward_compatible: ClassVar[bool] = False
@@ -230,12 +225,11 @@ class Blob(Message):
 
 
 class Response(Message):
-    """A broker's answer. Its versions are those of the request that names it.
+    """A broker's response, in the versions of its request.
 
     Attributes:
-        api_key: The request's.
-        has_plain_header: Its header has no tagged fields in any version: a client must be able
-            to read the answer to ApiVersions before it knows what the broker speaks.
+        has_plain_header: Its header never has tagged fields, because a client reads ApiVersions
+            before it knows the broker's versions.
     """
 
     api_key: ClassVar[int] = -1
@@ -249,15 +243,11 @@ R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 
 class Request(Message, Generic[R_co]):
-    """A request, generic in the class of its answer.
+    """A request, generic in the class of its response.
 
     Attributes:
-        api_key: Kafka's number of the API.
-        min_version: The oldest version.
         max_version: The newest stable version: newer ones are encoded, but never negotiated.
         used_from: The oldest version that this client uses; the embedded broker has older ones.
-        flexible_from: The first flexible version, None where there is none.
-        response: The class of its answer.
     """
 
     api_key: ClassVar[int] = -1
@@ -288,10 +278,10 @@ class Request(Message, Generic[R_co]):
 
     @property
     def expects_response(self) -> bool:
-        """Whether the broker answers at all: not a Produce with acks=0."""
+        """False for a Produce with acks=0."""
         return True
 
     @property
     def usable_max_version(self) -> int:
-        """The newest stable version that can carry this content: less where topic ids lack."""
+        """The newest stable version that can carry this content: older without topic ids."""
         return self.max_version

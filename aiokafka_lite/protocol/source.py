@@ -1,4 +1,4 @@
-"""Write and compile Python source, so that tracebacks and debuggers show its lines."""
+"""Write and compile Python source, whose lines tracebacks and debuggers show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _serial = itertools.count(1)
 
 
 def run_to_end(steps: Steps[T]) -> T:
-    """Take all steps at once and return what comes of them."""
     try:
         while True:
             next(steps)
@@ -34,8 +33,8 @@ def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, ob
     """Compile one function definition and return the function.
 
     Args:
-        name: What the source is called in tracebacks.
-        lines: The definition; nothing in it comes from outside the declarations.
+        name: The file name in tracebacks.
+        lines: The definition, which contains only data of the declarations.
         constants: The function's globals.
     """
     source = [f"{line}\n" for line in lines]
@@ -49,13 +48,7 @@ def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, ob
 
 
 class SourceWriter:
-    """A function's source while it is written.
-
-    Args:
-        signature: The line that starts the definition.
-        constants: What the source refers to by name.
-        in_steps: Write a generator function, whose loops over elements yield after a step.
-    """
+    """The source of a function; `in_steps`, of a generator whose loops over elements yield."""
 
     def __init__(
         self, signature: str, constants: Mapping[str, object], *, in_steps: bool = False
@@ -69,7 +62,7 @@ class SourceWriter:
             self.line(f"left = {ELEMENTS_PER_STEP}")
 
     def count(self, elements: str = "1") -> None:
-        """Count elements that were read or written, or are about to be; maybe end the step."""
+        """Count elements, and end the step after `ELEMENTS_PER_STEP`."""
         if self.in_steps:
             self.line(f"left -= {elements}")
             with self.block("if left < 0:"):
@@ -77,7 +70,7 @@ class SourceWriter:
                 self.line("yield")
 
     def end(self, returned: str) -> None:
-        """Write the return; what follows it makes a generator of a function without loops, too."""
+        """Write the return; a yield behind it makes even a function without loops a generator."""
         self.line(f"return {returned}".rstrip())
         if self.in_steps:
             self.line("yield")
@@ -87,18 +80,17 @@ class SourceWriter:
 
     @contextlib.contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indent what is written within, under a line that opens a block."""
+        """Indent the lines of the block under a first line."""
         self.line(head)
         outer, self._indent = self._indent, self._indent + "    "
         yield
         self._indent = outer
 
     def fresh(self, name: str) -> str:
-        """Return a name that is not used yet."""
         return f"{name}{next(self._names)}"
 
     def constant(self, name: str, value: object) -> str:
-        """Give a value a name and return that."""
+        """Name a constant and return the name."""
         name = self.fresh(name)
         self.constants[name] = value
         return name

@@ -1,9 +1,7 @@
 """Generate the source of a template: an encoder of requests in which only a few fields vary.
 
-What is fixed is part of the source or of the constants it packs, so that a request costs what
-varies in it. Structs in arrays are tuples here: nobody makes messages only to take them apart.
-Everything else, what a version lacks or refuses above all, is the encoder's (encoding.py), and so
-are the bytes.
+Fixed fields are constants in the source, so a request costs only its varying fields. Structs in
+arrays are tuples. Everything else, such as the errors of a version, is the encoder's (encoding.py).
 """
 
 from __future__ import annotations
@@ -47,12 +45,9 @@ def compile_template(
     """Compile the template of requests in `version`, with their headers and size prefixes.
 
     Args:
-        fixed: Holds the values of the fields that do not vary.
-        varying: The fields that do; those of other structs than the request that are not named
-            have their defaults.
-        version: One of the request's versions.
-        client_id: What the headers say.
-        counts: Arrays that always have as many elements: what surrounds them is packed with them.
+        fixed: Has the values of the fields that do not vary.
+        varying: The fields that vary. Other fields of structs in arrays have their defaults.
+        counts: Arrays of constant length, which are packed together with the fields around them.
     """
     source = _TemplateSource(fixed, varying, version, client_id, counts)
     name = f"template of {type(fixed).__name__} v{version}"
@@ -60,8 +55,6 @@ def compile_template(
 
 
 class _TemplateSource(EncoderSource):
-    """The source of one template."""
-
     def __init__(
         self,
         fixed: Request[Response],
@@ -97,7 +90,6 @@ class _TemplateSource(EncoderSource):
             self.line("raise IllegalArgumentError(text) from error")
 
     def _write_return(self, client_id: str | None, has_body: bool) -> None:
-        """Return the header with the first fields, and what was appended."""
         name = b"\xff\xff" if client_id is None else _string(client_id, is_compact=False)
         if self.is_flexible:
             name += b"\0"
@@ -117,7 +109,7 @@ class _TemplateSource(EncoderSource):
 
     @override
     def flush(self) -> None:
-        """Pack the fields gathered so far; the first ones together with the header, at the end."""
+        """Pack the pending fields; the first ones are packed with the header, at the end."""
         if self._head is None:
             self._head, self.pending = self.pending, []
         super().flush()

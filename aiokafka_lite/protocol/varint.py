@@ -1,4 +1,4 @@
-"""Variable-length integers, and what decoders raise (the slow paths of generated code)."""
+"""Variable-length integers, and the errors of decoders (the slow paths of generated code)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
     """Decode an unsigned 32-bit integer and return it with the position after it.
 
     Raises:
-        IndexError: The view ends within it.
+        IndexError: The view is too short.
         KafkaProtocolError: It is longer than five bytes, or larger than 32 bits.
     """
     # Unrolled: this is on the path of every record set.
@@ -56,14 +56,13 @@ def skip_tagged_fields(view: memoryview, pos: int) -> int:
     """Skip a section of unknown tagged fields; return the position after it.
 
     Raises:
-        IndexError: The view ends within it.
+        IndexError: The view is too short.
         KafkaProtocolError: The tags are not in ascending order, or a size is wrong.
     """
     return run_to_end(skip_tagged_fields_in_steps(view, pos))
 
 
 def skip_tagged_fields_in_steps(view: memoryview, pos: int) -> Steps[int]:
-    """Skip tagged fields as `skip_tagged_fields` does, and yield after so many."""
     count, pos = read_uvarint(view, pos)
     previous = -1
     for number in range(count):  # each takes two bytes at least: a false count soon runs out
@@ -76,7 +75,7 @@ def skip_tagged_fields_in_steps(view: memoryview, pos: int) -> Steps[int]:
 
 
 def read_tag(view: memoryview, pos: int, previous: int) -> tuple[int, int, int]:
-    """Read the head of a tagged field: its tag, its size, and the position after the head."""
+    """Return the tag and size of a tagged field, and the position of its value."""
     tag, pos = read_uvarint(view, pos)
     size, pos = read_uvarint(view, pos)
     if tag <= previous:
@@ -92,7 +91,7 @@ def read_tag(view: memoryview, pos: int, previous: int) -> tuple[int, int, int]:
 
 
 def bad_length(field: str, length: int, left: int) -> KafkaProtocolError:
-    """Make the error for a length or count that is negative or more than the bytes left hold."""
+    """Return the error for a length or count that is negative or too large."""
     if length < 0:
         return KafkaProtocolError(f"{field} cannot be null in this version (length {length})")
     return KafkaProtocolError(
@@ -102,7 +101,6 @@ def bad_length(field: str, length: int, left: int) -> KafkaProtocolError:
 
 
 def wrong_tag_size(field: str) -> KafkaProtocolError:
-    """Make the error for a tagged field whose value does not end where its size says."""
     return KafkaProtocolError(
         f"the value of tagged field {field} is not as long as its size field says"
     )

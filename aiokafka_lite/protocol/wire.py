@@ -1,4 +1,4 @@
-"""What a declaration is made of: version ranges, wire types, fields."""
+"""The parts of a declaration: version ranges, wire types, fields."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ def uuid_to_str(uuid: bytes) -> str:
 
 
 def uuid_from_str(text: str) -> bytes:
-    """Return the 16 bytes of a topic id that Kafka printed.
-
-    Raises:
-        ValueError: The text is not one.
-    """
+    """Return the 16 bytes of a topic id that Kafka printed; raises ValueError."""
     uuid = base64.urlsafe_b64decode(text + "==")
     if len(uuid) != len(ZERO_UUID):
         raise ValueError(f"{text!r} is not a Kafka UUID: it must be 16 bytes in URL-safe base64")
@@ -31,7 +27,7 @@ def uuid_from_str(text: str) -> bytes:
 
 
 class VersionRange(NamedTuple):
-    """Versions from `first` to `last`, both included."""
+    """Versions from `first` to `last`, inclusive."""
 
     first: int
     last: int
@@ -39,7 +35,7 @@ class VersionRange(NamedTuple):
     @staticmethod
     @functools.cache  # the same few texts stand in every declaration
     def parse(text: str) -> VersionRange:
-        """Read Kafka's notation: ``"3"``, ``"3-7"``, ``"3+"`` and ``"none"``."""
+        """Parse Kafka's notation: ``"3"``, ``"3-7"``, ``"3+"`` and ``"none"``."""
         if text == "none":
             return NO_VERSIONS
         if text.endswith("+"):
@@ -76,7 +72,7 @@ class Fixed:
 
 
 class Sized:
-    """Bytes after their length. Records are decoded as a slice of the frame, not copied."""
+    """Bytes after their length. Records are decoded as a slice of the frame."""
 
     __slots__ = ("name", "zero")
     __match_args__ = ("name",)
@@ -87,7 +83,7 @@ class Sized:
 
 
 class Array:
-    """A count and that many elements."""
+    """A count and its elements."""
 
     __slots__ = ("element",)
     __match_args__ = ("element",)
@@ -128,11 +124,11 @@ class Field:
     """One field of a struct: its place on the wire, and its default in versions without it.
 
     Attributes:
-        is_lazy: The value is a struct that is made when it is first read.
+        is_lazy: The default is a struct, created when it is first read.
         is_list: The default is a new list.
-        writes_null: A tagged field that is written although it is null: to Kafka the field has no
-            default, so that its absence would mean an empty struct or list.
-        slot: The attribute that holds the value; for a lazy field it holds None at first.
+        writes_null: A tagged field that is written even if it is null, because Kafka defines no
+            default for it: its absence would mean an empty struct or list.
+        slot: The attribute with the value; for a lazy field it holds None at first.
     """
 
     __slots__ = (
@@ -171,12 +167,11 @@ class Field:
         self.name = self.slot = ""
 
     def set_name(self, name: str) -> None:
-        """Take the name that the class body gives."""
         self.name = name
         self.slot = f"_{name}" if self.is_lazy else name
 
     def new_default(self) -> object:
-        """Return the value that stands for the field where a message lacks it."""
+        """Return the value of the field in a message without it."""
         if self.default is not UNSET:
             return self.default
         return self.wire.struct() if isinstance(self.wire, Nested) else []

@@ -1,7 +1,4 @@
-"""SASL without I/O: what client and broker share of its mechanisms.
-
-Pure functions from values to values and from bytes to bytes; neither side's state is kept here.
-"""
+"""SASL without I/O: the functions of mechanisms that client and broker share."""
 
 from aiokafka_lite.sasl.secret import Secret
 

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677) as Kafka speaks them (KIP-84).
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677) in Kafka (KIP-84).
 
     client                                            broker
     n,,n=user,r=cnonce                       →
@@ -13,11 +13,9 @@
     ClientProof     = ClientKey XOR HMAC(StoredKey, AuthMessage)
     ServerSignature = HMAC(ServerKey, AuthMessage)
 
-The broker keeps salt, iterations, StoredKey and ServerKey: enough to check a proof, not enough to
-make one. As all Kafka clients do, names and passwords are taken in UTF-8 without SASLprep.
-
-Everything here is a pure function or a message that parses and formats itself; `salted_password`
-takes milliseconds, all else microseconds.
+The broker keeps salt, iterations, StoredKey and ServerKey, with which it can check a proof but not
+create one. Names and passwords are UTF-8 without SASLprep, as in all Kafka clients. Parsers raise
+`KafkaProtocolError`.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ class ScramMechanism(enum.Enum):
 
 
 class ScramCredential(NamedTuple):
-    """What a broker knows about a user's password; the repr shows no key."""
+    """A broker's data of a user's password; the repr shows no key."""
 
     salt: bytes
     iterations: int
@@ -94,35 +92,30 @@ class ScramCredential(NamedTuple):
 def salted_password(
     mechanism: ScramMechanism, password: bytes, salt: bytes, iterations: int
 ) -> bytes:
-    """Hash a password. Some milliseconds: call it in an executor (it releases the GIL)."""
+    """Hash a password in some milliseconds; call it in an executor (it releases the GIL)."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
 
 
 def client_key(mechanism: ScramMechanism, salted: bytes) -> bytes:
-    """Return what only somebody who knows the password can make."""
     return hmac.digest(salted, b"Client Key", mechanism.hash_name)
 
 
 def stored_key(mechanism: ScramMechanism, key: bytes) -> bytes:
-    """Return what a broker keeps of a client key."""
     return hashlib.new(mechanism.hash_name, key).digest()
 
 
 def server_key(mechanism: ScramMechanism, salted: bytes) -> bytes:
-    """Return the key a broker proves itself with."""
     return hmac.digest(salted, b"Server Key", mechanism.hash_name)
 
 
 def credential(
     mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """Return what a broker keeps of a salted password."""
     stored = stored_key(mechanism, client_key(mechanism, salted))
     return ScramCredential(salt, iterations, stored, server_key(mechanism, salted))
 
 
 def client_proof(mechanism: ScramMechanism, salted: bytes, auth_message: bytes) -> bytes:
-    """Return a client's proof that it knows the password."""
     key = client_key(mechanism, salted)
     return _xor(key, _signature(mechanism, stored_key(mechanism, key), auth_message))
 
@@ -130,7 +123,7 @@ def client_proof(mechanism: ScramMechanism, salted: bytes, auth_message: bytes) 
 def is_proof(
     mechanism: ScramMechanism, known: ScramCredential, auth_message: bytes, proof: bytes
 ) -> bool:
-    """Say whether a proof was made with the password behind a credential, in constant time."""
+    """Whether a proof was made with the credential's password, in constant time."""
     if len(proof) != mechanism.key_bytes:
         return False
     key = _xor(proof, _signature(mechanism, known.stored_key, auth_message))
@@ -138,7 +131,6 @@ def is_proof(
 
 
 def server_signature(mechanism: ScramMechanism, key: bytes, auth_message: bytes) -> bytes:
-    """Return a broker's proof that it knows the credential."""
     return _signature(mechanism, key, auth_message)
 
 
@@ -153,7 +145,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 # --- Messages --------------------------------------------------------------------------------
 class ClientFirst(NamedTuple):
-    """Who wants in. `authzid` is empty when it is the user himself."""
+    """The login request. `authzid` is empty if it is the user's own name."""
 
     username: str
     nonce: bytes
@@ -175,7 +167,6 @@ class ClientFirst(NamedTuple):
 
     @classmethod
     def parse(cls, token: bytes) -> ClientFirst:
-        """Parse a token of a client; raises `KafkaProtocolError`."""
         match = _parse(_CLIENT_FIRST, token, "client's first")
         return cls(
             username=_unquoted(match["name"]),
@@ -186,7 +177,10 @@ class ClientFirst(NamedTuple):
 
 
 class ServerFirst(NamedTuple):
-    """How the password is to be hashed; `nonce` is the client's with the broker's behind it."""
+    """The parameters of hashing, which the client has to check.
+
+    `nonce` is the client's, followed by the broker's.
+    """
 
     nonce: bytes
     salt: bytes
@@ -197,13 +191,12 @@ class ServerFirst(NamedTuple):
 
     @classmethod
     def parse(cls, token: bytes) -> ServerFirst:
-        """Parse a token of a broker; raises `KafkaProtocolError`. The client checks the values."""
         match = _parse(_SERVER_FIRST, token, "server's first")
         return cls(match["nonce"], _decoded(match["salt"]), int(match["iterations"]))
 
 
 class ClientFinal(NamedTuple):
-    """The proof, and all that is signed besides."""
+    """The proof, and the rest of the signed text."""
 
     channel: bytes
     nonce: bytes
@@ -215,12 +208,11 @@ class ClientFinal(NamedTuple):
 
     @classmethod
     def unproven(cls, header: bytes, nonce: bytes) -> ClientFinal:
-        """Make one that lacks its proof, which signs `without_proof`."""
+        """Create a message without its proof, which signs `without_proof`."""
         return cls(header, nonce, b"", b"c=%b,r=%b" % (b64encode(header), nonce))
 
     @classmethod
     def parse(cls, token: bytes) -> ClientFinal:
-        """Parse a token of a client; raises `KafkaProtocolError`."""
         match = _parse(_CLIENT_FINAL, token, "client's final")
         return cls(
             channel=_decoded(match["channel"]),
@@ -241,7 +233,6 @@ class ServerFinal(NamedTuple):
 
     @classmethod
     def parse(cls, token: bytes) -> ServerFinal:
-        """Parse a token of a broker; raises `KafkaProtocolError`."""
         match = _parse(_SERVER_FINAL, token, "server's final")
         if match["error"] is not None:
             return cls(b"", match["error"].decode(errors="replace"))
@@ -249,7 +240,7 @@ class ServerFinal(NamedTuple):
 
 
 def auth_message(first: ClientFirst, server: bytes, final: ClientFinal) -> bytes:
-    """Return what both sides sign; `server` is the broker's first message as it was sent."""
+    """Return the text that both sides sign; `server` is the broker's first message, as sent."""
     return b",".join((first.bare, server, final.without_proof))
 
 

@@ -1,4 +1,4 @@
-"""A value that nothing shows by accident."""
+"""A value that is never shown by accident."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ HIDDEN: Final = "***"
 class Secret:
     """A password or key that neither a repr, a log, an exception nor a pickle shows.
 
-    `reveal()` is the only way to its bytes, so a search for that word finds every use. Comparing
-    takes the same time wherever two secrets differ.
+    Only `reveal()` returns its bytes. Comparisons take constant time.
     """
 
     __slots__ = ("_value",)
@@ -22,11 +21,10 @@ class Secret:
 
     @classmethod
     def of(cls, value: Secret | str | bytes) -> Secret:
-        """Return a secret as it is, and hide what is none yet."""
         return value if isinstance(value, Secret) else cls(value)
 
     def reveal(self) -> bytes:
-        """Return the value, encoded in UTF-8 if it was text."""
+        """Return the value; text is encoded in UTF-8."""
         return self._value
 
     def __bool__(self) -> bool:

@@ -1,9 +1,9 @@
-"""Credentials as Java's clients take them: one login module with its options.
+"""Credentials of Java's clients: one login module with its options.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";
 
-Words, quotes, escapes and comments are those of `java.io.StreamTokenizer` as Kafka 4 sets it up
-(`JaasConfig.java`); Kafka 3 has more words put in quotes. No error shows any of it.
+Words, quotes, escapes and comments are those of `java.io.StreamTokenizer` in Kafka 4
+(`JaasConfig.java`); Kafka 3 requires more quotes. Errors contain no part of the text.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 
 
 class JaasError(ValueError):
-    """A JAAS configuration cannot be read; the message has nothing of what is in it."""
+    """A JAAS configuration cannot be read."""
 
 
 class LoginModule(NamedTuple):
-    """A login module, by the name of its class, and its options; these have secrets."""
+    """A login module by its class name, and its options, which contain secrets."""
 
     name: str
     options: dict[str, str]
@@ -41,7 +41,7 @@ class LoginModule(NamedTuple):
 
 
 class _Token(NamedTuple):
-    """A mark such as ; and =, or else a word, quoted or not."""
+    """A mark (; or =) or a word."""
 
     text: str
     is_mark: bool
@@ -51,10 +51,10 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the one login module of a `sasl.jaas.config`.
+    """Return the login module of a `sasl.jaas.config`.
 
     Raises:
-        JaasError: There is none, there are several, or it is malformed.
+        JaasError: There is not exactly one, or it is malformed.
     """
     entries: list[LoginModule] = []
     tokens = _tokens(text)
@@ -104,7 +104,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _quoted(text: str, pos: int, quote: str) -> tuple[str, int]:
-    """Read what is in quotes, which end with the line at the latest."""
+    """Read a quoted word, which ends with the line at the latest."""
     parts: list[str] = []
     while pos < len(text) and text[pos] not in (quote, "\r", "\n"):
         if (escape := _ESCAPE.match(text, pos)) is None:

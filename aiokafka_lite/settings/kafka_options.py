@@ -1,9 +1,8 @@
-"""Options kafka.*: the settings of Kafka's Java consumer, as far as they mean something here.
+"""Options kafka.*: the settings of Kafka's Java consumer.
 
-All names of the consumer are known (Kafka 4.1's `ConsumerConfig`), and its rules for their values
-hold. Some have no effect, as nothing here joins a group, polls, or measures itself; some are
-refused, as Spark's own source refuses them or as they name Java classes. librdkafka's names for
-credentials and certificates are known too.
+All its names (Kafka 4.1's `ConsumerConfig`) and its rules for values apply. Some have no effect,
+because this source joins no group, does not poll, and has no metrics. Some are refused, as in
+Spark's own source, or because they name Java classes.
 """
 
 from __future__ import annotations
@@ -143,8 +142,6 @@ WRITING: Final = frozenset(
 
 
 class KafkaOptions(NamedTuple):
-    """The options kafka.*, parsed."""
-
     client: ClientConfig
     mechanism: Mechanism | None
     client_rack: str | None
@@ -160,7 +157,7 @@ class KafkaOptions(NamedTuple):
 
 
 def check_kafka_names(raw: RawOptions) -> None:
-    """Refuse names of kafka.* that are not known, and those that cannot be heeded.
+    """Refuse unknown names of kafka.*, and those that are not supported.
 
     Raises:
         OptionError: There is one.
@@ -190,7 +187,7 @@ def check_kafka_names(raw: RawOptions) -> None:
 
 
 def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
-    """Read the options kafka.*, whose names have been checked.
+    """Parse the options kafka.*, after `check_kafka_names`.
 
     Raises:
         OptionError: A value is missing or wrong.

@@ -1,7 +1,6 @@
-"""Tokens from an OAuth 2.0 server, by client credentials, as Kafka's Java clients get them.
+"""Tokens from an OAuth 2.0 server by client credentials, as in Kafka's Java clients.
 
-A worker keeps its token until four fifths of its life are over: a connection more, to another
-broker, costs no request. Imported only for OAUTHBEARER.
+A token is used for four fifths of its lifetime. Imported only for OAUTHBEARER.
 
 References: KIP-768, RFC 6749 (section 4.4), RFC 7628.
 """
@@ -33,7 +32,7 @@ RENEW_AT: Final = 0.8
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Credentials go where the user said, and nowhere else."""
+    """Keeps credentials from other servers."""
 
     @override
     def redirect_request(
@@ -49,17 +48,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ClientCredentials(AbstractTokenProvider):
-    """Asks a server for tokens, in the name of a client.
+    """Requests tokens from a server, in the name of a client.
 
     Args:
         url: The server's token endpoint.
-        client_id: The client's name there.
-        client_secret: The password to it.
-        scope: What the token shall be good for; None leaves that to the server.
+        scope: The token's scope; None is the server's default.
         extensions: SASL extensions to send with each token (KIP-342).
-        is_encoded: Encode name and password as the RFC says; Kafka's clients do not by default.
-        timeout_s: How long connecting, or an answer, may take.
-        clock: Seconds that only go forward.
+        is_encoded: Encode name and password as in the RFC; Kafka's clients do not by default.
+        timeout_s: For connecting, and for the response.
     """
 
     def __init__(
@@ -87,10 +83,10 @@ class ClientCredentials(AbstractTokenProvider):
 
     @override
     async def token(self) -> str:
-        """Return a token that is valid now; never waits for an event loop.
+        """Return a valid token, which blocks if it has to be requested.
 
         Raises:
-            AuthenticationFailedError: The server refuses, cannot be reached, or gives no token.
+            AuthenticationFailedError: The server refuses, cannot be reached, or returns no token.
         """
         if self._kept is None or self._clock() >= self._kept_until:
             self._kept = self._fetch()
@@ -150,7 +146,7 @@ class ClientCredentials(AbstractTokenProvider):
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the error code of RFC 6749 that an answer has, such as invalid_client."""
+    """Return RFC 6749's error code in a response, such as invalid_client."""
     try:
         answer: object = json.loads(error.read(MAX_ANSWER_BYTES))
     except (ValueError, OSError, HTTPException):

@@ -1,7 +1,4 @@
-"""Reads options as text, by the rules of Java and Spark.
-
-Names are in any case, values are text. `RawOptions` turns values into numbers, booleans and
-durations, or says which option has which value, and what it should have been.
+"""Options as text, by the rules of Java and Spark. Names are case-insensitive.
 
 References: Java's `Integer.parseInt`, Scala's `toBoolean`, Spark's `JavaUtils.timeStringAs`,
 Kafka's `ConfigDef.parseType`, and Jackson for JSON.
@@ -40,15 +37,15 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def trimmed(text: str) -> str:
-    """Return what Java's `trim()` leaves of a text."""
+    """Strip as Java's `trim()` does."""
     return text.strip(_SPACE)
 
 
 class RawOptions:
-    """The options of a query as text. Names are looked up in any case.
+    """The options of a query as text. Errors name the option, its value, and the rule.
 
     Attributes:
-        warnings: What the user should be told, although it is no error.
+        warnings: Messages for the user that are not errors.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -59,19 +56,14 @@ class RawOptions:
         return name.lower() in self._options
 
     def names(self) -> Iterable[str]:
-        """Return the names of all that was given, in lower case."""
+        """Return all given names, in lower case."""
         return self._options.keys()
 
     def text(self, name: str) -> str | None:
-        """Return a value as it was given, None if it was not."""
         return self._options.get(name.lower())
 
     def refusal(self, name: str, rule: str) -> OptionError:
-        """Return the error that names an option and, unless it may be secret, shows its value.
-
-        Args:
-            rule: What goes on after "option x is 'y': ".
-        """
+        """Return the error that names an option and, unless it may be secret, shows its value."""
         if _SECRET.search(name):
             return OptionError(f"option {name} (value hidden): {rule}")
         value = self._options[name.lower()]
@@ -83,13 +75,13 @@ class RawOptions:
     def integer(
         self, name: str, *, at_least: int, at_most: int = MAX_LONG, is_trimmed: bool = False
     ) -> int | None:
-        """Return a whole number, None if it was not given.
+        """Return a whole number, or None if it was not given.
 
         Args:
-            is_trimmed: Spaces around it are no mistake, as in Kafka's own settings.
+            is_trimmed: Allow spaces around it, as Kafka's own settings do.
 
         Raises:
-            OptionError: It is no number, or not in this range.
+            OptionError: It is not a number in this range.
         """
         text = self._options.get(name.lower())
         if text is None:
@@ -111,7 +103,6 @@ class RawOptions:
         at_most: int = MAX_LONG,
         is_trimmed: bool = False,
     ) -> int:
-        """Return a whole number as `integer` does, or a default."""
         number = self.integer(name, at_least=at_least, at_most=at_most, is_trimmed=is_trimmed)
         return default if number is None else number
 
@@ -132,7 +123,7 @@ class RawOptions:
         """Return whether an option is "true", in any case.
 
         Raises:
-            OptionError: It is neither that nor "false".
+            OptionError: It is neither "true" nor "false".
         """
         text = self._options.get(name.lower())
         if text is None:
@@ -143,10 +134,10 @@ class RawOptions:
         return word == "true"
 
     def duration_s(self, name: str, default_s: float) -> float:
-        """Return a duration such as "15m", "1h" or "500ms" (the unit if none is given) in seconds.
+        """Return a duration such as "15m", "1h" or "500" (milliseconds) in seconds.
 
         Raises:
-            OptionError: It is no duration.
+            OptionError: It is not a duration.
         """
         text = self._options.get(name.lower())
         if text is None:
@@ -164,7 +155,7 @@ class RawOptions:
         """Return the partitions in JSON such as ``{"flights": [0, 1]}``.
 
         Raises:
-            OptionError: The value is something else.
+            OptionError: The value is not such JSON.
         """
         form = 'JSON like {"flights":[0,1]}'
         found: dict[TopicPartition, None] = {}
@@ -183,11 +174,10 @@ class RawOptions:
         """Return the numbers in JSON such as ``{"flights": {"0": 23, "1": 345}}``.
 
         Args:
-            form: What it could have been, for the message.
-            at_least: The smallest number allowed.
+            form: The expected form, for the message.
 
         Raises:
-            OptionError: The value is something else.
+            OptionError: The value is not such JSON.
         """
         found: dict[TopicPartition, int] = {}
         for topic, numbers in self._json(name, form).items():
@@ -230,7 +220,6 @@ class RawOptions:
 
 
 def is_topic_name(name: str) -> bool:
-    """Say whether Kafka allows a topic to have that name."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 

@@ -1,7 +1,7 @@
-"""How the source proves who it is, and who the brokers are: kafka.security.*, sasl.* and ssl.*.
+"""Authentication and TLS of the source: kafka.security.*, sasl.* and ssl.*.
 
-Kafka's Java names and librdkafka's are known. Nothing here shows a value that may be secret, and
-what is not asked for is not imported: `ssl` takes ten milliseconds in each worker.
+Kafka's Java names and librdkafka's are supported. Errors show no value that may be secret. Modules
+are imported on use: `ssl` takes ten milliseconds in each worker.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ _JAAS: Final = "option kafka.sasl.jaas.config (value hidden)"
 
 
 class Login(NamedTuple):
-    """A login: the mechanism, with a name and its password, or a provider of tokens."""
+    """A mechanism, with a user name and password, or with a provider of tokens."""
 
     mechanism: str
     username: str | None = None
@@ -140,7 +140,7 @@ class Login(NamedTuple):
 
 
 class Security(NamedTuple):
-    """How to connect: the protocol, with a TLS context and a login where they are used."""
+    """The protocol, with a TLS context and a login if it uses them."""
 
     protocol: str
     ssl_context: ssl.SSLContext | None
@@ -148,7 +148,6 @@ class Security(NamedTuple):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """Make the mechanism that proves who logs in; None where nobody does."""
         if self.login is None:
             return None
         from aiokafka_lite.client.sasl import mechanism_of  # late: only where SASL is used
@@ -164,10 +163,10 @@ class Security(NamedTuple):
 
 
 def parse_security(raw: RawOptions, servers: str) -> Security:
-    """Read how to reach some bootstrap servers.
+    """Parse the security settings for these bootstrap servers.
 
     Raises:
-        OptionError: A value is missing or wrong, or asks for what cannot be done here.
+        OptionError: A value is missing or wrong, or is not supported.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
     protocol = trimmed(raw.text("kafka.security.protocol") or "PLAINTEXT").upper()
@@ -284,7 +283,7 @@ def _credentials(raw: RawOptions) -> tuple[str, str]:
 
 
 def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
-    """Return the options of the login module in `sasl.jaas.config`, which has to be of one kind."""
+    """Return the options of the login module in `sasl.jaas.config`, which must match `kind`."""
     from aiokafka_lite.settings.jaas import (  # late: only where SASL is used
         JaasError,
         parse_jaas,
@@ -305,7 +304,7 @@ def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
 
 
 def _class_name(name: str | None) -> str:
-    """Return a class's name; some platforms have Kafka's classes under a prefix of their own."""
+    """Return a class's name without the prefix that some platforms give Kafka's classes."""
     return trimmed(name or "").removeprefix("kafkashaded.")
 
 

@@ -1,8 +1,7 @@
-"""TLS as Kafka's Java clients are configured for it, for Python's `ssl`.
+"""The TLS settings of Kafka's Java clients, for Python's `ssl`.
 
-Certificates and keys come as PEM (in files or inline), or in PKCS12 stores through the package
-`cryptography`. Java's own JKS stores cannot be read here; the error says how to convert them.
-Imported only where TLS is asked for.
+Certificates and keys are PEM (in files or inline), or PKCS12 stores with the package
+`cryptography`. For Java's own JKS stores, the error explains how to convert them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ONE_LINE: Final = re.compile(
 
 
 class _Identity(NamedTuple):
-    """A client's identity, in PEM: its certificates, and the key to the first."""
+    """A client's certificates in PEM, and the key to the first."""
 
     certificates: bytes
     key: bytes
@@ -47,7 +46,7 @@ class _Identity(NamedTuple):
 
 
 def tls_context(raw: RawOptions) -> ssl.SSLContext:
-    """Make the context that the options kafka.ssl.* describe.
+    """Create the context that the options kafka.ssl.* describe.
 
     Raises:
         OptionError: A store or a key is missing or cannot be read, or a value is wrong.
@@ -89,7 +88,7 @@ def _pkcs12_certificates(raw: RawOptions, name: str, stored: bytes) -> bytes:
 
 # --- Who we are ----------------------------------------------------------------------------
 def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
-    """Give the context the client's certificate, if there is one."""
+    """Load the client's certificate, if there is one."""
     name = _one_of(
         raw,
         "ssl.keystore.location",
@@ -173,9 +172,9 @@ def _pkcs12_identity(raw: RawOptions, name: str, stored: bytes) -> _Identity:
 
 @contextmanager
 def _file_of(content: bytes) -> Iterator[str]:
-    """Lend a file with some content, as OpenSSL reads certificates and keys from files only.
+    """Lend a file with this content, because OpenSSL reads certificates and keys only from files.
 
-    In memory where there are such files; elsewhere one that nobody else may read.
+    It is in memory if possible; otherwise only its owner may read it.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("aiokafka-lite")
@@ -196,7 +195,6 @@ def _file_of(content: bytes) -> Iterator[str]:
 
 # --- Stores --------------------------------------------------------------------------------
 def _one_of(raw: RawOptions, *names: str) -> str | None:
-    """Return the full name of the one that is given, None if none is."""
     found = [f"kafka.{name}" for name in names if f"kafka.{name}" in raw]
     if len(found) > 1:
         raise OptionError(
@@ -230,7 +228,7 @@ def _stored(raw: RawOptions, name: str) -> bytes:
 
 
 def _in_lines(found: re.Match[str]) -> str:
-    """Write PEM in lines, as OpenSSL wants it; Java takes spaces for their ends."""
+    """Write PEM in lines for OpenSSL; Java accepts spaces between them."""
     begin, body, end = found.groups()
     characters = "".join(body.split())
     lines = [characters[pos : pos + 64] for pos in range(0, len(characters), 64)]
@@ -305,7 +303,7 @@ def _set_versions(context: ssl.SSLContext, raw: RawOptions) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
-    """Restrict the cipher suites; those of TLS 1.3 can only be had all, or not at all."""
+    """Restrict the cipher suites; those of TLS 1.3 can only be enabled all together."""
     name = "kafka.ssl.cipher.suites"
     suites = _list(raw.text(name) or "")
     if not suites:
@@ -339,9 +337,9 @@ def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
 
 
 def openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a cipher suite: ECDHE-RSA-AES128-GCM-SHA256.
+    """Return OpenSSL's name of a cipher suite.
 
-    Java and IANA call that one TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256.
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 (Java, IANA) becomes ECDHE-RSA-AES128-GCM-SHA256.
     """
     if "_WITH_" not in suite:
         return suite
