@@ -437,9 +437,11 @@ class TopicCatalog:
         self.cluster_id = stored["cluster_id"]
         self._next_producer_id = self._producer_ids_end = stored["next_producer_id"]
         self.settings.restore(stored.get("settings", []))
-        for name, told in stored["topics"].items():
-            topic = Topic(name, uuid_from_str(told["id"]), self.parse_config(told["configs"]))
-            for index, stored_partition in enumerate(told["partitions"]):
+        for name, stored_topic in stored["topics"].items():
+            topic = Topic(
+                name, uuid_from_str(stored_topic["id"]), self.parse_config(stored_topic["configs"])
+            )
+            for index, stored_partition in enumerate(stored_topic["partitions"]):
                 partition = self._open(topic, index, stored_partition)
                 if not partition.log.was_clean:
                     # Records may be lost; a new epoch lets consumers notice (KIP-320).

@@ -1,22 +1,17 @@
-"""The cluster: its topics, the leaders of their partitions, and how a test changes either.
-
-This is the part of `Broker` that neither listens nor runs tasks. The handlers of all nodes use it.
-Its public methods are the changes that a cluster undergoes in years of production.
-"""
+"""The cluster's topics for the group coordinator."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
-from aiokafka_lite.broker.catalog_topics import CatalogTopics
 from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts
@@ -24,6 +19,7 @@ from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue
@@ -35,6 +31,7 @@ from aiokafka_lite.broker.topics import (
     Node,
     Partition,
     PartitionKey,
+    ServingNode,
     Topic,
 )
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
@@ -47,6 +44,55 @@ from aiokafka_lite.errors import (
     WrongLoopError,
 )
 from aiokafka_lite.structs import TopicPartition
+
+
+class CatalogTopics:
+    """Implements `groups.kip848.topic_hash.Topics`.
+
+    Args:
+        catalog: The topics.
+        nodes: The nodes by id; some may have a rack.
+    """
+
+    def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, ServingNode]) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+
+    @property
+    def version(self) -> int:
+        return self._catalog.version
+
+    @property
+    def created_version(self) -> int:
+        return self._catalog.created_version
+
+    def names(self) -> KeysView[str]:
+        return self._catalog.topics.keys()
+
+    def by_name(self, name: str) -> TopicFacts | None:
+        topic = self._catalog.by_name(name)
+        return None if topic is None else self._facts(topic)
+
+    def by_id(self, topic_id: bytes) -> TopicFacts | None:
+        topic = self._catalog.by_id(topic_id)
+        return None if topic is None else self._facts(topic)
+
+    def id_of(self, name: str) -> bytes | None:
+        topic = self._catalog.by_name(name)
+        return None if topic is None else topic.topic_id
+
+    def _facts(self, topic: Topic) -> TopicFacts:
+        named = {
+            node_id: node.address.rack
+            for node_id, node in self._nodes.items()
+            if node.address.rack is not None
+        }
+        racks = [
+            tuple(named[node_id] for node_id in partition.replicas if node_id in named)
+            for partition in topic.partitions
+        ]
+        return TopicFacts(topic.name, topic.topic_id, racks)
+
 
 NOT_RUNNING: Final = "the broker is not running: use `async with Broker() as broker:`"
 COORDINATORS_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)

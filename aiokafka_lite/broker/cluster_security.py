@@ -13,9 +13,12 @@ from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.listener import Listener
-from aiokafka_lite.broker.security.mechanism import SaslMechanism, SaslServer
-from aiokafka_lite.broker.security.plain import PlainServer
-from aiokafka_lite.broker.security.scram import ScramServer
+from aiokafka_lite.broker.security.mechanisms import (
+    PlainServer,
+    SaslMechanism,
+    SaslServer,
+    ScramServer,
+)
 from aiokafka_lite.broker.security.session import SaslSession, SaslSettings
 from aiokafka_lite.broker.security.tls import ClientAuth
 from aiokafka_lite.errors import KafkaConfigurationError
@@ -24,7 +27,7 @@ from aiokafka_lite.sasl.scram import ScramMechanism
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates
-    from aiokafka_lite.broker.security.tokens import TokenAuthority
+    from aiokafka_lite.broker.security.oauth import TokenAuthority
 
 SCRAM_MECHANISMS: Final[Mapping[SaslMechanism, ScramMechanism]] = {
     SaslMechanism.SCRAM_SHA_256: ScramMechanism.SHA_256,
@@ -65,7 +68,7 @@ class ClusterSecurity:
         )
         listeners = config.all_listeners
         if any(SaslMechanism.OAUTHBEARER in listener.mechanisms for listener in listeners):
-            from aiokafka_lite.broker.security.tokens import TokenAuthority
+            from aiokafka_lite.broker.security.oauth import TokenAuthority
 
             self._tokens = TokenAuthority(
                 clock, allow_unsecured=config.oauth_allow_unsecured_tokens, rng=self._rng

@@ -17,7 +17,7 @@ from aiokafka_lite.broker.security.listener import (
     SecurityProtocol,
     check_listeners,
 )
-from aiokafka_lite.broker.security.mechanism import SaslMechanism
+from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.broker.security.tls import ClientAuth
 from aiokafka_lite.sasl import Secret
 

@@ -18,13 +18,12 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker.cluster import EmbeddedCluster
 from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.endpoint import Endpoint
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import FaultPort, RequestWork
+from aiokafka_lite.broker.network.work import FaultPort, RequestChannel, RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
@@ -64,7 +63,7 @@ class BrokerNode:
         self._is_accepting = False
         self._is_up = False
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._all_gone: asyncio.Future[None] | None = None
+        self._all_closed: asyncio.Future[None] | None = None
         # Made by open(), which has a loop.
         self._loop: asyncio.AbstractEventLoop
         self.on_bug: Callable[[str, BaseException], None]
@@ -126,7 +125,7 @@ class BrokerNode:
         Raises:
             KafkaConnectionError: It cannot listen there.
         """
-        self._all_gone = None
+        self._all_closed = None
         self._is_accepting = True
         try:
             for endpoint in self.endpoints.values():
@@ -140,7 +139,7 @@ class BrokerNode:
     async def kill(self) -> None:
         """Stop listening and abort every connection, as the end of a process would. Idempotent."""
         await self.stop_listening()
-        self._all_gone = self._loop.create_future()
+        self._all_closed = self._loop.create_future()
         await self._abort_connections()
 
     async def stop_listening(self) -> None:
@@ -155,21 +154,21 @@ class BrokerNode:
 
     async def close_connections(self) -> None:
         """Close connections as soon as they took their last bytes, after `stop_timeout_s` all."""
-        self._all_gone = gone = self._loop.create_future()
+        self._all_closed = all_closed = self._loop.create_future()
         for processor in tuple(self._processors):
             processor.close()
         if self._processors:
             try:
                 async with _compat.timeout(self.cluster.config.stop_timeout_s):
-                    await asyncio.shield(gone)
+                    await asyncio.shield(all_closed)
             except asyncio.TimeoutError:
                 await self._abort_connections()
 
     async def _abort_connections(self) -> None:
         for processor in tuple(self._processors):
             processor.abort()
-        if self._processors and self._all_gone is not None:
-            await self._all_gone
+        if self._processors and self._all_closed is not None:
+            await self._all_closed
 
     # Connections (what its endpoints need)
 
@@ -199,8 +198,8 @@ class BrokerNode:
             self._connections_of[processor.peer_host] -= 1
             if not self._connections_of[processor.peer_host]:
                 del self._connections_of[processor.peer_host]
-        if self._all_gone is not None and not self._processors and not self._all_gone.done():
-            self._all_gone.set_result(None)
+        if self._all_closed is not None and not self._processors and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     @property
     def connections(self) -> Sequence[Processor]:

@@ -30,9 +30,8 @@ from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
-from aiokafka_lite.broker.faults.builder import Leaders
+from aiokafka_lite.broker.faults.builder import FaultMethods, Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
-from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.handlers import registry
 from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
@@ -44,7 +43,7 @@ from aiokafka_lite.broker.security.listener import (
     Listener,
     SecurityProtocol,
 )
-from aiokafka_lite.broker.security.mechanism import SaslMechanism
+from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.broker.transactions.services import EXPIRY_CHECK_S, ClusterTransactions
 from aiokafka_lite.errors import BrokerNotAvailableError
@@ -267,7 +266,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             else:
                 await self.loop.run_in_executor(None, self.catalog.close)
 
-    # Faults (see faults/methods.py for `on` and `on_connect`)
+    # Faults (see faults/builder.py for `on` and `on_connect`)
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
         """Add a rule after the existing ones."""

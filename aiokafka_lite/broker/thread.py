@@ -16,9 +16,8 @@ from aiokafka_lite.broker import config as settings
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.topic_config import ConfigValue
 from aiokafka_lite.broker.direct import KINDS, WAIT_S, IsolationLevel
-from aiokafka_lite.broker.faults.builder import Leaders
+from aiokafka_lite.broker.faults.builder import FaultMethods, Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
-from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.faults.threaded import (
     ThreadConnectionRule,
@@ -390,7 +389,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         """Let a follower that `hold_replica` stopped catch up."""
         self.call(lambda broker: broker.release_replica(tp, node_id))
 
-    # Faults (see faults/methods.py for `on` and `on_connect`), and the requests
+    # Faults (see faults/builder.py for `on` and `on_connect`), and the requests
 
     @property
     def requests(self) -> ThreadRequestLog:

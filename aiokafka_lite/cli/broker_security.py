@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.security.listener import DEFAULT_MECHANISMS, Listener, SecurityProtocol
-from aiokafka_lite.broker.security.mechanism import SaslMechanism
+from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.broker.security.tls import ClientAuth, server_ssl_context
 from aiokafka_lite.cli.arguments import host_and_port
 from aiokafka_lite.cli.problems import CommandError

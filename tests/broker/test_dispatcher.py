@@ -11,10 +11,9 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults.rules import Faults
-from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.network.work import RequestChannel, RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S
 from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,

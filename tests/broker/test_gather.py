@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.network import gather
+from aiokafka_lite.broker.network import frames
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.encoding import Part
 from tests.broker.wire import fetch_partition, fetch_request
@@ -27,16 +27,16 @@ def parts_of(rng: random.Random, count: int) -> list[Part]:
 
 def test_socket_gets_every_byte_in_order_however_little_it_takes() -> None:
     rng = random.Random(3)
-    parts = parts_of(rng, 3 * gather.PARTS_AT_ONCE)
+    parts = parts_of(rng, 3 * frames.PARTS_AT_ONCE)
     expected = b"".join(parts)
     outgoing, received = deque(parts), bytearray()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
-        while not gather.write(ours.fileno(), outgoing):
+        while not frames.write(ours.fileno(), outgoing):
             assert outgoing
-            assert not gather.write(ours.fileno(), outgoing), "it is full"
+            assert not frames.write(ours.fileno(), outgoing), "it is full"
             received += theirs.recv(rng.randrange(1, 300_000))
         assert not outgoing
         ours.shutdown(socket.SHUT_WR)
@@ -50,12 +50,12 @@ def test_lost_connection_is_an_error() -> None:
     with ours:
         theirs.close()
         with pytest.raises(OSError, match="pipe"):
-            gather.write(ours.fileno(), deque([b"x"]))
+            frames.write(ours.fileno(), deque([b"x"]))
 
 
 def test_parts_are_cut_only_where_they_are_too_large() -> None:
     parts: deque[Part] = deque([b"small", b"0123456789"])
-    taken = [bytes(gather.take(parts, 5)) for _ in range(3)]
+    taken = [bytes(frames.take(parts, 5)) for _ in range(3)]
     assert taken == [b"small", b"01234", b"56789"]
     assert not parts
 
@@ -72,7 +72,7 @@ class Told:
 
 def test_only_a_plain_socket_is_written_to_past_its_transport() -> None:
     def descriptor(**told: object) -> int | None:
-        return gather.socket_of(cast("asyncio.Transport", Told(told)))
+        return frames.socket_of(cast("asyncio.Transport", Told(told)))
 
     with socket.socket() as plain:
         assert descriptor(socket=plain) == plain.fileno()
@@ -86,7 +86,7 @@ async def test_slow_reader_gets_whole_answers(
     monkeypatch: pytest.MonkeyPatch, is_gathered: bool
 ) -> None:
     if not is_gathered:
-        monkeypatch.setattr(gather, "socket_of", lambda transport: None)
+        monkeypatch.setattr(frames, "socket_of", lambda transport: None)
     values = [random.Random(n).randbytes(700_000) for n in range(3)]
     async with Broker() as broker:
         broker.create_topic("t", 3)

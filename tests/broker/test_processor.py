@@ -13,12 +13,11 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults.rules import Faults, Rule
 from aiokafka_lite.broker.handlers import registry
-from aiokafka_lite.broker.network import gather
-from aiokafka_lite.broker.network.channel import RequestChannel
+from aiokafka_lite.broker.network import frames
+from aiokafka_lite.broker.network.frames import FIRST_SCRATCH_BYTES
 from aiokafka_lite.broker.network.processor import Host, Processor
-from aiokafka_lite.broker.network.receive import FIRST_SCRATCH_BYTES
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.network.work import RequestChannel, RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.encoding import Part
@@ -179,7 +178,7 @@ async def test_answer_to_a_client_that_is_gone_is_dropped() -> None:
     gone: list[str] = []
     client.send(frame(1), frame(2))
     work = await node.channel.take()
-    client.processor.call_when_gone(lambda: gone.append("gone"))
+    client.processor.call_when_closed(lambda: gone.append("gone"))
     client.processor.connection_lost(None)
     assert (gone, node.connections, client.processor.is_open) == (["gone"], [], False)
     client.processor.answer(work, ANSWER)
@@ -191,7 +190,7 @@ async def test_answer_to_a_client_that_is_gone_is_dropped() -> None:
     assert (client.wire.sent, work.seen.answered_at, len(node.channel)) == (b"", None, 0)
     other = Client(node)
     other.send(frame(1))
-    other.processor.call_when_gone(lambda: gone.append("again"))
+    other.processor.call_when_closed(lambda: gone.append("again"))
     other.processor.answer(await node.channel.take(), ANSWER)
     other.processor.connection_lost(None)
     assert gone == ["gone"]
@@ -229,7 +228,7 @@ async def test_reading_stops_while_there_is_no_room_for_more() -> None:
 async def test_transport_waits_for_the_socket_at_once_where_answers_go_past_it() -> None:
     with socket.socket() as plain:
         assert Client(Node(), plain).wire.high == 0
-    assert Client(Node()).wire.high == gather.HIGH_WATER_BYTES
+    assert Client(Node()).wire.high == frames.HIGH_WATER_BYTES
 
 
 async def test_connection_whose_socket_fails_is_aborted() -> None:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from aiokafka_lite.broker.network.receive import (
+from aiokafka_lite.broker.network.frames import (
     FIRST_SCRATCH_BYTES,
     MAPPED_FROM_BYTES,
     SCRATCH_BYTES,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from aiokafka_lite.broker.handlers.registry import Delayed
-from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.purgatory import Purgatory
+from aiokafka_lite.broker.network.work import RequestChannel
 from tests.broker.wire import eventually
 
 

@@ -1,12 +1,13 @@
-"""Faults as methods: a broker that fails where, how and as often as a test needs.
+"""Faults for tests, which the broker applies to chosen requests and connections.
 
-    rules.py        the requests of a rule, how often it applies, its action: `broker.on(...)`
+    builder.py      `broker.on(...)`, `broker.on_connect(...)` and their methods
+    rules.py        the requests of a rule, how often it applies, its action
     handling.py     actions on a request, before it is handled or instead
     answering.py    actions on the response, as a message or as bytes
-    connections.py  faults of connections, before the first request: `broker.on_connect(...)`
+    connections.py  faults of connections
 
-`network/work.py` declares the methods that the network calls (`FaultPort`). Without rules a request
-costs one test of an attribute.
+The network knows only `FaultPort` (network/work.py). Without rules, a request costs one test of an
+attribute.
 """
 
 from __future__ import annotations

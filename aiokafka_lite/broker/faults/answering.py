@@ -1,4 +1,4 @@
-"""The actions of rules on responses: on the message, its bytes, and how these are sent."""
+"""Actions on responses: on the message, its bytes, and how these are sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CRC_AT: Final = {0: 12, 1: 12, 2: 17}
 _BATCH_LENGTH_AT: Final = 8
 _BATCH_PREFIX_BYTES: Final = 12
 
-# Pieces of a trickle leave this often.
+# The interval of a trickle's pieces.
 TRICKLE_INTERVAL_S: Final = 0.05
 
 
@@ -48,8 +48,6 @@ Damage: TypeAlias = Literal["crc", "bytes", "length", "records"]
 
 
 class Throttle(AnswerAction):
-    """Reports a throttle time in responses, and optionally mutes the connection."""
-
     def __init__(self, throttle_s: float, *, is_muting: bool) -> None:
         self._throttle_s = throttle_s
         self._is_muting = is_muting
@@ -58,7 +56,7 @@ class Throttle(AnswerAction):
         return f"throttle for {self._throttle_s} s"
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
-        if response is None:  # acks=0: muting is all that there is to notice
+        if response is None:  # acks=0: muting is the only effect
             if not self._is_muting:
                 return False
         elif hasattr(response, "throttle_time_ms"):
@@ -110,21 +108,17 @@ class RewriteRecords(AnswerAction):
 
 
 def flip_crc(tp: TopicPartition, records: bytes) -> bytes:
-    """Break the checksum of a record set's first batch."""
     broken = bytearray(records)
     broken[_CRC_AT[records[_MAGIC_AT]]] ^= 0xFF
     return bytes(broken)
 
 
 def cut_records(tp: TopicPartition, records: bytes) -> bytes:
-    """Shorten a record set to half of its first batch."""
     (length,) = SIZE.unpack_from(records, _BATCH_LENGTH_AT)
     return records[: _BATCH_PREFIX_BYTES + length // 2]
 
 
 class FrameHook(AnswerAction):
-    """Passes a response's bytes through a function."""
-
     def __init__(self, hook: OnFrame) -> None:
         self._hook = hook
 
@@ -149,8 +143,6 @@ class FrameHook(AnswerAction):
 
 
 def flip_bytes(count: int) -> OnFrame:
-    """Return a hook that inverts `count` bytes after a response's correlation id."""
-
     def flip(context: RequestContext, frame: bytes) -> bytes:
         broken = bytearray(frame)
         places = range(HEAD_BYTES, len(frame))
@@ -162,8 +154,6 @@ def flip_bytes(count: int) -> OnFrame:
 
 
 def misstate_length(by: int) -> OnFrame:
-    """Return a hook that announces a frame `by` bytes longer than it is."""
-
     def lie(context: RequestContext, frame: bytes) -> bytes:
         return SIZE.pack(len(frame) - SIZE.size + by) + frame[SIZE.size :]
 
@@ -171,7 +161,6 @@ def misstate_length(by: int) -> OnFrame:
 
 
 def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
-    """Replace the correlation id by one that was never sent."""
     size, correlation_id = CORRELATION_ID.unpack_from(frame)
     wrong = (correlation_id + 1) & 0x7FFFFFFF
     return CORRELATION_ID.pack(size, wrong) + frame[HEAD_BYTES:]
@@ -209,12 +198,10 @@ class SendInPieces(AnswerAction):
 
 
 def cut_into(count: int) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that splits a frame into `pieces` pieces."""
     return lambda frame: cut_every(max(1, -(-len(frame) // count)))(frame)
 
 
 def cut_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that splits a frame into pieces of a size in bytes."""
     return lambda frame: [frame[at : at + size] for at in range(0, len(frame), size)]
 
 
@@ -229,9 +216,7 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
 
 
 class AnswerStaleMetadata(AnswerAction):
-    """Responds to Metadata with the leaders and epochs of the time when the rule was added.
-
-    Topics that were created later are unknown.
+    """Responds to Metadata with earlier leaders and epochs. Newer topics are unknown.
 
     Args:
         leaders: The leader and leader epoch by (topic, partition).

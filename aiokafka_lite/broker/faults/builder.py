@@ -1,8 +1,9 @@
-"""The builder that `broker.on(...)` returns: it chooses the fault of the matching requests."""
+"""`broker.on(...)` and `broker.on_connect(...)`, and the faults that they offer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._arguments import (
@@ -10,10 +11,16 @@ from aiokafka_lite._arguments import (
     Kind,
     are_ints,
     checks_arguments,
+    is_int,
     one_of,
 )
 from aiokafka_lite.broker.faults import answering
 from aiokafka_lite.broker.faults.answering import Damage, OnFrame, RewriteBatches
+from aiokafka_lite.broker.faults.connections import (
+    ConnectionFault,
+    ConnectionMatch,
+    ConnectionRuleBuilder,
+)
 from aiokafka_lite.broker.faults.handling import (
     Delay,
     Disconnect,
@@ -22,7 +29,8 @@ from aiokafka_lite.broker.faults.handling import (
     Silence,
     TakeOver,
 )
-from aiokafka_lite.broker.faults.rules import Action, Error, Holding
+from aiokafka_lite.broker.faults.rules import Action, Error, Holding, Match, When
+from aiokafka_lite.broker.handlers.registry import Api, api_key_of
 from aiokafka_lite.broker.refusals import Place
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import Response
@@ -52,12 +60,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
 class RuleBuilder(Generic[RuleT_co]):
     """The fault of the requests that `on` matches.
 
-    Each method adds a rule, which applies at once and `times` times. None is without a limit. The
-    broker serves further requests as usual. Leaving a `with` block of the rule removes it.
-
-    Args:
-        put: Adds a rule with an action.
-        leaders: Returns the current leader ids and leader epochs by (topic, partition).
+    Each method adds a rule, which applies at once and `times` times. None is without a limit.
+    Leaving a `with` block of the rule removes it.
     """
 
     def __init__(
@@ -200,12 +204,12 @@ class RuleBuilder(Generic[RuleT_co]):
     def throttle(self, throttle_s: float, times: int | None = 1, *, mute: bool = False) -> RuleT_co:
         """Report a throttle time in responses, as if the client had used up a quota.
 
-        The requests are handled. When a Fetch exceeds a quota, Kafka responds without records:
+        The requests are handled. If a Fetch exceeds a quota, Kafka responds without records:
         `answer(FetchResponse(throttle_time_ms=…))` does that.
 
         Args:
-            mute: Also read no request of the connection for this time, like Kafka (KIP-219). A
-                producer with acks=0 gets no response, so this is the only effect on it.
+            mute: Also read no request of the connection for this time, like Kafka (KIP-219). For a
+                producer with acks=0 this is the only effect.
         """
         if throttle_s < 0:
             raise ValueError(f"throttle_s must be at least 0, not {throttle_s}")
@@ -250,3 +254,98 @@ def _positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
     return value
+
+
+RuleT = TypeVar("RuleT")
+ConnectionRuleT = TypeVar("ConnectionRuleT")
+
+
+_MATCH_KINDS: Final[Mapping[str, Kind]] = {
+    "When": PLAIN_FUNCTION,
+    "int | Container[int]": Kind(
+        "an int, or a list or range of ints",
+        lambda given: (
+            is_int(given) or (isinstance(given, Container) and not isinstance(given, str | bytes))
+        ),
+    ),
+    "str | Container[str]": Kind(
+        "a str, or a list of str",
+        lambda given: isinstance(given, Container) and not isinstance(given, bytes),
+    ),
+}
+
+
+@checks_arguments(_MATCH_KINDS)
+class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
+    """The methods of `Broker` and `BrokerThread` that add faults."""
+
+    def on(
+        self,
+        api: Api = None,
+        *,
+        node: int | None = None,
+        client_id: str | Container[str] | None = None,
+        peer: str | None = None,
+        version: int | Container[int] | None = None,
+        topic: str | Container[str] | None = None,
+        partition: int | Container[int] | None = None,
+        when: When | None = None,
+    ) -> RuleBuilder[RuleT]:
+        """Match requests. The methods of the returned builder add a fault for them.
+
+        ::
+
+            broker.on("Fetch", topic="t").fail(NotLeaderForPartitionError, times=2)
+            with broker.on(HeartbeatRequest, client_id="slow").silence():
+                ...
+
+        The broker tries rules in the order in which they were added, and applies at most one to a
+        request.
+
+        Args:
+            api: A request's class, the API's name or its key. None is all.
+            node: The id of the node that gets the request.
+            client_id: A client id, or a container of several.
+            peer: The client's address: "127.0.0.1:50123".
+            version: A version, or a container of several: `range(13, 19)`.
+            topic: A topic, or a container of several, in the request or in its fetch session.
+            partition: The same for partitions. With `topic`, of these topics only.
+            when: A function of (context, request) that returns whether the request matches.
+
+        Raises:
+            ValueError: No request can match: the broker has no such API or version, or requests of
+                the API name no topics.
+        """
+        match = Match(api_key_of(api), node, client_id, peer, version, topic, partition, when)
+        match.check()
+        return RuleBuilder(
+            lambda action, times: self.put_rule(match, action, times), self.leaders_now
+        )
+
+    def on_connect(
+        self, *, node: int | None = None, when: Callable[[str], bool] | None = None
+    ) -> ConnectionRuleBuilder[ConnectionRuleT]:
+        """Match new connections. The methods of the returned builder add a fault for them.
+
+        Args:
+            node: The id of the node that the client connects to.
+            when: A function of the client's address, "host:port", that returns whether it matches.
+        """
+        match = ConnectionMatch(node, when)
+        return ConnectionRuleBuilder(
+            lambda fault, times, after_bytes: self.put_connection_rule(
+                match, fault, times, after_bytes
+            )
+        )
+
+    @abstractmethod
+    def put_rule(self, match: Match, action: Action, times: int | None) -> RuleT: ...
+
+    @abstractmethod
+    def put_connection_rule(
+        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
+    ) -> ConnectionRuleT: ...
+
+    @abstractmethod
+    def leaders_now(self) -> Leaders:
+        """Return the leader ids and leader epochs by (topic, partition)."""

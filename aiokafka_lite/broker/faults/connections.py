@@ -1,4 +1,4 @@
-"""Faults of connections, before their first request or independent of requests."""
+"""Faults of connections, independent of their requests."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ class Removable(ABC):
 
 
 class ConnectionFault(enum.Enum):
-    """The fault of a connection."""
-
     REFUSE = "a new connection is reset as soon as it is accepted"
     SILENCE = "a new connection stays open, but no request is ever answered"
     CLOSE_AFTER = "a connection is closed after the broker has sent a given number of bytes"
@@ -39,18 +37,12 @@ class ConnectionFault(enum.Enum):
 
 @dataclass(frozen=True)
 class ConnectionMatch:
-    """The connections that a rule applies to. None matches all.
-
-    Attributes:
-        node: The id of the node that the client connects to.
-        when: A function of the client's address, "host:port".
-    """
+    """The connections that a rule applies to. None matches all. See `Broker.on_connect`."""
 
     node: int | None = None
     when: Callable[[str], bool] | None = None
 
     def covers(self, connection: ServedConnection, node_id: int) -> bool:
-        """Return whether a connection matches."""
         return (self.node is None or self.node == node_id) and (
             self.when is None or self.when(connection.peer)
         )
@@ -82,7 +74,6 @@ class ConnectionRule(Removable):
 
     @property
     def is_over(self) -> bool:
-        """Whether the rule has ended."""
         return self not in self._faults.connection_rules
 
     def remove(self) -> None:
@@ -90,11 +81,9 @@ class ConnectionRule(Removable):
         self._faults.drop_for_connections(self)
 
     def covers(self, connection: ServedConnection, node_id: int) -> bool:
-        """Return whether the rule matches a connection."""
         return self._match.covers(connection, node_id)
 
     def take(self) -> None:
-        """Count a hit, and end the rule after `times` of them."""
         self.hits += 1
         if self._left is not None:
             self._left -= 1
@@ -102,7 +91,6 @@ class ConnectionRule(Removable):
                 self.remove()
 
     def apply(self, connection: ServedConnection) -> None:
-        """Apply the fault to a new connection."""
         match self.fault:
             case ConnectionFault.REFUSE:
                 connection.reset()
@@ -113,11 +101,7 @@ class ConnectionRule(Removable):
 
 
 class ConnectionFaults:
-    """All rules for connections, in order. Written only from the broker's loop.
-
-    Attributes:
-        is_armed_for_connections: Whether there is a rule for connections.
-    """
+    """All rules for connections, in order. Written only from the broker's loop."""
 
     def __init__(self) -> None:
         self.is_armed_for_connections = False
@@ -125,16 +109,14 @@ class ConnectionFaults:
 
     @property
     def connection_rules(self) -> Sequence[ConnectionRule]:
-        """The rules for connections that have not ended, in order."""
+        """The rules for connections that have not ended."""
         return tuple(self._connection_rules)
 
     def put_for_connections(self, rule: ConnectionRule) -> None:
-        """Add a rule for connections."""
         self._connection_rules.append(rule)
         self.is_armed_for_connections = True
 
     def drop_for_connections(self, rule: ConnectionRule) -> None:
-        """Remove a rule for connections. Idempotent."""
         if rule in self._connection_rules:
             self._connection_rules.remove(rule)
         self.is_armed_for_connections = bool(self._connection_rules)
@@ -142,7 +124,6 @@ class ConnectionFaults:
     def take_for_connection(
         self, connection: ServedConnection, node_id: int
     ) -> ConnectionRule | None:
-        """Return the first rule that matches a connection, and count one of its `times` as used."""
         for rule in self._connection_rules:
             if rule.covers(connection, node_id):
                 rule.take()

@@ -1,4 +1,4 @@
-"""The actions of rules on requests: before they are handled, or instead."""
+"""Actions on requests, before they are handled or instead."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from aiokafka_lite.protocol.schema import Request, Response
 Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
 """An answer, or a plain function that makes one; after None the request is handled as usual."""
 
-# Errors of Fetch that are about the session: Kafka puts them at the top, never to a partition.
+# Errors of fetch sessions. Kafka puts them into the response itself, not into partitions.
 _ABOUT_THE_SESSION = frozenset({70, 71, 106})
 
 
 class Fail(RequestAction):
-    """Responds with an error to a request, or to the rule's partitions in it."""
-
     def __init__(self, error: Error, at: Place | None) -> None:
         self._code, self._text = _code_and_text(error)
         self._at = at
@@ -34,13 +32,13 @@ class Fail(RequestAction):
         return f"fail with {for_code(self._code).message} ({self._code})"
 
     def covers(self, work: RequestWork) -> bool:
-        is_fetch = isinstance(work.request, FetchRequest)  # a session's says little
+        is_fetch = isinstance(work.request, FetchRequest)  # its session has more partitions
         return is_fetch or not self._refusal(work).is_empty(work.request)
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         request, context = work.request, work.context
         if isinstance(request, FetchRequest) and self._is_for_partitions:
-            # Which partitions those are depends on the session: the handler looks them up.
+            # The partitions depend on the session, so the handler decides.
             impatient = copy.copy(request)
             impatient.max_wait_ms = 0
             work.request = impatient
@@ -53,7 +51,7 @@ class Fail(RequestAction):
             return
         refusal = self._refusal(work)
         if not refusal.is_listed(request):
-            go_on()  # everything is asked for: what that is, the answer tells
+            go_on()  # the request is for everything, which only the response lists
             return
         refused, rest = refusal.split(
             request, self._code, self._text, self.rule.match.concerns, topic_names(context)
@@ -65,7 +63,7 @@ class Fail(RequestAction):
         elif request.expects_response:
             work.processor.answer(work, refused)
         else:
-            work.processor.close()  # acks=0: as Kafka tells such a producer
+            work.processor.close()  # acks=0: Kafka, too, reports errors this way
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is not None:
@@ -112,8 +110,6 @@ def _code_and_text(error: Error) -> tuple[int, str]:
 
 
 class Delay(RequestAction):
-    """Handles or answers requests later, and mutes their connections until then."""
-
     def __init__(self, delay_s: float, *, is_handled: bool) -> None:
         self._delay_s = delay_s
         self._is_handled = is_handled
@@ -140,8 +136,6 @@ class Delay(RequestAction):
 
 
 class Disconnect(RequestAction):
-    """Closes connections instead of a response."""
-
     def __init__(self, *, is_handled: bool, is_reset: bool, after_bytes: int | None) -> None:
         self._is_handled = is_handled or after_bytes is not None
         self._is_reset = is_reset
@@ -172,8 +166,6 @@ class Disconnect(RequestAction):
 
 
 class Silence(RequestAction):
-    """Sends no response. The connections stay open and muted."""
-
     def __init__(self, *, is_handled: bool) -> None:
         self._is_handled = is_handled
 

@@ -3,9 +3,8 @@
     broker.on("Fetch", topic="orders").fail(NotLeaderForPartitionError, times=2)
            └─ Match ─────────────────┘ └─ Action ────────────────────┘
 
-The broker tries rules in the order in which they were added, and applies at most one to a request.
-A rule that has applied `times` times is removed. Everything here runs on the broker's loop;
-`BrokerThread.on` adds rules from other threads.
+The first matching rule applies to a request, in the order of `on`. All of this runs on the broker's
+loop.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ When: TypeAlias = Callable[[RequestContext, Request[Response]], bool]
 
 
 def topic_names(context: RequestContext) -> refusals.TopicName:
-    """Return a function that returns the name of a topic id."""
-
     def name_of(topic_id: bytes) -> str | None:
         topic = context.cluster.topic_by_id(topic_id)
         return None if topic is None else topic.name
@@ -44,7 +41,7 @@ def topic_names(context: RequestContext) -> refusals.TopicName:
     return name_of
 
 
-# --- Which requests ---------------------------------------------------------------------------
+# --- Matches ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Match:
     """The requests that a rule applies to. None matches all. See `Broker.on` for the fields."""
@@ -62,15 +59,14 @@ class Match:
         """Raise if no request can match.
 
         Raises:
-            ValueError: The broker has no such version of the API, or the API's requests name no
-                topics.
+            ValueError: The broker has no such version of the API, or its requests name no topics.
         """
         if self.api_key is None:
             return
         api, entry = API_NAMES[self.api_key], HANDLERS[self.api_key]
         versions = range(entry.min_version, entry.max_version + 1)
         matching = [each for each in versions if _is_one_of(self.version, each)]
-        # An ApiVersions of any version is answered.
+        # ApiVersions is answered in any version.
         if not matching and entry.request is not ApiVersionsRequest:
             raise ValueError(
                 f"this broker supports {api} versions {versions[0]} to {versions[-1]}, so no "
@@ -84,7 +80,6 @@ class Match:
             )
 
     def covers(self, work: RequestWork) -> bool:
-        """Return whether a request matches."""
         context, request = work.context, work.request
         return (
             (self.api_key is None or self.api_key == request.api_key)
@@ -98,11 +93,10 @@ class Match:
 
     @property
     def is_about_partitions(self) -> bool:
-        """Whether only some topics or partitions match."""
         return self.topic is not None or self.partition is not None
 
     def concerns(self, topic: str | None, partition: int | None) -> bool:
-        """Return whether a partition matches; without one only the topic's name counts."""
+        """Return whether a partition matches. Without one only the topic's name counts."""
         return _is_one_of(self.topic, topic) and (
             partition is None or _is_one_of(self.partition, partition)
         )
@@ -111,7 +105,7 @@ class Match:
         context = work.context
         topic_name = topic_names(context)
         named = refusals.named_partitions(work.request, context.api_version, topic_name)
-        # A request in a fetch session names only what has changed since the one before.
+        # A request of a fetch session contains only changed partitions.
         session_id: int | None = getattr(work.request, "session_id", None)
         for key in context.node.fetch_sessions.keys_of(session_id) if session_id else ():
             asked = key.topic
@@ -128,9 +122,9 @@ def _is_one_of(wanted: object, value: str | int | None) -> bool:
     return value in wanted
 
 
-# --- What to do -------------------------------------------------------------------------------
+# --- Actions and rules ------------------------------------------------------------------------
 class Action(ABC):
-    """The effect of a rule on each request that it applies to.
+    """The effect of a rule on each of its requests.
 
     Attributes:
         rule: The rule, which sets this attribute before any call.
@@ -199,7 +193,6 @@ class Rule(Removable):
 
     @property
     def is_over(self) -> bool:
-        """Whether the rule has ended."""
         return self._is_removed or self._left == 0
 
     def remove(self) -> None:
@@ -255,20 +248,18 @@ class Rule(Removable):
                 self.faults.put(self)
 
     def note_hit(self) -> None:
-        """Count a hit, and wake the calls of `reached` that wait for this number."""
+        """Count a hit, and wake the waiting calls of `reached`."""
         self.hits += 1
         for wanted, future in self._waiting:
             if self.hits >= wanted and not future.done():
                 future.set_result(None)
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        """Apply to a request, before it is handled."""
         if not isinstance(self.action, AnswerAction):
             self.note_hit()
         self.action.handle(work, go_on)
 
     def answer(self, work: RequestWork, response: Response | None) -> None:
-        """Apply to the request's response."""
         is_applied = self.action.answer(work, response)
         if not is_applied:
             self.give_back()
@@ -278,8 +269,6 @@ class Rule(Removable):
 
 
 class Holding(RequestAction):
-    """Holds requests until they are released."""
-
     def __init__(self) -> None:
         self._held: list[Callable[[], None]] = []
 
@@ -298,12 +287,12 @@ class Holding(RequestAction):
         return f"hold (of {len(self._held)} requests)"
 
 
-# --- All of them ------------------------------------------------------------------------------
+# --- All rules of a broker --------------------------------------------------------------------
 class Faults(ConnectionFaults):
     """All rules of a broker, in order. Written only from its loop.
 
     Attributes:
-        is_armed: Whether there is a rule for requests. The reactor tests it for each request.
+        is_armed: Whether there is a rule for requests.
     """
 
     def __init__(self) -> None:
@@ -319,7 +308,6 @@ class Faults(ConnectionFaults):
         return tuple(self._rules)
 
     def next_number(self) -> int:
-        """Return the number of the next rule, which is its position in the order."""
         return next(self._numbers)
 
     def clear(self) -> None:
@@ -347,7 +335,6 @@ class Faults(ConnectionFaults):
         self.is_armed = True
 
     def drop(self, rule: Rule) -> None:
-        """Remove a rule. Idempotent."""
         if rule in self._rules:
             self._rules.remove(rule)
         self.is_armed = bool(self._rules)

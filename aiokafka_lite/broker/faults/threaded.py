@@ -1,4 +1,4 @@
-"""Rules and the log of requests, for threads other than the broker's."""
+"""Rules and the request log for threads other than the broker's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 
 class LoggingBroker(Protocol):
-    """The part of `Broker` that is used here."""
-
     @property
     def requests(self) -> RequestLog: ...
 
@@ -25,19 +23,14 @@ class BrokersThread(Protocol):
     """The methods of `BrokerThread` that are used here."""
 
     @property
-    def broker(self) -> LoggingBroker:
-        """The broker, which belongs to its own thread."""
+    def broker(self) -> LoggingBroker: ...
 
-    def call(self, function: Callable[[LoggingBroker], T]) -> T:
-        """Call a function in the broker's thread."""
+    def call(self, function: Callable[[LoggingBroker], T]) -> T: ...
 
-    def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:
-        """Run a coroutine that may take long in the broker's thread."""
+    def wait(self, name: str, coro: Coroutine[object, None, T]) -> T: ...
 
 
 class _ThreadsRule(Removable):
-    """The common part of rules for requests and for connections."""
-
     def __init__(self, rule: Rule | ConnectionRule, thread: BrokersThread) -> None:
         self._rule = rule
         self._thread = thread
@@ -72,10 +65,9 @@ class ThreadRule(_ThreadsRule):
         self._thread.call(lambda broker: self._request_rule.release())
 
     def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
-        """Wait until the rule has applied to `hits` requests.
+        """Wait until the rule has applied to `hits` requests. See `Rule.reached`.
 
         Raises:
-            TimeoutError: It has applied to fewer within `timeout_s`.
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         self._thread.wait("rule.reached", self._request_rule.reached(hits, timeout_s))
@@ -135,7 +127,6 @@ class ThreadRequestLog:
         """Wait until the log has `count` matching requests. See `RequestLog.wait_for`.
 
         Raises:
-            TimeoutError: It has fewer within `timeout_s`.
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         waiting = self._thread.broker.requests.wait_for(

@@ -62,7 +62,7 @@ def _describe(
         return result
     is_broker = resource.resource_type == ResourceType.BROKER
     result.configs = [
-        _told(setting, request, is_broker=is_broker)
+        _described(setting, request, is_broker=is_broker)
         for setting in settings
         if _is_wanted(setting.definition.name, resource.configuration_keys)
     ]
@@ -115,7 +115,7 @@ def _node_id_of(name: str) -> int:
         raise InvalidRequestError(f"Broker id must be an integer, but it is: {name}") from None
 
 
-def _told(
+def _described(
     setting: Setting, request: DescribeConfigsRequest, *, is_broker: bool
 ) -> DescribeConfigsResourceResult:
     definition = setting.definition

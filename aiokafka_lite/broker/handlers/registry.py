@@ -142,10 +142,10 @@ def api_key_of(api: Api) -> int | None:
         key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
     load()
     if key is None or key not in HANDLERS:
-        said = api.__name__ if isinstance(api, type) else repr(api)
+        given = api.__name__ if isinstance(api, type) else repr(api)
         names = sorted(API_NAMES[each] for each in HANDLERS)
         raise ValueError(
-            f"{said} is not an API of this broker, so no request would ever "
+            f"{given} is not an API of this broker, so no request would ever "
             f"match{nearest(str(api), names)}. The APIs are {', '.join(names)}"
         )
     return key

@@ -103,14 +103,14 @@ def _add(
     result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
     count = 0
     for topic in transaction.topics:
-        told = AddPartitionsToTxnTopicResult(name=topic.name)
-        result.topic_results.append(told)
+        partitions = AddPartitionsToTxnTopicResult(name=topic.name)
+        result.topic_results.append(partitions)
         count += 1
         if not count % ELEMENTS_PER_STEP:
             yield
         for index in topic.partitions:
             error = errors.get(TopicPartition(topic.name, index), of_the_rest)
-            told.results_by_partition.append(
+            partitions.results_by_partition.append(
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=error.errno
                 )

@@ -1,1 +1,1 @@
-"""The reactor: connections, the bounded request queue, and what takes requests from it."""
+"""Connections, and the way of a request from its bytes to its response."""

@@ -1,4 +1,4 @@
-"""From the request channel to the handlers, and their answers back to the connections."""
+"""Passes requests to handlers, and responses to connections."""
 
 from __future__ import annotations
 
@@ -10,28 +10,23 @@ from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.handlers.registry import Answer, Delayed, Late
-from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.pieces import (
     LARGEST_PIECE,
     Pieces,
     shape_of,
 )
 from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.work import FaultPort, RequestWork
+from aiokafka_lite.broker.network.work import FaultPort, RequestChannel, RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S, LoopSlices, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 
 
 class Dispatcher:
-    """The task that takes requests from the channel and calls their handlers.
+    """The task that calls the handlers of a node.
 
-    A plain handler answers on the spot. One that has to wait returns a `Delayed`, which the
-    purgatory keeps, or is a coroutine function, whose coroutine gets a task of its own. Either
-    way the next request is taken: waiting holds up its own connection only.
-
-    Args:
-        faults: What is to happen to requests instead, if anything.
+    A waiting handler does not delay requests of other connections. It returns a `Delayed`, which
+    the purgatory keeps, or it is a coroutine function, which runs in its own task.
     """
 
     def __init__(
@@ -47,7 +42,6 @@ class Dispatcher:
         self._faults = faults
 
     async def run(self) -> None:
-        """Handle requests until cancelled."""
         loop = asyncio.get_running_loop()
         slice_ends = 0.0
         while True:
@@ -55,7 +49,7 @@ class Dispatcher:
                 slice_ends = 0.0
             work = await self._channel.take()
             if self._faults.is_armed:
-                self._suffer(work)
+                self._apply_fault(work)
             else:
                 self._handle(work)
             now = loop.time()
@@ -65,8 +59,7 @@ class Dispatcher:
                 await asyncio.sleep(0)
                 slice_ends = 0.0
 
-    def _suffer(self, work: RequestWork) -> None:
-        """Handle a request, or apply the rule that was chosen for it."""
+    def _apply_fault(self, work: RequestWork) -> None:
         try:
             work.rule = rule = self._faults.take(work)
             if rule is not None:
@@ -87,7 +80,7 @@ class Dispatcher:
             _fail(work, error)
 
     def _take(self, work: RequestWork, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
-        """Send an answer, or wait for what it is not yet."""
+        """Send a response, or wait for it."""
         if isinstance(given, types.GeneratorType):
             given = _begun(given)
         answer = cast("Answer | Awaitable[Answer]", given)
@@ -100,7 +93,7 @@ class Dispatcher:
 
     def _delay(self, work: RequestWork, delayed: Late) -> None:
         watch = self._purgatory.watch(delayed, partial(self._complete, work))
-        work.processor.call_when_gone(watch.cancel)
+        work.processor.call_when_closed(watch.cancel)
 
     def _complete(
         self, work: RequestWork, answer: Callable[[], Response | Steps[Response]]
@@ -122,14 +115,14 @@ class Dispatcher:
 
 
 def _fail(work: RequestWork, error: BaseException) -> None:
-    """Report an error. `pytest.fail` in a test's function raises another than an Exception."""
+    """Report an error, such as the one of `pytest.fail`, which is no Exception."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
     work.processor.fail(work, error)
 
 
 def _begun(steps: Steps[Answer]) -> Answer | Awaitable[Answer]:
-    """Take the first step, which is all there is to do for a small request."""
+    """Take the first step, which completes a small request."""
     try:
         next(steps)
     except StopIteration as end:

@@ -1,8 +1,7 @@
-"""Where one node listens for one of the cluster's listeners.
+"""A node's address for one listener.
 
-A plain connection is a `Processor` at once. With TLS, the socket is taken from the transport that
-accepted it and shakes hands in a task of its own: so a connection that never finishes is counted,
-ends in time, and is closed when the node stops.
+A plain connection gets a `Processor` at once. With TLS, the handshake runs in a task, on a copy of
+the accepted socket. So unfinished handshakes are counted, time out, and end with the node.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from aiokafka_lite.errors import KafkaConnectionError
 log = logging.getLogger(__name__)
 
 LISTEN_BACKLOG: Final = 1_024
-# Turns of the loop from a socket's being accepted to its `connection_made`.
+# The loop's iterations from accepting a socket to `connection_made`.
 TURNS_TO_ARRIVE: Final = 3
 
 
 class Endpoint:
-    """One listening address of a node; opened and closed with it, at the same port each time."""
+    """A listening address of a node, with the same port at each start."""
 
     def __init__(self, node: Host, listener: Listener, address: Node) -> None:
         self.node = node
@@ -38,12 +37,12 @@ class Endpoint:
         self.address = address
         self._server: asyncio.Server | None = None
         self._handshakes: TaskScope | None = None
-        # Known from open() on.
+        # Set by open().
         self._loop: asyncio.AbstractEventLoop
 
     @property
     def handshake_count(self) -> int:
-        """Connections that are not yet through with TLS."""
+        """The connections whose TLS handshake is not complete."""
         return 0 if self._handshakes is None else len(self._handshakes.task_names)
 
     @property
@@ -58,7 +57,7 @@ class Endpoint:
         """Listen.
 
         Raises:
-            KafkaConnectionError: It cannot listen there.
+            KafkaConnectionError: The address is not available.
         """
         self._loop = loop = asyncio.get_running_loop()
         self._handshakes = TaskScope(f"node-{self.node.id}-{self.listener.name}")
@@ -79,7 +78,7 @@ class Endpoint:
         self.address = self.address._replace(port=bound_port)
 
     async def stop_accepting(self) -> None:
-        """Close the listening sockets, and let those connections arrive that were accepted."""
+        """Close the listening sockets, after accepted connections have arrived."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -95,7 +94,6 @@ class Endpoint:
     # TLS
 
     def shake_hands(self, arrived: socket.socket, context: ssl.SSLContext, peer: str) -> None:
-        """Go on with a socket that was accepted, in a task."""
         if self._handshakes is None or not self.node.has_room:
             log.warning(
                 "connection from %s is refused: max_connections=%d is reached, "
@@ -126,10 +124,10 @@ class Endpoint:
 
 
 async def close_server(server: asyncio.Server) -> None:
-    """Close a server's listening sockets, after those connections have arrived that it accepted.
+    """Close a server's listening sockets.
 
-    asyncio loses a connection that it has accepted but whose transport it makes only after
-    Server.close(): nobody ever closes that socket. So the server is kept from accepting first.
+    asyncio never closes the socket of a connection that it accepts before Server.close() and whose
+    transport it creates after it. So accepting stops first.
     """
     loop = server.get_loop()
     for listening in server.sockets:
@@ -144,8 +142,6 @@ async def close_server(server: asyncio.Server) -> None:
 
 
 class _TlsGate:
-    """Takes sockets from the transports that accepted them."""
-
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext) -> None:
         self._endpoint = endpoint
         self._context = context
@@ -154,7 +150,7 @@ class _TlsGate:
         return _Arrival(self)
 
     def take(self, transport: asyncio.Transport) -> None:
-        # In connection_made nothing was read yet: the client's hello is still in the socket.
+        # No bytes were read before connection_made, so the ClientHello is still in the socket.
         accepted = transport.get_extra_info("socket")
         arrived = socket.socket(fileno=os.dup(accepted.fileno()))
         arrived.setblocking(False)
@@ -164,7 +160,7 @@ class _TlsGate:
 
 
 class _Arrival(asyncio.Protocol):
-    """The protocol of a connection that is only passed on."""
+    """The protocol of a connection until `_TlsGate` takes its socket."""
 
     def __init__(self, gate: _TlsGate) -> None:
         self._gate = gate

@@ -1,8 +1,7 @@
-"""Large requests cut into small ones, and the answers to these put together.
+"""Splits a large request into small ones, and joins their responses.
 
-A request names things in lists, and these lists hold lists; its answer has lists of the same shape
-(see broker/refusals.py). Where each element is answered on its own, a request for a hundred
-thousand of them says the same as many requests for a few, one after the other.
+The lists of a request and of its response have the same shape (broker/refusals.py). If a handler
+answers each element independently, splitting does not change the response.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.source import SourceWriter, compile_function
 from aiokafka_lite.protocol.wire import Array, Nested, Wire
 
-# So many elements are handled at once; how many follow depends on how long they take.
+# The elements of the first piece. The time that a piece takes decides the size of the next.
 FIRST_PIECE: Final = 32
-# Answers with no more elements than that are sent at once.
+# Responses with at most this number of elements are sent at once.
 LARGEST_SMALL: Final = 100
 LARGEST_PIECE: Final = 1_000
 
 
 def is_large(answer: Response) -> bool:
-    """Say whether an answer has so many elements that it is better sent in slices."""
+    """Return whether a response has so many elements that it is sent in slices."""
     return _counter(type(answer))(answer) > LARGEST_SMALL
 
 
 @functools.cache
 def _counter(cls: type[Response]) -> Callable[[Response], int]:
-    """Return a function that counts the elements of all lists, until there are many."""
     source = SourceWriter("def count(m0):", {})
     source.line("n = 0")
     _count(source, cls, 0)
@@ -54,7 +52,6 @@ def _count(source: SourceWriter, cls: type[Struct], depth: int) -> None:
 
 
 def _lists(cls: type[Struct]) -> list[tuple[str, Wire]]:
-    """Return the lists of a struct, and of what they are."""
     return [(f.name, f.wire.element) for f in cls.schema if isinstance(f.wire, Array)]
 
 
@@ -62,7 +59,7 @@ class Piece(NamedTuple):
     """A part of a request.
 
     Attributes:
-        depth: On how many levels its first element goes on with the last of the piece before.
+        depth: On this number of levels, its first element continues the previous piece's last one.
     """
 
     request: Request[Response]
@@ -70,7 +67,7 @@ class Piece(NamedTuple):
 
 
 class Shape:
-    """The lists of a request and of its answer, from the outermost on."""
+    """The lists of a request and of its response, the outermost first."""
 
     def __init__(self, levels: Sequence[Level]) -> None:
         self.asked: Final = [level.asked_in for level in levels[1:] if level.asked_in is not None]
@@ -94,12 +91,12 @@ class Shape:
         return weight or 1
 
     def join(self, into: Struct, more: Struct, depth: int, level: int = 0) -> None:
-        """Add the answer to a piece to the answer to all before it."""
+        """Append a piece's response to the response of all earlier pieces."""
         name = self.answered[level]
         for field in into.schema:
             if field.name == name:
                 continue
-            if field.is_list:  # nodes that it names
+            if field.is_list:  # nodes, such as `node_endpoints`
                 known, found = getattr(into, field.name) or [], getattr(more, field.name) or []
                 setattr(into, field.name, [*known, *(each for each in found if each not in known)])
             elif field.name.startswith("error_") and not getattr(into, field.name):
@@ -113,15 +110,14 @@ class Shape:
 
 @functools.cache
 def shape_of(request: type[Request[Response]], version: int) -> Shape:
-    """Return the shape of a request in a version."""
     return Shape(levels_of(request, version))
 
 
 class Pieces:
-    """Cuts one request.
+    """Splits one request.
 
     Attributes:
-        size: How many elements the next piece has; may be changed between two of them.
+        size: The elements of the next piece. May change between two pieces.
     """
 
     def __init__(self, request: Request[Response], shape: Shape) -> None:

@@ -2,11 +2,10 @@
 
     read a frame → decode → RequestChannel → handler → encode → write → read the next frame
 
-One request is in flight at a time (the connection is muted meanwhile), so answers leave in the
-order of the requests whatever the handlers do. While muted the socket is read ahead by one buffer,
-or one large frame, at most: enough to notice that the client is gone during a long poll, and to
-have the next requests at hand. Answers are written from the log itself as the client takes them; a
-slow client costs views of the log, not copies of it.
+One request is in flight at a time (the connection is muted until its response), so responses are
+sent in the order of requests. Meanwhile at most one buffer, or one large frame, is read ahead,
+which notices closed connections during long polls. Responses contain views of the log, so a slow
+client costs no copies.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from typing import Final, Protocol, cast
 from aiokafka_lite.broker.cluster import ClusterNode, EmbeddedCluster
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
-from aiokafka_lite.broker.network import gather
-from aiokafka_lite.broker.network.channel import RequestChannel
+from aiokafka_lite.broker.network import frames
+from aiokafka_lite.broker.network.frames import FrameReceiver
 from aiokafka_lite.broker.network.pieces import is_large
-from aiokafka_lite.broker.network.receive import FrameReceiver
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestWork
+from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestChannel, RequestWork
 from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
 from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.listener import Listener
@@ -59,14 +57,13 @@ log = logging.getLogger(__name__)
 
 NEWEST_UNDERSTOOD_BY_ALL: Final = 0
 
-# A token without a request around it has none.
 NO_CORRELATION_ID: Final = -1
 
-# Frames from here on may hold so many elements that they take milliseconds.
+# From this size on, a frame may have so many elements that decoding takes milliseconds.
 DECODED_IN_STEPS_FROM_BYTES: Final = 1 << 10
 
-# SO_LINGER, on, for no time: the kernel resets the connection when it is closed.
-_LINGER_NOT: Final = struct.pack("ii", 1, 0)
+# SO_LINGER with a time of 0: closing resets the connection.
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class Host(ClusterNode, Protocol):
@@ -86,7 +83,7 @@ class Host(ClusterNode, Protocol):
 
 
 class Processor(asyncio.BufferedProtocol):
-    """The protocol of one connection; it writes all its own fields."""
+    """The protocol of one connection. It alone writes its fields."""
 
     def __init__(self, node: Host, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
         self._node = node
@@ -104,10 +101,10 @@ class Processor(asyncio.BufferedProtocol):
         self._is_reading_paused = False
         self._is_waiting_for_room = False
         self._is_writable = True
-        self._on_gone: Callable[[], None] | None = None
+        self._on_closed: Callable[[], None] | None = None
         self._throttle_s = 0.0
         self._unmute_timer: asyncio.TimerHandle | None = None
-        # After how many more bytes the connection is closed, if a fault says so.
+        # A fault closes the connection after this number of bytes.
         self._bytes_left: int | None = None
         self._certified_name = ANONYMOUS
         self.peer_host = ""
@@ -118,11 +115,11 @@ class Processor(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        # There is none when the client left before it was accepted.
+        # The peer name is missing if the client left before it was accepted.
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
-        self._fd = gather.socket_of(self._transport)
-        high = gather.HIGH_WATER_BYTES if self._fd is None else 0
+        self._fd = frames.socket_of(self._transport)
+        high = frames.HIGH_WATER_BYTES if self._fd is None else 0
         self._transport.set_write_buffer_limits(high=high)
         if not self._node.admit(self):
             log.warning(
@@ -137,9 +134,9 @@ class Processor(asyncio.BufferedProtocol):
         else:
             self._certified_name = principal_of(transport.get_extra_info("peercert"))
         if self._node.faults.is_armed_for_connections:
-            self._suffer()
+            self._apply_fault()
 
-    def _suffer(self) -> None:
+    def _apply_fault(self) -> None:
         try:
             rule = self._node.faults.take_for_connection(self, self._node.id)
         except Exception as error:  # noqa: BLE001 — reported: the test's own function may fail
@@ -151,13 +148,13 @@ class Processor(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
-            self._transport.abort()  # or Python 3.10 calls a TLS transport unclosed
+            self._transport.abort()  # or Python 3.10 warns of an unclosed TLS transport
         self._transport = None
         if self.sasl is not None:
             self.sasl.closed()
-        on_gone, self._on_gone = self._on_gone, None
-        if on_gone is not None:
-            on_gone()
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed()
         self._node.dismiss(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -172,7 +169,7 @@ class Processor(asyncio.BufferedProtocol):
             self.refuse(error)
 
     def eof_received(self) -> bool:
-        return False  # close: whoever stops sending does not wait for answers either
+        return False  # close: clients that stop sending do not wait for responses
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -182,21 +179,21 @@ class Processor(asyncio.BufferedProtocol):
         self._write_more()
         self._next()
 
-    # Who it is
+    # Authentication
 
     @property
     def listener_name(self) -> str:
-        """The listener that the client came by."""
+        """The listener that the client connected to."""
         return self._listener.name
 
     @property
     def principal(self) -> str:
-        """Who the client is, as Kafka names it: "User:alice", "User:ANONYMOUS"."""
+        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
         name = None if self.sasl is None else self.sasl.username
         return f"User:{name or self._certified_name}"
 
     def _may_be_handled(self, api_key: int) -> bool:
-        """Ask the SASL session about a request; if it may not, the connection closes."""
+        """Return whether the SASL session permits a request. If not, the connection closes."""
         if self.sasl is None:
             return True
         verdict = self.sasl.judge(api_key)
@@ -210,7 +207,7 @@ class Processor(asyncio.BufferedProtocol):
         return verdict is Verdict.HANDLE
 
     def _fail_later(self, sasl: SaslSession, parts: list[Part]) -> None:
-        """Tell a client that its authentication failed, after a delay, and close."""
+        """Report a failed authentication after a delay, and close."""
         self._is_muted = True
         self._loop.call_later(sasl.failure_delay_s, self._fail, parts)
 
@@ -232,22 +229,20 @@ class Processor(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """The client has not gone."""
         return self._transport is not None
 
     @property
     def is_idle(self) -> bool:
-        """No request is being answered."""
         return not self._is_muted
 
     @property
     def _is_ready(self) -> bool:
-        """The last request is answered, and the client took the answer."""
+        """Whether the last response was written completely."""
         is_busy = self._is_muted or self._outgoing or not self._is_writable
         return self._transport is not None and not is_busy
 
     def _advance(self) -> None:
-        """Start on the next frame: if there is one, the last is answered, and there is room."""
+        """Start with the next frame, if the connection and the request channel are ready."""
         channel = self._node.channel
         while self._is_ready and self._receiver.has_frame:
             if not channel.has_room:
@@ -263,7 +258,6 @@ class Processor(asyncio.BufferedProtocol):
         self._next()
 
     def _adjust_reading(self) -> None:
-        """Read no further ahead than the receiver has room."""
         if self._transport is None or self._transport.is_closing():
             return
         should_pause = not self._receiver.has_room
@@ -286,7 +280,7 @@ class Processor(asyncio.BufferedProtocol):
             self._refuse(header.api_key, header.version, header.correlation_id)
             return
         self._is_muted = True
-        # Bytes after the request are left alone, as Kafka does: librdkafka sends some.
+        # Bytes after the request are ignored, as in Kafka, because librdkafka sends some.
         if len(frame) < DECODED_IN_STEPS_FROM_BYTES:
             request = codec.decoder(entry.request, header.version)(header.body, True)
             self._put(entry, header, request.from_version(header.version), len(frame))
@@ -294,7 +288,7 @@ class Processor(asyncio.BufferedProtocol):
         steps = codec.decoder_in_steps(entry.request, header.version)(header.body, True)
         try:
             next(steps)
-        except StopIteration as end:  # it holds few elements, though large ones, maybe
+        except StopIteration as end:  # it has few elements
             self._put(entry, header, end.value.from_version(header.version), len(frame))
         else:
             self._node.cluster.scope.spawn(
@@ -345,7 +339,7 @@ class Processor(asyncio.BufferedProtocol):
         return RequestContext(self._node.cluster, self._node, version, client_id, self)
 
     def _submit_token(self, frame: memoryview) -> None:
-        """Submit a token that follows a SaslHandshake v0, as if it came in a request."""
+        """Submit a token after SaslHandshake v0 as if it was in a request."""
         entry = HANDLERS[SaslAuthenticateRequest.api_key]
         request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
         context = self._context(entry.min_version, None)
@@ -354,7 +348,7 @@ class Processor(asyncio.BufferedProtocol):
         self._node.channel.put(work)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
-        """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
+        """Refuse an unsupported version. Only for ApiVersions can all clients read a response."""
         if api_key != ApiVersionsRequest.api_key:
             raise KafkaProtocolError(
                 f"the broker does not support version {version} of API key {api_key}"
@@ -372,13 +366,13 @@ class Processor(asyncio.BufferedProtocol):
 
     # Answering
 
-    def call_when_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call a function if the client disconnects before its answer is sent."""
-        self._on_gone = callback
+    def call_when_closed(self, callback: Callable[[], None] | None) -> None:
+        """Call a function if the client disconnects before its response is sent."""
+        self._on_closed = callback
 
     def answer(self, work: RequestWork, response: Response | None) -> None:
-        """Answer the request in flight; None when no answer is expected."""
-        self._on_gone = None
+        """Answer the request in flight. None is for a request without a response."""
+        self._on_closed = None
         if self._transport is None:
             return
         if work.rule is not None:
@@ -387,7 +381,7 @@ class Processor(asyncio.BufferedProtocol):
             self.send(work, response)
 
     def send(self, work: RequestWork, response: Response | None) -> None:
-        """Send the answer to the request in flight as it is, and go on to the next."""
+        """Send the response, bypassing the request's fault, and continue with the next request."""
         if response is None:
             if work.seen is not None:
                 self._node.requests.answered(work.seen, NO_ERRORS, self._loop.time())
@@ -414,7 +408,7 @@ class Processor(asyncio.BufferedProtocol):
             )
             if self._transport is not None:
                 self._send_parts(work, response, parts)
-            if work.rule is None:  # who made the answer gave it away
+            if work.rule is None:  # a fault may keep the response
                 await run_in_slices(_dropped(response))
         except Exception as error:  # noqa: BLE001 — reported
             self.fail(work, error)
@@ -428,7 +422,6 @@ class Processor(asyncio.BufferedProtocol):
     def _answer_in_session(
         self, sasl: SaslSession, work: RequestWork, response: Response, parts: list[Part]
     ) -> None:
-        """Answer a client that may have authenticated, or failed to, by this request."""
         if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
             token = response.auth_bytes
             parts = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
@@ -453,10 +446,10 @@ class Processor(asyncio.BufferedProtocol):
         try:
             while outgoing and self._is_writable and not transport.is_closing():
                 if self._fd is None:
-                    transport.write(gather.take(outgoing, gather.WRITE_BYTES))
-                elif not gather.write(self._fd, outgoing):  # the transport has nothing to write
-                    transport.write(gather.take(outgoing, gather.PIECE_BYTES))
-        except OSError:  # the client is gone
+                    transport.write(frames.take(outgoing, frames.WRITE_BYTES))
+                elif not frames.write(self._fd, outgoing):  # the transport has nothing to write
+                    transport.write(frames.take(outgoing, frames.PIECE_BYTES))
+        except OSError:  # the connection is lost
             transport.abort()
         if self._is_muted and not outgoing and self._is_writable:
             self._unmute()
@@ -466,7 +459,7 @@ class Processor(asyncio.BufferedProtocol):
         self._is_muted = True
 
     def mute_for(self, throttle_s: float) -> None:
-        """Leave the connection muted for so long after the answer in flight (KIP-219)."""
+        """Mute the connection for this time after the response in flight (KIP-219)."""
         self._throttle_s = max(self._throttle_s, throttle_s)
 
     def _unmute(self) -> None:
@@ -479,8 +472,8 @@ class Processor(asyncio.BufferedProtocol):
         self._is_muted = False
         self.last_active_at = self._loop.time()
         if self._receiver.has_frame:
-            # From here, not from the loop's next iteration: whoever has sent several requests gets
-            # them handled without a system call in between. Nothing is handled right here.
+            # Not in the loop's next iteration, so that several requests of a client are handled
+            # without a system call in between. This only queues the next one.
             self._next()
 
     def _throttled(self) -> None:
@@ -493,14 +486,13 @@ class Processor(asyncio.BufferedProtocol):
         except KafkaProtocolError as error:
             self.refuse(error)
 
-    # Answering as faults do
+    # Responses of faults
 
     def encode(self, work: RequestWork, response: Response) -> bytes:
-        """Return what `send` would write, its size first."""
         return framing.encode_response(response, work.context.api_version, work.correlation_id)
 
     def write_now(self, piece: bytes) -> None:
-        """Write a piece of the answer in flight; more is to follow."""
+        """Write a piece of the response in flight. More pieces follow."""
         if self._transport is not None:
             self._outgoing.append(piece)
             is_muted, self._is_muted = self._is_muted, False
@@ -508,7 +500,7 @@ class Processor(asyncio.BufferedProtocol):
             self._is_muted = is_muted
 
     def write_rest(self, work: RequestWork, response: Response, rest: bytes) -> None:
-        """Write the rest of the answer in flight, which says this, and go on to the next."""
+        """Write the last piece of the response in flight, and continue with the next request."""
         if self._transport is None:
             return
         if work.seen is not None:
@@ -517,7 +509,6 @@ class Processor(asyncio.BufferedProtocol):
         self._write([rest])
 
     def _write_last(self, transport: asyncio.Transport) -> None:
-        """Write what a fault lets through, then close."""
         outgoing = self._outgoing
         while outgoing and self._bytes_left:
             part = outgoing.popleft()[: self._bytes_left]
@@ -531,9 +522,9 @@ class Processor(asyncio.BufferedProtocol):
     # The end
 
     def fail(self, work: RequestWork, error: BaseException) -> None:
-        """End the connection because of what handling its request in flight has raised."""
-        # Hanging up is the handler's way out, and all that is left where the disk has failed: to
-        # answer would be to promise what a restart forgets.
+        """End the connection because its request in flight raised an error."""
+        # Handlers raise the first to close the connection. After a failed write to the disk, a
+        # response would promise data that a restart loses.
         if isinstance(error, KafkaProtocolError | KafkaStorageError):
             self.refuse(error)
             return
@@ -546,12 +537,12 @@ class Processor(asyncio.BufferedProtocol):
         self.abort()
 
     def refuse(self, error: KafkaError) -> None:
-        """Hang up on a peer that breaks the protocol, or that cannot be told otherwise."""
+        """Log the reason and close."""
         log.warning("connection from %s is closed: %s", self.peer, error)
         self.close()
 
     def close(self) -> None:
-        """Close after what is being written was taken by the client."""
+        """Close after the bytes that are being written."""
         if self._transport is not None:
             self._transport.close()
 
@@ -564,17 +555,16 @@ class Processor(asyncio.BufferedProtocol):
         """Close at once, with a TCP reset."""
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
 
     def abort(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
 
 def _dropped(response: Response) -> Steps[None]:
-    """Empty the lists of an answer: to free a million objects at once takes long, too."""
+    """Empty the lists of a response, because freeing a million objects at once takes long."""
     for field in response.schema:
         items = getattr(response, field.slot)
         while isinstance(items, list) and items:

@@ -1,8 +1,7 @@
-"""Answers that wait: for something to happen to one of their keys, or for their deadline.
+"""Responses that wait for a change of one of their keys, or for their deadline.
 
-A long poll is not a sleeping task. Its handler returns a `Delayed`; the purgatory files it under
-its keys, whoever changes what a key stands for calls `touch(key)`, and the deadline is one timer.
-The name is Kafka's (DelayedOperationPurgatory).
+A handler returns a `Delayed` for a long poll. Each change of a key calls `touch(key)`, and a timer
+ends the wait. The name is Kafka's (DelayedOperationPurgatory).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ R = TypeVar("R")
 
 
 class Watch(Generic[R]):
-    """One waiting answer; made by `Purgatory.watch`."""
+    """A waiting response."""
 
     __slots__ = ("_delayed", "_on_answer", "_purgatory", "_timer")
 
@@ -39,10 +38,10 @@ class Watch(Generic[R]):
         return self._delayed.keys
 
     def try_complete(self) -> None:
-        """Answer if the answer is ready; an exception of the operation counts as its answer."""
+        """Answer if the response is ready. An exception of the operation is its response."""
         try:
             answer = self._delayed.try_complete()
-        except Exception as error:  # noqa: BLE001 — handed to whoever waits, not swallowed
+        except Exception as error:  # noqa: BLE001 — it becomes the response
             self._finish(_raiser(error))
             return
         if answer is not None:
@@ -50,7 +49,7 @@ class Watch(Generic[R]):
             self._finish(lambda: ready)
 
     def cancel(self) -> None:
-        """Forget the answer: nobody waits for it any more. Idempotent."""
+        """Remove the watch without a response. Idempotent."""
         self._timer.cancel()
         self._purgatory.forget(self)
 
@@ -70,23 +69,23 @@ def _raiser(error: Exception) -> Callable[[], Never]:
 
 
 class Purgatory(Generic[R]):
-    """All waiting answers, by key. Written only from the broker's event loop."""
+    """All waiting responses by key. Written only from the broker's event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Dicts for sets: the order of completion must not depend on hashes.
+        # Dicts instead of sets, because the order of completion must not depend on hashes.
         self._watches: dict[Hashable, dict[Watch[R], None]] = {}
 
     def __len__(self) -> int:
         return len({id(watch) for watches in self._watches.values() for watch in watches})
 
     def watch(self, delayed: Delayed[R], on_answer: Callable[[Callable[[], R]], None]) -> Watch[R]:
-        """Keep an answer until it is ready or due.
+        """Keep a response until it is ready or due.
 
         Args:
-            delayed: What to wait for.
-            on_answer: Called once with a function that returns the answer or raises; never
-                called from within this method, nor after `cancel` of the watch returned.
+            delayed: The response.
+            on_answer: Called once, with a function that returns the response or raises. Never
+                called during this method, or after `cancel` of the returned watch.
         """
         watch = Watch(self, delayed, on_answer, self._loop)
         for key in delayed.keys:
@@ -94,7 +93,6 @@ class Purgatory(Generic[R]):
         return watch
 
     def touch(self, key: Hashable) -> None:
-        """Say that something happened to a key: try every answer that waits for it."""
         waiting = self._watches.get(key)
         if waiting:
             for watch in tuple(waiting):
@@ -102,7 +100,6 @@ class Purgatory(Generic[R]):
                     watch.try_complete()
 
     def forget(self, watch: Watch[R]) -> None:
-        """Drop a watch from all its keys."""
         for key in watch.keys:
             waiting = self._watches.get(key)
             if waiting is not None:
@@ -111,7 +108,6 @@ class Purgatory(Generic[R]):
                     del self._watches[key]
 
     def close(self) -> None:
-        """Cancel every waiting answer."""
         while self._watches:
             waiting = next(iter(self._watches.values()))
             next(iter(waiting)).cancel()

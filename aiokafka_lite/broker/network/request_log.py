@@ -1,12 +1,11 @@
 """The latest requests to a broker, for assertions of tests and for debugging.
 
-The log is a ring. It has a request from its arrival on, so it includes long polls and requests that
-a fault left without a response. The response is added when it is sent.
+The log contains a request from its arrival on, so also long polls and requests without a response.
+The response is added when it is sent.
 
-The size of the log is bounded. Of a request above 64 KiB on the wire it keeps an extract: all
-fields, but the first 16 elements of each list, the first 256 characters or bytes of longer strings
-and bytes, and no records. When the complete requests exceed 2 MiB together, extracts replace the
-oldest of them (`SeenRequest.is_extract`).
+The memory is bounded. A request above 64 KiB on the wire becomes an extract: all fields, but the
+first 16 elements of each list, the first 256 characters or bytes, and no records. Above 2 MiB for
+all complete requests, the oldest ones become extracts, too (`SeenRequest.is_extract`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SeenRequest:
     Attributes:
         number: Its number among all requests of the broker, from 1.
         node_id: The node that got it.
-        client_id: The client's id, or None if the request has none.
+        client_id: The client's id, or None.
         api_version: The version of the request.
         peer: The client's address, "host:port".
         request: The request, without large record sets, passwords and values derived from
@@ -61,8 +60,8 @@ class SeenRequest:
         is_extract: Whether `request` is an extract of a large request.
         size_bytes: Its size on the wire, without the 4 bytes of the size itself.
         arrived_at: The loop's time at its last byte.
-        answered_at: The loop's time when the response was written to the socket, or None. A
-            request without a response is answered when it has been handled.
+        answered_at: The loop's time when the response was written, or None. A request without a
+            response is answered when it has been handled.
         error_codes: All error codes of the response, other than 0.
     """
 
@@ -165,7 +164,7 @@ class RequestLog:
 
         Args:
             api: A request's class, the API's name or its key. None is all.
-            since: An earlier `total`: only requests after it match.
+            since: An earlier `total`: only later requests match.
             node: The id of the node that got the request.
             client_id: The client's id.
             error: An error of the response.
@@ -244,7 +243,6 @@ class RequestLog:
         size_bytes: int,
         now: float,
     ) -> SeenRequest:
-        """Add a request to the log."""
         self.total += 1
         counts = size_bytes > SMALL_BYTES and not _is_of_one_partition(request)
         kept = _extract(request) if counts and size_bytes > WHOLE_BYTES else request
@@ -259,7 +257,6 @@ class RequestLog:
         return seen
 
     def _bound(self, seen: SeenRequest) -> None:
-        """Replace requests by extracts until the log is within its limit."""
         if seen.size_bytes > WHOLE_BYTES:
             seen.is_extract = True
             return
@@ -272,7 +269,7 @@ class RequestLog:
             oldest.is_extract = True
 
     def answered(self, seen: SeenRequest, codes: frozenset[int], now: float) -> None:
-        """Add the response's error codes. A request without a response is handled."""
+        """Note the response's error codes."""
         seen.answered_at = now
         seen.error_codes = codes
         if seen.size_bytes > KEPT_BYTES:
@@ -286,14 +283,12 @@ class RequestLog:
 
 
 def _is_of_one_partition(request: Request[Response]) -> bool:
-    """Return whether a request has one partition's records only. They are dropped later."""
     if not isinstance(request, ProduceRequest) or len(request.topic_data) != 1:
         return False
     return len(request.topic_data[0].partition_data) == 1
 
 
 def _extract(request: Request[Response]) -> Request[Response]:
-    """Return a copy with shortened lists, strings and bytes."""
     return cast("Request[Response]", _beginning(request))
 
 

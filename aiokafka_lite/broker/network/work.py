@@ -1,9 +1,11 @@
-"""Requests on their way through a node, and the ports of the network: connections and faults."""
+"""Requests in a node, their queue, and the interfaces of connections and faults."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite.broker.context import Client, RequestContext
 from aiokafka_lite.broker.handlers.registry import HandlerEntry
@@ -12,13 +14,13 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 
 class RequestWork:
-    """A request on its way through a node.
+    """A request in a node.
 
     Attributes:
-        seen: Its entry in the log of requests, if there is a log.
-        rule: The fault that it was chosen for, if any.
-        refused: What the fault has refused of it, while the rest is being handled.
-        is_large: It has so many elements that it was decoded in slices.
+        seen: Its entry in the request log, if there is a log.
+        rule: The fault that applies to it, if any.
+        refused: The response for elements that the fault refuses, while the rest is handled.
+        is_large: It was decoded in slices.
     """
 
     __slots__ = (
@@ -56,19 +58,19 @@ class RequestWork:
 
 
 class BareToken(RequestWork):
-    """A SASL token that came without a request around it, and is answered likewise."""
+    """A SASL token outside of a request. Its response is a bare token, too."""
 
     __slots__ = ()
 
 
 class ServedConnection(Client, Protocol):
-    """A connection, as the dispatcher and faults use it. `Processor` documents the methods."""
+    """The methods of `Processor` that the dispatcher and faults use."""
 
     peer: str
 
     @property
     def is_open(self) -> bool: ...
-    def call_when_gone(self, callback: Callable[[], None] | None) -> None: ...
+    def call_when_closed(self, callback: Callable[[], None] | None) -> None: ...
     def answer(self, work: RequestWork, response: Response | None) -> None: ...
     def fail(self, work: RequestWork, error: BaseException) -> None: ...
     def send(self, work: RequestWork, response: Response | None) -> None: ...
@@ -83,18 +85,12 @@ class ServedConnection(Client, Protocol):
 
 
 class RequestFault(Protocol):
-    """A fault that was chosen for a request."""
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None: ...
 
-    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        """Apply to the request, before `go_on` handles it."""
-
-    def answer(self, work: RequestWork, response: Response | None) -> None:
-        """Apply to the response."""
+    def answer(self, work: RequestWork, response: Response | None) -> None: ...
 
 
 class AppliedFault(Protocol):
-    """A fault that was chosen for a connection."""
-
     def apply(self, connection: ServedConnection) -> None: ...
 
 
@@ -105,9 +101,56 @@ class FaultPort(Protocol):
     is_armed_for_connections: bool
 
     def take(self, work: RequestWork) -> RequestFault | None:
-        """Return the fault of a request, if a rule matches the request."""
+        """Return the fault of a request, if a rule matches."""
 
     def take_for_connection(
         self, connection: ServedConnection, node_id: int
-    ) -> AppliedFault | None:
-        """Return the fault of a new connection, if a rule matches the connection."""
+    ) -> AppliedFault | None: ...
+
+
+T = TypeVar("T")
+
+
+class RequestChannel(Generic[T]):
+    """The bounded queue between connections and handlers.
+
+    A connection takes its next frame only if there is room. Waiting connections get room in turn.
+    """
+
+    def __init__(self, capacity: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._capacity = capacity
+        self._loop = loop
+        self._requests: deque[T] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._requests) < self._capacity
+
+    def put(self, request: T) -> None:
+        """Add a request. There must be room."""
+        if not self.has_room:
+            raise RuntimeError("the request channel is full")
+        self._requests.append(request)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def call_when_room(self, callback: Callable[[], None]) -> None:
+        """Call back once, after a request was taken. Another connection may use the room first."""
+        self._waiting.append(callback)
+
+    async def take(self) -> T:
+        """Return the oldest request. Only one task may wait. Cancellation takes no request."""
+        while not self._requests:
+            self._arrival = self._loop.create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        if self._waiting:
+            self._loop.call_soon(self._waiting.popleft())
+        return self._requests.popleft()

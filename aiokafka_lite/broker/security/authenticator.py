@@ -1,4 +1,4 @@
-"""A connection's authentication as a state machine, without I/O.
+"""The authentication of a connection as a state machine, without I/O.
 
 After org.apache.kafka.common.security.authenticator.SaslServerAuthenticator (KIP-43, KIP-152,
 KIP-368)::
@@ -9,21 +9,19 @@ KIP-368)::
                                                         ↓    └───SaslHandshake────┤
                             FAILED ←─next request── BAD_MECHANISM ←──another's────┘
 
-Which requests are let through in which state:
-
-| state | goes on with | closes for all others |
+| state | requests that are handled | other requests close the connection |
 |---|---|---|
 | HANDSHAKE_OR_VERSIONS | ApiVersions, SaslHandshake | at once |
 | HANDSHAKE | SaslHandshake | at once |
-| AUTHENTICATE | SaslAuthenticate, or bare tokens after a SaslHandshake v0 | after a delay |
-| BAD_MECHANISM | nothing | after a delay |
-| COMPLETE | all; SaslHandshake begins a re-authentication | at once, when it has expired |
+| AUTHENTICATE | SaslAuthenticate, or bare tokens after SaslHandshake v0 | after a delay |
+| BAD_MECHANISM | – | after a delay |
+| COMPLETE | all; SaslHandshake begins a re-authentication | at once, after expiry |
 
-In AUTHENTICATE, ApiVersions and SaslHandshake are told ILLEGAL_SASL_STATE before it closes (a real
-Kafka tells everybody).
+In AUTHENTICATE, ApiVersions and SaslHandshake get ILLEGAL_SASL_STATE before the connection closes.
+Kafka answers every request so.
 
-A session expires with its credential, and after `connections.max.reauth.ms`. A client may
-authenticate again once a second; one whose session has no end may not.
+A session expires with its credential, and after `connections.max.reauth.ms`. A client whose session
+expires may authenticate again once a second.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
-from aiokafka_lite.broker.security.mechanism import (
+from aiokafka_lite.broker.security.mechanisms import (
     Authenticated,
     InvalidCredentialsError,
     SaslMechanism,
@@ -53,8 +51,6 @@ AUTHENTICATE: Final = SaslAuthenticateRequest.api_key
 
 
 class SaslState(enum.Enum):
-    """How far a connection is."""
-
     HANDSHAKE_OR_VERSIONS = "handshake or versions"
     HANDSHAKE = "handshake"
     AUTHENTICATE = "authenticate"
@@ -86,20 +82,18 @@ HANDLED: Final[Mapping[SaslState, Set[int]]] = {
 
 
 class Verdict(enum.Enum):
-    """What becomes of a request."""
-
     HANDLE = "handle"
-    FAIL = "fail"  # close, but no sooner than any other failed authentication
+    FAIL = "fail"  # close after the delay of failed authentications
     CLOSE = "close"
 
 
 class SaslServerAuthenticator:
-    """One connection's; times are the loop's, in seconds.
+    """The state machine of one connection. Times are the loop's, in seconds.
 
     Args:
-        mechanisms: What is on offer, in the order clients are told of it.
+        mechanisms: The available mechanisms, in the order that clients get.
         new_server: Begins an exchange.
-        max_reauth_ms: Longest session, 0 for no end (`connections.max.reauth.ms`).
+        max_reauth_ms: The longest session, 0 without a limit (`connections.max.reauth.ms`).
     """
 
     def __init__(
@@ -119,20 +113,15 @@ class SaslServerAuthenticator:
         self._expires_at: float | None = None
         self._reauthenticated_at: float | None = None
 
-    # What may come
-
     @property
     def expects_bare_token(self) -> bool:
-        """The next frame is a token and no request."""
         return self._takes_bare_tokens and self.state is SaslState.AUTHENTICATE
 
     @property
     def is_reauthenticating(self) -> bool:
-        """The client was authenticated before."""
         return self.username is not None and self.state is not SaslState.COMPLETE
 
     def judge(self, api_key: int, now: float) -> Verdict:
-        """Say what becomes of a request that arrived now."""
         if self.state is SaslState.COMPLETE:
             if self._expires_at is None or now < self._expires_at:
                 return Verdict.HANDLE
@@ -149,10 +138,8 @@ class SaslServerAuthenticator:
         last = self._reauthenticated_at
         return last is None or now - last >= MIN_REAUTHENTICATION_INTERVAL_S
 
-    # What came
-
-    def versions_told(self) -> bool:
-        """Note a proper ApiVersions request; False when it came too late."""
+    def note_versions(self) -> bool:
+        """Note a valid ApiVersions request. False refuses it, because it is too late."""
         if self.state is SaslState.HANDSHAKE_OR_VERSIONS:
             self._move(SaslState.HANDSHAKE)
         elif self.state is not SaslState.COMPLETE:
@@ -161,7 +148,7 @@ class SaslServerAuthenticator:
         return True
 
     def takes_handshake(self, now: float) -> bool:
-        """Say whether a SaslHandshake fits the state; fail if none can follow."""
+        """Return whether SaslHandshake is legal in this state. Fail if it never will be."""
         if self.state is SaslState.COMPLETE:
             if not self._may_reauthenticate(now):
                 return False
@@ -173,13 +160,13 @@ class SaslServerAuthenticator:
         return False
 
     def handshake(self, name: str, version: int) -> bool:
-        """Begin an exchange; False when the mechanism is not on offer, which fails."""
+        """Begin an exchange. Return False, and fail, if the mechanism is not available."""
         if name not in {mechanism.value for mechanism in self.mechanisms}:
             self.fail()
             return False
         mechanism = SaslMechanism(name)
         if self.username is not None and mechanism is not self._mechanism:
-            # Like Kafka, which reports this with the next request only.
+            # As in Kafka, the next request reports this.
             self._move(SaslState.BAD_MECHANISM)
             return True
         self._mechanism = mechanism
@@ -189,10 +176,10 @@ class SaslServerAuthenticator:
         return True
 
     def advance(self, step: Step, now: float, wall_clock_ms: int) -> int:
-        """Take what the mechanism made of a token; return the session's lifetime in ms, or 0.
+        """Process the result of a token. Return the session's lifetime in ms, or 0.
 
         Raises:
-            SaslAuthenticationFailed: The client is now somebody else, which fails.
+            SaslAuthenticationFailed: A re-authentication changed the user, which fails.
         """
         if not isinstance(step, Authenticated):
             return 0
@@ -218,7 +205,7 @@ class SaslServerAuthenticator:
     def failure_text(
         self, error: SaslAuthenticationFailed | InvalidCredentialsError | KafkaProtocolError
     ) -> str:
-        """Fail, and return what the client is told of an error of the mechanism."""
+        """Fail, and return the message for the client."""
         again = "re-authentication" if self.is_reauthenticating else "authentication"
         self.fail()
         if isinstance(error, SaslAuthenticationFailed):
@@ -229,7 +216,6 @@ class SaslServerAuthenticator:
         )
 
     def fail(self) -> None:
-        """End it: nothing that follows is handled."""
         self.server = None
         if self.state is not SaslState.FAILED:
             self._move(SaslState.FAILED)

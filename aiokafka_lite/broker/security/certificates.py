@@ -25,7 +25,7 @@ except ImportError as error:
         "pip install 'aiokafka-lite[testing]', or give the listener an ssl_context"
     ) from error
 
-# What clients on this machine may call it, besides the address it listens on.
+# The server's names and addresses for local clients, in addition to its listeners' hosts.
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 CLIENT_ADDRESS: Final = "client@localhost"
 OWNER_ONLY: Final = 0o600
@@ -33,14 +33,15 @@ OWNER_ONLY: Final = 0o600
 
 class CertificateFiles(NamedTuple):
     """PEM files: Java's `ssl.truststore.location` and `ssl.keystore.location` with type PEM,
-    librdkafka's `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`."""
+    librdkafka's `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`.
+    """
 
     ca: Path
     client: Path
 
 
 class Certificates:
-    """A CA and its certificates; creates TLS contexts for servers and clients.
+    """A CA and its certificates. Creates TLS contexts for servers and clients.
 
     Args:
         hosts: Names and addresses of the server.
@@ -53,7 +54,6 @@ class Certificates:
 
     @property
     def ca_pem(self) -> str:
-        """The CA's certificate, for the clients' trust."""
         return self._ca.cert_pem.bytes().decode()
 
     def server_context(self, client_auth: ClientAuth | str = ClientAuth.NONE) -> ssl.SSLContext:
@@ -91,7 +91,7 @@ class Certificates:
         return files
 
     def _issue(self, client: str) -> trustme.LeafCert:
-        # With no name besides, trustme makes an empty list of them, which Java cannot read.
+        # Without a further name, trustme writes an empty list, which Java cannot read.
         return self._ca.issue_cert(CLIENT_ADDRESS, common_name=client)
 
 

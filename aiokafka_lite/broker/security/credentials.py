@@ -1,8 +1,7 @@
-"""The users of a cluster, and what is kept of their passwords.
+"""The users of a cluster, with salted and iterated hashes of their passwords.
 
-No password is kept: PLAIN and SCRAM both check against salted, iterated hashes. Whoever asks about
-a user that is not there gets a decoy, the same each time for the same name, so that the answers to
-a guess do not tell whether there is such a user (a real Kafka's SCRAM does tell).
+PLAIN and SCRAM check against the same kind of hash. An unknown user gets a decoy, always the same
+for a name, so that responses do not reveal which users exist. Kafka's SCRAM does reveal it.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ CREDENTIALS_FILE: Final = "scram.json"
 FORMAT: Final = 1
 SALT_BYTES: Final = 16
 OWNER_ONLY: Final = 0o600
-# Of the two hashes that every user given in code has, the one that PLAIN checks with.
+# A user of `add_users` has a hash for each mechanism. PLAIN checks with this one.
 PLAIN_CHECKED_BY: Final = ScramMechanism.SHA_256
 
 
 class Lookup(NamedTuple):
-    """A user's credential, or the decoy of somebody who is none."""
+    """A user's credential, or the decoy of an unknown user."""
 
     credential: ScramCredential
     is_known: bool
@@ -48,12 +47,14 @@ class _StoredCredentials(TypedDict):
 
 
 class CredentialStore:
-    """Written on the broker's loop; `load` and `add_users` run in an executor before it listens.
+    """Credentials by mechanism and user name.
+
+    Written on the broker's loop. Before it listens, `load` and `add_users` run in an executor.
 
     Args:
-        data_dir: Where credentials are kept that admin tools set (KIP-554); None forgets them.
-        run_slowly: Does disk work in its turn.
-        rng: Where salts come from; it must not be one that can be foreseen, but in a test.
+        data_dir: The directory of credentials that clients set (KIP-554). None does not keep them.
+        run_slowly: Queues work for the disk.
+        rng: The source of salts. A predictable one is for tests only.
     """
 
     def __init__(
@@ -70,17 +71,15 @@ class CredentialStore:
             mechanism: {} for mechanism in ScramMechanism
         }
         self._plain: dict[str, ScramCredential] = {}
-        # Those that admin tools set, which outlive a restart.
+        # Credentials that clients set, which survive a restart.
         self._altered: dict[tuple[str, ScramMechanism], ScramCredential] = {}
 
     # Looking up
 
     def scram(self, mechanism: ScramMechanism, username: str) -> Lookup:
-        """Return what a SCRAM exchange checks a proof against."""
         return self._lookup(self._scram[mechanism], mechanism, username)
 
     def is_password(self, username: str, password: bytes) -> bool:
-        """Say whether a password is the user's; it takes milliseconds, whoever it is."""
         known = self._lookup(self._plain, PLAIN_CHECKED_BY, username)
         made = scram.salted_password(
             PLAIN_CHECKED_BY, password, known.credential.salt, known.credential.iterations
@@ -102,7 +101,7 @@ class CredentialStore:
         return ScramCredential(salt, MIN_ITERATIONS, key, key)
 
     def mechanisms_of(self, username: str) -> dict[ScramMechanism, int]:
-        """Return the SCRAM mechanisms that a user has a credential for, with its iterations."""
+        """Return the iterations of a user's SCRAM credentials by mechanism."""
         return {
             mechanism: users[username].iterations
             for mechanism, users in self._scram.items()
@@ -111,13 +110,12 @@ class CredentialStore:
 
     @property
     def usernames(self) -> list[str]:
-        """Everybody who has a SCRAM credential, in the order of the names."""
         return sorted({name for users in self._scram.values() for name in users})
 
     # Changing
 
     def add_users(self, users: Mapping[str, Secret]) -> None:
-        """Add users with their passwords, for every mechanism. Some milliseconds for each."""
+        """Add users with their passwords, for every mechanism. Takes milliseconds per user."""
         for username, password in users.items():
             for mechanism, credentials in self._scram.items():
                 salt = self._rng.randbytes(SALT_BYTES)
@@ -126,17 +124,16 @@ class CredentialStore:
             self._plain[username] = self._scram[PLAIN_CHECKED_BY][username]
 
     def put(self, username: str, mechanism: ScramMechanism, credential: ScramCredential) -> None:
-        """Set one credential; `DiskQueue.settled` says when it is durable."""
+        """Set one credential. It is durable after `DiskQueue.settled`."""
         self._scram[mechanism][username] = self._altered[username, mechanism] = credential
         self._save()
 
     def delete(self, username: str, mechanism: ScramMechanism) -> None:
-        """Delete one credential, which must be there."""
         del self._scram[mechanism][username]
         self._altered.pop((username, mechanism), None)
         self._save()
 
-    # Keeping
+    # Storing
 
     def _save(self) -> None:
         path = self._path
@@ -154,10 +151,10 @@ class CredentialStore:
         self._run_slowly(lambda: replace_file(path, content, OWNER_ONLY))
 
     def load(self) -> None:
-        """Load what admin tools set earlier. Blocks on the disk.
+        """Load the credentials that clients set earlier. Blocks on the disk.
 
         Raises:
-            KafkaStorageError: The file cannot be understood.
+            KafkaStorageError: The content of the file is invalid.
         """
         if self._path is None:
             return
@@ -165,7 +162,7 @@ class CredentialStore:
             stored: _StoredCredentials = json.loads(self._path.read_bytes())
         except FileNotFoundError:
             return
-        except (OSError, ValueError) as error:  # the latter's message would quote the file
+        except (OSError, ValueError) as error:  # a ValueError's message may quote the file
             raise KafkaStorageError(
                 f"cannot read the SCRAM credentials in {self._path}: {type(error).__name__}"
             ) from None

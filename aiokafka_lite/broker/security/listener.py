@@ -1,7 +1,7 @@
 """Listeners, and the checks of their addresses.
 
-A client of a listener gets the endpoints of the same listener at every node. The name of a listener
-does not appear in the protocol.
+Clients of a listener get the addresses of the same listener at every node. The protocol does not
+contain the listener's name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from aiokafka_lite._arguments import check_fields
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite._loopback import is_loopback
-from aiokafka_lite.broker.security.mechanism import SaslMechanism
+from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.errors import InsecureConfigError
 
 MAX_PORT: Final = 65_535
@@ -50,13 +50,13 @@ class Listener:
     """An address at which each node listens, and the authentication that it requires.
 
     Attributes:
-        name: Unique in a broker; by default the protocol.
+        name: Unique in a broker. By default the protocol.
         security_protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
         host: The address to listen on, and to announce to clients.
         port: The port of the first node. The others use the next ones. 0 uses free ports.
         ssl_context: The server's TLS context, for SSL and SASL_SSL. None creates temporary
             certificates (`Broker.certificates`).
-        sasl_mechanisms: The mechanisms that clients may use, for SASL_PLAINTEXT and SASL_SSL; by
+        sasl_mechanisms: The mechanisms that clients may use, for SASL_PLAINTEXT and SASL_SSL. By
             default PLAIN and both SCRAMs.
     """
 
@@ -88,7 +88,7 @@ class Listener:
 
     @property
     def mechanisms(self) -> tuple[SaslMechanism, ...]:
-        """The SASL mechanisms that clients may use; empty without SASL."""
+        """The SASL mechanisms that clients may use, empty without SASL."""
         return tuple(map(SaslMechanism, self.sasl_mechanisms)) if self.protocol.has_sasl else ()
 
     @property

@@ -1,4 +1,4 @@
-"""Runs a connection's `SaslServerAuthenticator`: its timers, and the executor's work."""
+"""Runs the `SaslServerAuthenticator` of a connection, with timers and an executor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
-from aiokafka_lite.broker.security.mechanism import InvalidCredentialsError, SaslServer, Step
+from aiokafka_lite.broker.security.mechanisms import InvalidCredentialsError, SaslServer, Step
 from aiokafka_lite.errors import (
     BrokerResponseError,
     IllegalSaslStateError,
@@ -21,14 +21,7 @@ MS_PER_S: Final = 1_000
 
 
 class SaslSettings(NamedTuple):
-    """How a broker treats clients that are not authenticated yet.
-
-    Attributes:
-        max_reauth_ms: See `connections_max_reauth_ms` of the broker's configuration.
-        timeout_s: A connection that is not authenticated by then is closed.
-        failure_delay_s: How long a failed client waits to be told so.
-        max_frame_bytes: Largest request until then.
-    """
+    """Settings for clients that are not authenticated yet. See `BrokerConfig`."""
 
     max_reauth_ms: int
     timeout_s: float
@@ -37,8 +30,6 @@ class SaslSettings(NamedTuple):
 
 
 class TokenAnswer(NamedTuple):
-    """What a token is answered with."""
-
     error: type[BrokerResponseError]
     text: str = ""
     token: bytes = b""
@@ -51,10 +42,10 @@ NO_EXCHANGE: Final = TokenAnswer(
 
 
 class SaslSession:
-    """The SASL side of one connection; `judge` before each request, then its handler's method.
+    """The SASL side of one connection. The connection calls `judge` before each request.
 
-    Once `has_failed`, the connection sends the answer (if there is one) after `failure_delay_s`
-    and closes: guessing takes its time.
+    Once `has_failed`, the connection sends its response after `failure_delay_s` and closes. The
+    delay slows down guessing.
     """
 
     def __init__(
@@ -72,43 +63,37 @@ class SaslSession:
 
     @property
     def failure_delay_s(self) -> float:
-        """How long a failed client waits to be told so."""
         return self._settings.failure_delay_s
 
     @property
     def max_frame_bytes(self) -> int | None:
-        """The limit for who is not authenticated yet; None when the broker's own applies."""
+        """The limit before authentication. None is the broker's limit."""
         return self._settings.max_frame_bytes if self.username is None else None
 
     @property
     def username(self) -> str | None:
-        """Who was authenticated on this connection; None when nobody was."""
         return self._authenticator.username
 
     @property
     def has_failed(self) -> bool:
-        """The connection is to be closed."""
         return self._authenticator.state is SaslState.FAILED
 
     @property
     def expects_bare_token(self) -> bool:
-        """The next frame is a token and no request (SaslHandshake v0)."""
+        """Whether the next frame is a token instead of a request (SaslHandshake v0)."""
         return self._authenticator.expects_bare_token
 
     # The connection
 
     def opened(self, overdue: Callable[[], None]) -> None:
-        """Start the clock: `overdue` is called if the client takes too long."""
         self._timer = self._loop.call_later(self._settings.timeout_s, overdue)
 
     def closed(self) -> None:
-        """Stop the clock."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def judge(self, api_key: int) -> Verdict:
-        """Say what becomes of a request that arrived now."""
         verdict = self._authenticator.judge(api_key, self._loop.time())
         if verdict is not Verdict.HANDLE:
             self._authenticator.fail()
@@ -116,17 +101,17 @@ class SaslSession:
 
     # The handlers
 
-    def versions_told(self) -> bool:
-        """Note a proper ApiVersions request; False when it is to be refused."""
-        return self._authenticator.versions_told()
+    def note_versions(self) -> bool:
+        """Note a valid ApiVersions request. False refuses it."""
+        return self._authenticator.note_versions()
 
     def handshake(
         self, mechanism: str, version: int
     ) -> tuple[type[BrokerResponseError], list[str]]:
-        """Begin an exchange; return the error and the mechanisms on offer.
+        """Begin an exchange. Return the error and the available mechanisms.
 
         Raises:
-            KafkaProtocolError: A client that re-authenticates asks for what is not on offer.
+            KafkaProtocolError: A re-authentication with a mechanism that is not available.
         """
         if not self._authenticator.takes_handshake(self._loop.time()):
             return IllegalSaslStateError, []
@@ -139,10 +124,7 @@ class SaslSession:
         return NoError if is_on_offer else UnsupportedSaslMechanismError, names
 
     async def authenticate(self, token: bytes) -> TokenAnswer:
-        """Take a token of the client.
-
-        Cancelled while the executor works, it has changed nothing.
-        """
+        """Process a token of the client. Cancellation in the executor's work changes no state."""
         server = self._authenticator.server
         if server is None:
             return NO_EXCHANGE

@@ -17,7 +17,7 @@ from aiokafka_lite.broker.security.authenticator import (
     SaslState,
     Verdict,
 )
-from aiokafka_lite.broker.security.mechanism import (
+from aiokafka_lite.broker.security.mechanisms import (
     Authenticated,
     Continue,
     InvalidCredentialsError,
@@ -25,10 +25,10 @@ from aiokafka_lite.broker.security.mechanism import (
     SaslServer,
     Step,
 )
-from aiokafka_lite.broker.security.oauth import OAuthBearerServer
-from aiokafka_lite.broker.security.tokens import (
+from aiokafka_lite.broker.security.oauth import (
     MAX_TOKEN_BYTES,
     InvalidTokenError,
+    OAuthBearerServer,
     TokenAuthority,
 )
 from aiokafka_lite.errors import SaslAuthenticationFailed
@@ -70,7 +70,7 @@ def in_state(state: SaslState) -> SaslServerAuthenticator:
     machine = authenticator(10_000)
     match state:
         case SaslState.HANDSHAKE:
-            machine.versions_told()
+            machine.note_versions()
         case SaslState.AUTHENTICATE:
             machine.handshake("PLAIN", 1)
         case SaslState.COMPLETE:

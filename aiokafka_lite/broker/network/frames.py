@@ -1,38 +1,41 @@
-"""Frames out of a stream of bytes, with as few system calls and as little fresh memory as can be.
+"""Frames from a socket's bytes, and responses written to a socket without copies.
 
-Most requests are small: they arrive whole, often several with one read, in a buffer that serves
-again and again, and are copied out of it. The buffer begins small, as most connections stay idle,
-and grows with what a connection sends. A frame that is larger than it ever gets has memory of its
-own, in the end of exactly its size, and the socket is read straight into that.
+Small requests are copied out of a reused buffer, which grows with the traffic of its connection. A
+larger frame gets memory of its own, which the socket fills directly. An announced size alone costs
+no memory, unless the connection has sent a frame of this size before.
 
-A size that is announced costs nothing: memory is there for what has come, and for a few times as
-much. Only a connection that has sent a frame is believed that the next one will be as large.
+A transport copies the bytes that its socket does not accept. So responses are written to the socket
+itself. If it is full, a small piece is written to the transport, which reports when the socket is
+writable.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import struct
+from collections import deque
+from itertools import islice
 from typing import Final
 
 from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.encoding import Part
 
 FIRST_SCRATCH_BYTES: Final = 4 << 10
 SCRATCH_BYTES: Final = 128 << 10
 GROWTH: Final = 4
-# Memory from here on comes page by page as it is filled. Below it is cheaper to clear memory that
-# the process has had before than to be given fresh pages; that grows with what has come.
+# From this size on, a frame gets mapped memory, whose pages are allocated as they are filled. For
+# smaller frames it is cheaper to clear memory that the process already has.
 MAPPED_FROM_BYTES: Final = 4 << 20
 
 _SIZE: Final = struct.Struct(">i")
 
 
 class FrameReceiver:
-    """Collects frames: `buffer`, read into it, `received`, `next_frame` while `has_frame`.
+    """Collects frames: `buffer`, read into it, `received`, then `next_frame` while `has_frame`.
 
-    Attributes:
-        has_frame: There is a whole frame that was not handed out.
-        max_frame_bytes: Largest frame that may begin; its owner may change it.
+    The owner may change `max_frame_bytes`.
     """
 
     __slots__ = (
@@ -51,11 +54,11 @@ class FrameReceiver:
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._scratch = memoryview(bytearray(FIRST_SCRATCH_BYTES))
-        self._start = 0  # of what has not been handed out
-        self._end = 0  # of what was received
-        self._size = 0  # of the frame at the start, as it announces itself
-        # A large frame: the memory that there is for it, how much of that is filled, and how much
-        # it is to be; and the size of the one before, which is believed without any growing.
+        self._start = 0  # of the bytes that were not returned
+        self._end = 0  # of the bytes that were received
+        self._size = 0  # the announced size of the frame at the start
+        # A large frame: its memory, the bytes in it, its announced size. And the size of the
+        # previous large frame, up to which memory is allocated at once.
         self._large: memoryview | None = None
         self._large_end = 0
         self._large_size = 0
@@ -64,13 +67,13 @@ class FrameReceiver:
 
     @property
     def has_room(self) -> bool:
-        """More may be read. Whoever pauses when there is none may still be told of what was."""
+        """Whether more may be read. After a pause, asyncio may still deliver some bytes."""
         if self._large is not None:
             return bool(self._large_missing)
         return self._end - self._start < len(self._scratch)
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the memory for the next bytes, which is never empty."""
         if missing := self._large_missing:
             return missing
         if self._start:
@@ -79,15 +82,15 @@ class FrameReceiver:
                 self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
             self._start, self._end = 0, rest
         if self._end == len(self._scratch):
-            # asyncio's TLS before Python 3.11 hands out all it has decrypted, paused or not.
+            # asyncio's TLS before Python 3.11 delivers all decrypted bytes, even if paused.
             self._enlarge(2 * self._end)
         return self._scratch[self._end :]
 
     def received(self, count: int) -> None:
-        """Note that the first `count` bytes of `buffer()` were filled.
+        """Add the first `count` bytes of `buffer()`.
 
         Raises:
-            KafkaProtocolError: The peer announces a frame that is too large, or no frame.
+            KafkaProtocolError: The announced size of a frame is too large, or not positive.
         """
         if self._large_missing:
             self._large_end += count
@@ -95,18 +98,18 @@ class FrameReceiver:
                 self._continue_large()
             return
         self._end += count
-        if self._large is not None:  # it is complete: this is after it
+        if self._large is not None:  # it is complete, and the bytes follow it
             return
-        if self._end == len(self._scratch):  # there may be more where this came from
+        if self._end == len(self._scratch):  # the socket may have more
             self._grow(GROWTH * len(self._scratch))
         self._look()
 
     def next_frame(self) -> memoryview:
-        """Return the frame that there is, in memory of its own.
+        """Return the complete frame, in memory of its own.
 
         Raises:
-            KafkaProtocolError: What follows in the buffer announces no proper frame.
-            RuntimeError: There is no whole frame.
+            KafkaProtocolError: The announced size of the next frame is not allowed.
+            RuntimeError: There is no complete frame.
         """
         if not self.has_frame:
             raise RuntimeError("no request has arrived completely")
@@ -122,11 +125,10 @@ class FrameReceiver:
 
     @property
     def _large_missing(self) -> memoryview | None:
-        """Where the rest of a large frame goes; None or empty without one that is not complete."""
+        """The memory for the rest of a large frame, empty if it is complete."""
         return None if self._large is None else self._large[self._large_end :]
 
     def _look(self) -> None:
-        """Check the announced size, and make room for the frame if it is not all there."""
         there = self._end - self._start - _SIZE.size
         if there < 0:
             self.has_frame = False
@@ -158,7 +160,7 @@ class FrameReceiver:
         self._scratch = larger
 
     def _begin_large(self, size: int) -> None:
-        """Move a frame that will not fit the scratch out of it."""
+        """Move the beginning of a large frame to memory of its own."""
         head = self._scratch[self._start + _SIZE.size : self._end]
         if size >= MAPPED_FROM_BYTES:
             self._large = anonymous_memory(size)
@@ -171,7 +173,6 @@ class FrameReceiver:
         self._start = self._end = 0
 
     def _continue_large(self) -> None:
-        """Make room for more of a large frame that has filled its buffer, or note that it ends."""
         if self._large_end == self._large_size:
             self.has_frame = True
             self._proven_size = self._large_size
@@ -187,3 +188,51 @@ def _guess(prefix: bytes) -> str:
     if prefix in (b"GET ", b"POST", b"HEAD", b"PUT "):
         return ". The bytes look like HTTP, but this is a Kafka listener"
     return ""
+
+
+# A transport without a descriptor, such as TLS, gets this much at once.
+WRITE_BYTES: Final = 256 << 10
+# Its high-water mark. Not 0, because asyncio's TLS would then pause without anything to write, and
+# would never resume.
+HIGH_WATER_BYTES: Final = 64 << 10
+# The piece for the transport of a full socket. A small one, because the transport copies it.
+PIECE_BYTES: Final = 4 << 10
+PARTS_AT_ONCE: Final = 64
+
+
+def socket_of(transport: asyncio.Transport) -> int | None:
+    """Return a descriptor to write to, or None if only the transport can (TLS, no writev)."""
+    socket = transport.get_extra_info("socket")
+    is_plain = transport.get_extra_info("sslcontext") is None
+    return socket.fileno() if socket is not None and is_plain and hasattr(os, "writev") else None
+
+
+def write(fd: int, parts: deque[Part]) -> bool:
+    """Write parts to a socket, remove the written ones, and return whether all were written.
+
+    Raises:
+        OSError: The connection is lost.
+    """
+    while parts:
+        batch = list(islice(parts, PARTS_AT_ONCE))
+        try:
+            taken = os.writev(fd, batch)
+        except BlockingIOError:
+            return False
+        for part in batch:
+            if taken < len(part):
+                parts[0] = memoryview(part)[taken:]
+                return False
+            taken -= len(part)
+            parts.popleft()
+    return True
+
+
+def take(parts: deque[Part], size: int) -> Part:
+    """Remove and return the first part, or its first `size` bytes."""
+    first = parts.popleft()
+    if len(first) > size:
+        view = memoryview(first)
+        parts.appendleft(view[size:])
+        return view[:size]
+    return first
