@@ -1,8 +1,8 @@
 """Requests to the coordinators of transactions and groups, with retries until a deadline.
 
-These are retried: a coordinator that moved, is loading or does not respond, and
-CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partitions). Other errors are
-returned to the caller.
+These are retried: a coordinator that moved, is loading, does not respond or sends a garbled
+response, and CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partitions).
+Other errors are returned to the caller.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     KafkaConnectionError,
     KafkaError,
+    KafkaProtocolError,
     KafkaTimeoutError,
     NodeNotReadyError,
     NoError,
@@ -37,10 +38,12 @@ TRANSACTION: Final = 1
 KEY_NAMES: Final = ("group", "transactional_id")
 # The last transaction is over within milliseconds, as a rule.
 CONCURRENT_BACKOFF_S: Final = 0.02
-# Whoever answers so, or not at all, may not be the coordinator any more.
+# Whoever answers so, or not at all, may not be the coordinator any more. A garbled response ends
+# the connection. As with a lost response, the request may have been handled.
 MOVED: Final = (
     CoordinatorNotAvailableError,
     KafkaConnectionError,
+    KafkaProtocolError,
     NodeNotReadyError,
     NotCoordinatorError,
     RequestTimedOutError,

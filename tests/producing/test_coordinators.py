@@ -16,6 +16,7 @@ from aiokafka_lite.errors import (
     ClientClosedError,
     ConcurrentTransactions,
     CoordinatorLoadInProgressError,
+    CorrelationIdError,
     GroupAuthorizationFailedError,
     KafkaConnectionError,
     KafkaError,
@@ -93,6 +94,8 @@ class Asking:
         ([UnknownTopicOrPartitionError], [1, 1], 1),
         ([NoError, UnknownTopicOrPartitionError], [1, 1], 1),
         (KafkaConnectionError(), [1, 2], 0),
+        # The connection ends, and perhaps the request was handled.
+        (CorrelationIdError(), [1, 2], 0),
         ([OperationNotAttempted], [1], 0),
         ([GroupAuthorizationFailedError], [1], 0),
         ([CoordinatorLoadInProgressError, GroupAuthorizationFailedError], [1], 0),
