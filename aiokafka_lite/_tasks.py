@@ -1,4 +1,4 @@
-"""TaskScope: the only place that creates tasks.
+"""TaskScope, the only place that creates tasks; a small Event; notifications of forks.
 
 A scope owns named tasks that belong together. The first unexpected exception of a task is the
 scope's failure: the siblings are cancelled, and users of the scope raise it (``raise_if_failed``)
@@ -16,11 +16,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import os
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TypeVar
+from contextlib import suppress
+from typing import Final, Protocol, TypeVar
 
 from aiokafka_lite._compat import is_being_cancelled
-from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite.errors import (
     IllegalArgumentError,
     IllegalStateError,
@@ -68,7 +70,7 @@ class TaskScope:
         self._failure: BaseException | None = None
         self._degraded: dict[str, BaseException] = {}
         self._is_closed = False
-        tell_of_forks(self)
+        notify_of_forks(self)
 
     @property
     def failure(self) -> BaseException | None:
@@ -295,3 +297,67 @@ def own_copy(error: BaseException) -> BaseException:
         return error.with_traceback(None)
     own.__cause__ = error.__cause__
     return own.with_traceback(None)
+
+
+# --- Events -----------------------------------------------------------------------------------
+class Event:
+    """As asyncio.Event, whose queue of waiters takes 600 bytes even without a waiter."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is set, also if it is cleared before this task runs."""
+        if self._is_set:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+
+# --- Forks ------------------------------------------------------------------------------------
+# asyncio makes a child forget the running loop. But a child may continue with its parent's loop, if
+# that stood still during the fork. So comparing the running loop is not enough.
+class Forkable(Protocol):
+    def note_fork(self) -> None:
+        """Called in a child before any other code. Does no I/O: sockets may still be the parent's.
+
+        Set state first: a callback for a loop that ran in another thread of the parent may be
+        refused.
+        """
+
+
+_members: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
+
+
+def notify_of_forks(member: Forkable) -> None:
+    """Call `member.note_fork` in each forked child, as long as `member` lives."""
+    _members.add(member)
+
+
+def _forked() -> None:
+    for member in tuple(_members):
+        with suppress(RuntimeError):
+            member.note_fork()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forked)

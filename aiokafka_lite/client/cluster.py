@@ -24,8 +24,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import Never, timeout
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import (
     GROUP_COORDINATOR,

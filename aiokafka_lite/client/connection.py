@@ -41,7 +41,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, override, timeout
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.forking import ForkAware

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from aiokafka_lite._nearest import nearest
+from aiokafka_lite._arguments import nearest
 
 log = logging.getLogger("aiokafka_lite.client.cluster")
 

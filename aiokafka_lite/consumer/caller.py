@@ -2,7 +2,7 @@
 
 A consumer belongs to the loop on which it was created, and to the process. Comparing the running
 loop, once a call and never per record, finds calls from other threads as well. A forked child may
-run its parent's loop, so it is notified (_forks.py). Methods that wait for nothing may also be
+run its parent's loop, so it is notified (_tasks.py). Methods that wait for nothing may also be
 called while the loop stands still, as between two `run_until_complete`.
 
 A rebalance waits for the listener's callbacks, so code in them must not wait for the rebalance.
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from aiokafka_lite._forks import tell_of_forks
+from aiokafka_lite._tasks import notify_of_forks
 from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
 
 
@@ -56,7 +56,7 @@ class Owner:
         self.is_forked = False
         # Ends the gets, which do not look here while nothing is wrong, in a child.
         self._end_gets = end_gets
-        tell_of_forks(self)
+        notify_of_forks(self)
 
     def check(self) -> None:
         """Check that the loop's own code is calling, which may wait on it.

@@ -96,10 +96,9 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
     from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
-    from aiokafka_lite.consumer.processing.handling import DeadLetter
+    from aiokafka_lite.consumer.processing.handling import DeadLetter, Retry
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
-    from aiokafka_lite.consumer.processing.retry import Retry
     from aiokafka_lite.consumer.processing.run import Run
     from aiokafka_lite.producing.producer import AIOKafkaProducer
     from aiokafka_lite.structs import ConsumerRecord
@@ -645,7 +644,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _block(self, hold_s: float | None) -> Block:
         if self._config.ack_mode != "explicit":
             return OpenBatch(self._engine.works, hold_s)
-        from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
+        from aiokafka_lite.consumer.processing.acks import AckedBatch
 
         return AckedBatch(self._engine.works, hold_s)
 

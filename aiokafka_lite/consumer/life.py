@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout, timeout_at
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.cursor import Range

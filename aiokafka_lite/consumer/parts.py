@@ -69,14 +69,14 @@ class Scopes(NamedTuple):
 
 
 @cache
-def tell_of_plain_decoder() -> None:
+def warn_of_plain_decoder() -> None:
     if not COMPILED:
         log.warning("%s", PLAIN_DECODER_NOTE)
 
 
 class Running:
     def __init__(self, engine: Engine, rng: random.Random) -> None:
-        tell_of_plain_decoder()
+        warn_of_plain_decoder()
         config, state = engine.config, engine.state
         self._config, self._state = config, state
         # Of all parts, also of those that begin to observe later; whoever ends them closes it.

@@ -1,1 +1,1 @@
-"""What stands beside the consumer and uses only what every application can; each needs an extra."""
+"""Additions to the consumer that use only its public API; each needs an extra."""

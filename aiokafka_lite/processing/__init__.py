@@ -1,9 +1,8 @@
 """Arguments of `AIOKafkaConsumer.run`: retries, circuit breaker, dead letters."""
 
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
-from aiokafka_lite.consumer.processing.handling import DeadRecord
+from aiokafka_lite.consumer.processing.handling import DeadRecord, Retry
 from aiokafka_lite.consumer.processing.outbox import Outputs
-from aiokafka_lite.consumer.processing.retry import Retry
 from aiokafka_lite.processing.dead_letters import DeadLetters
 
 __all__ = ["CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry"]

@@ -17,9 +17,8 @@ from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
-from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite._settings import takes_arguments_of
-from aiokafka_lite._tasks import own_copy
+from aiokafka_lite._tasks import notify_of_forks, own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.client.arguments import check_text
@@ -106,7 +105,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._stopping: asyncio.Future[None] | None = None
         self._closed = False
         self._is_forked = False
-        tell_of_forks(self)
+        notify_of_forks(self)
         me = weakref.ref(self)  # objects made here must not keep the producer alive
 
         def alive() -> AIOKafkaProducer[SentKT, SentVT]:

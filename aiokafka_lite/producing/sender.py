@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from aiokafka_lite._pages.values import ROWS, Json, clip
+from aiokafka_lite._pages import ROWS, Json, clip
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.driver import Group

@@ -1,6 +1,6 @@
 """The status page over HTTP, on 127.0.0.1 only: a page that reads JSON, and nothing to change.
 
-What it refuses is said in `_pages/guard.py`; it goes by its own address only.
+What it refuses is said in `_pages`; it goes by its own address only.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite._pages import SHARED, Answer, problem, read_assets, refusal
-from aiokafka_lite._pages.aiohttp_answers import hosts_of, response
-from aiokafka_lite._pages.values import Json
+from aiokafka_lite._pages import (
+    SHARED,
+    Answer,
+    Json,
+    hosts_of,
+    problem,
+    read_assets,
+    refusal,
+    response,
+)
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import views
 from aiokafka_lite.cli.status.slices import MeasuredSlices

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from aiokafka_lite import __version__
-from aiokafka_lite._pages.values import ROWS, Json, clip, page_number
+from aiokafka_lite._pages import ROWS, Json, clip, page_number
 from aiokafka_lite.broker import Broker, Partition, Topic
 from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset

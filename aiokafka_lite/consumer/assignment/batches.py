@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aiokafka_lite._compat import override
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite._transaction import BegunTransaction, transaction_around
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, Truncation
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite._threads import compute
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.bad_records import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 
 if TYPE_CHECKING:
     from types import TracebackType

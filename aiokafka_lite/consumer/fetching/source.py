@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place

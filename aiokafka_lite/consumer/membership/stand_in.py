@@ -34,8 +34,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout, timeout_at
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.membership.lease import Elsewhere
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity

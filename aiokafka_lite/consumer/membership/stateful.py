@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.errors import IllegalStateError
 

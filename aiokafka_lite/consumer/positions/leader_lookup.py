@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import LATE_S

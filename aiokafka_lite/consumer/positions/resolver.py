@@ -29,8 +29,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.assignment import Assignment

@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import random
 from asyncio import _get_running_loop
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
+from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
+from aiokafka_lite.consumer.assignment.batches import Block
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
@@ -27,9 +30,9 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.acked_records import MOST_AT_A_TIME, AckedRecords
-from aiokafka_lite.consumer.processing.intake import OneByOne
+from aiokafka_lite.consumer.processing.allowance import OneByOne
 from aiokafka_lite.consumer.processing.refusals import Refusals
-from aiokafka_lite.errors import WrongLoopError
+from aiokafka_lite.errors import IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -550,3 +553,114 @@ class AckedGets(Gets):
             except Redelivery:
                 await acks.pause_for_refused()
                 acks.open_refused(wanted, MOST_AT_A_TIME)
+
+
+class AckedBatch(Block):
+    """The records of one block.
+
+    A record that is refused, and may be in other hands before the block ends, is none of it any
+    more.
+
+    Args:
+        works: Of the consumer whose records these are.
+        hold_s: How long it may hold up a rebalance; None: as long as other work.
+    """
+
+    def __init__(self, works: Works, hold_s: float | None) -> None:
+        super().__init__(hold_s)
+        self._works = works
+        self._receipts: list[RecordReceipt] = []
+
+    @override
+    def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out."""
+        for records in found.values():
+            for record in records:
+                receipt = getattr(record, RECEIPT)
+                receipt.batch = self
+                self._receipts.append(receipt)
+        self._works.begun.append(self)
+
+    @override
+    def _begin_in(self, transaction: BegunTransaction) -> None:
+        """Acknowledge nothing before the transaction is over: an acknowledgement is not undone."""
+        self.enlist(transaction)
+
+    @override
+    def _undo(self) -> None:
+        """Do nothing: what is acknowledged stays so, and that waits for transactions."""
+
+    @override
+    def _end(self, *, is_done: bool) -> None:
+        """Acknowledge what is left, or have it handed out again."""
+        self._works.begun.remove(self)
+        if is_done:
+            self._acknowledge()
+            return
+        for receipt in self._left():
+            receipt.nack(0)
+
+    def _acknowledge(self) -> None:
+        for receipt in self._left():
+            receipt.ack()
+
+    def _left(self) -> Iterator[RecordReceipt]:
+        return (each for each in self._receipts if each.batch is self and each.is_current)
+
+    # --- For whoever commits within it --------------------------------------------------------
+    @override
+    def to_commit(self) -> None:
+        """Acknowledge what is left: all that is acknowledged is to be committed."""
+        self._acknowledge()
+
+    @override
+    def require_delivered(self) -> None:
+        """Check that the application has its records in hand.
+
+        Raises:
+            IllegalStateError: They are acknowledged, or returned again.
+        """
+        if not self.is_open:
+            raise IllegalStateError(
+                "the `async with` block of the batch has ended, so a transaction can no longer "
+                "commit its records: begin the transaction inside the block"
+            )
+
+    @override
+    def delivery(self) -> DeliveredRecords:
+        """Return its records as a value, but for those that were refused."""
+        receipts = (each for each in self._receipts if each.batch is self)
+        return DeliveredRecords(receipts=receipts, blocks=[self])
+
+    @override
+    def held(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it holds."""
+        return frozenset(each.cursor.tp for each in self._receipts if each.cursor.is_assigned)
+
+    @override
+    def lost(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it does not hold any more, and had not finished."""
+        return frozenset(
+            each.cursor.tp
+            for each in self._receipts
+            if each.batch is self and not each.is_current and not each.is_finished
+        )
+
+    # --- As a work (assignment/work.py) -----------------------------------------------------
+    def partitions(self) -> set[TopicPartition]:
+        """Return the partitions of which it has records."""
+        return {receipt.cursor.tp for receipt in self._receipts}
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what is neither acknowledged nor refused of these partitions."""
+        found: dict[TopicPartition, Range] = {}
+        for receipt in self._left():
+            tp, offset = receipt.cursor.tp, receipt.offset
+            if tp in partitions:
+                found[tp] = joined(found.get(tp), Range(offset, offset + 1))
+        return found
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Note that partitions go: what is undone of them may be another member's from now on."""
+        if not self.partitions().isdisjoint(partitions):
+            self.is_wanted_by(now)

@@ -39,8 +39,7 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope, own_copy
+from aiokafka_lite._tasks import Event, TaskScope, own_copy
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.consumer.commits.transactional import (

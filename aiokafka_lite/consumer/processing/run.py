@@ -40,9 +40,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._event import Event
 from aiokafka_lite._record_py import HANDLED
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
@@ -53,7 +52,7 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
-from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
 from aiokafka_lite.consumer.processing.calls import (
     asker,
@@ -63,7 +62,6 @@ from aiokafka_lite.consumer.processing.calls import (
     raise_cancellation,
 )
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
-from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import DEAD, Job, JobState, Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Calls, Steps, new_job

@@ -34,8 +34,7 @@ only prometheus_client, for ``/metrics``.
 
 from __future__ import annotations
 
-from aiokafka_lite.extras.web.app import application
+from aiokafka_lite.extras.web.app import application, serve
 from aiokafka_lite.extras.web.asgi_app import asgi
-from aiokafka_lite.extras.web.serving import serve
 
 __all__ = ["application", "asgi", "serve"]

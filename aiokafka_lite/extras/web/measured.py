@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._arguments import PLAIN_FUNCTION, Kind, expected
-from aiokafka_lite._pages.values import Json
+from aiokafka_lite._pages import Json
 
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
 Shown: TypeAlias = AnyConsumer | Callable[[], AnyConsumer | None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiokafka_lite._nearest import nearest
+from aiokafka_lite._arguments import nearest
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.errors import OptionError

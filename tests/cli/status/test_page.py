@@ -14,7 +14,7 @@ import pytest
 
 aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 
-from aiokafka_lite._pages.values import ROWS, Json  # noqa: E402
+from aiokafka_lite._pages import ROWS, Json  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.cli.status import StatusPage, page, views  # noqa: E402
 from aiokafka_lite.cli.status.slices import SLICE_S, MeasuredSlices  # noqa: E402

@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite._event import Event
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator

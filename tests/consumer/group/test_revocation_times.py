@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig

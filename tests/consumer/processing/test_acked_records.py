@@ -12,8 +12,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
-from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
+from aiokafka_lite.consumer.processing.acks import AckedBatch, AckedGets, Acks
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import Record

@@ -19,9 +19,8 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.processing import _steps_py, steps
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
-from aiokafka_lite.consumer.processing.handling import Handling
+from aiokafka_lite.consumer.processing.handling import Handling, Retry
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
-from aiokafka_lite.consumer.processing.retry import Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.states import State
 

@@ -9,8 +9,14 @@ import pytest
 
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.processing.dead_letters import TAKEN_OVER, DeadLetters
-from aiokafka_lite.processing.writers import Letter, OutboxWriter, OwnProducer, PlainWriter
+from aiokafka_lite.processing.dead_letters import (
+    TAKEN_OVER,
+    DeadLetters,
+    Letter,
+    OutboxWriter,
+    OwnProducer,
+    PlainWriter,
+)
 from aiokafka_lite.structs import ConsumerRecord
 
 RECORD: ConsumerRecord[bytes, bytes] = ConsumerRecord("t", 0, 3, 0, 0, b"k", b"v", None, 1, 1, ())

@@ -19,13 +19,14 @@ from aiohttp import web as aiohttp_web
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite._compat import timeout
-from aiokafka_lite._pages.values import ROWS
+from aiokafka_lite._pages import ROWS
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
 from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras import web
-from aiokafka_lite.extras.web import measured, serving, views
+from aiokafka_lite.extras.web import app as web_app
+from aiokafka_lite.extras.web import measured, pages
 from aiokafka_lite.extras.web.measured import Measuring, TooManyError
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
 from aiokafka_lite.structs import ConsumerRecord
@@ -144,8 +145,8 @@ async def test_partition_whose_leader_is_gone_is_in_trouble_and_says_why() -> No
 
 
 def test_states_of_trouble_are_the_consumers() -> None:
-    assert {str(cause.value) for cause in TROUBLES} == views.TROUBLES
-    assert views.LONG_STANDSTILL_S == LONG_STANDSTILL_S
+    assert {str(cause.value) for cause in TROUBLES} == pages.TROUBLES
+    assert pages.LONG_STANDSTILL_S == LONG_STANDSTILL_S
 
 
 async def test_handlers_retries_dead_letters_and_the_circuit_are_shown(kafka: KafkaHandle) -> None:
@@ -212,8 +213,8 @@ async def test_partition_that_stands_still_is_in_trouble() -> None:
         async with consumer:
             await consumer.getone()
             await asyncio.sleep(40)
-            page = views.ConsumerPageQuery.of({"show": "trouble"})
-            (row,) = cast("list[Fields]", views.partitions(Measuring(consumer).now(), page)["rows"])
+            page = pages.ConsumerPageQuery.of({"show": "trouble"})
+            (row,) = cast("list[Fields]", pages.partitions(Measuring(consumer).now(), page)["rows"])
             assert (row["lag"], row["is_in_trouble"]) == (2, True)
 
 
@@ -367,7 +368,7 @@ async def test_thousand_slow_clients_hold_up_neither_the_consumer_nor_a_probe() 
 
 
 async def test_no_more_connections_are_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(web_app, "MOST_CONNECTIONS", 3)
     async with Broker() as broker, shown(broker, "t") as (_, url):
         parts = urlsplit(url)
         streams = []

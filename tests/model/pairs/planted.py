@@ -31,8 +31,7 @@ from aiokafka_lite.consumer.processing.outbox import Outbox
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.processing import DeadLetters
-from aiokafka_lite.processing.dead_letters import TAKEN_OVER
-from aiokafka_lite.processing.writers import Letter, PlainWriter
+from aiokafka_lite.processing.dead_letters import TAKEN_OVER, Letter, PlainWriter
 from aiokafka_lite.producing import AIOKafkaProducer, group_offsets
 from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.lease import ProducerLease
