@@ -12,10 +12,9 @@ kafka.server.FetchManager, org.apache.kafka.server.FetchSession.
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -77,6 +76,11 @@ class CachedPartition:
         )
 
 
+ReadPartitions: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
+# A session id, and the partitions of the response.
+SessionReply: TypeAlias = tuple[int, list[tuple[FetchKey, PartitionData]]]
+
+
 @dataclass
 class BrokerFetchSession:
     id: int
@@ -97,50 +101,21 @@ class BrokerFetchSession:
             self.targets.pop(key, None)
 
 
-class FetchContext(ABC):
-    error: type[BrokerResponseError] = NoError
+class FetchContext:
+    """How to read and answer one request, by itself one without a session."""
 
-    @property
-    @abstractmethod
-    def targets(self) -> Sequence[CachedPartition]:
-        """The partitions to read, in order."""
-
-    @abstractmethod
-    def to_send(
-        self, results: Sequence[tuple[CachedPartition, PartitionData]]
-    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
-        """Return the session id and the partitions of the response. Called once."""
-
-
-class RefusedContext(FetchContext):
-    def __init__(self, error: type[BrokerResponseError]) -> None:
+    def __init__(
+        self, targets: Sequence[CachedPartition] = (), error: type[BrokerResponseError] = NoError
+    ) -> None:
+        self.targets = targets
         self.error = error
 
-    @property
-    def targets(self) -> Sequence[CachedPartition]:
-        return ()
-
-    def to_send(
-        self, results: Sequence[tuple[CachedPartition, PartitionData]]
-    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
-        return NO_SESSION, []
-
-
-class SessionlessContext(FetchContext):
-    def __init__(self, wanted: Sequence[CachedPartition]) -> None:
-        self._wanted = wanted
-
-    @property
-    def targets(self) -> Sequence[CachedPartition]:
-        return self._wanted
-
-    def to_send(
-        self, results: Sequence[tuple[CachedPartition, PartitionData]]
-    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+    def to_send(self, results: ReadPartitions) -> SessionReply:
+        """Return the session id and the partitions of the response. Called once."""
         return NO_SESSION, [(target.key, data) for target, data in results]
 
 
-class FullContext(SessionlessContext):
+class FullContext(FetchContext):
     """A full request whose response creates a session, if there is room."""
 
     def __init__(
@@ -155,32 +130,26 @@ class FullContext(SessionlessContext):
         self._uses_topic_ids = uses_topic_ids
         self._now = now
 
-    def to_send(
-        self, results: Sequence[tuple[CachedPartition, PartitionData]]
-    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+    def to_send(self, results: ReadPartitions) -> SessionReply:
+        session_id, partitions = super().to_send(results)
         session = self._cache.create(len(results), self._uses_topic_ids, self._now)
-        if session is None:
-            return super().to_send(results)
-        for target, data in results:
-            target.note_sent(data)
-            session.targets[target.key] = target
-        return session.id, [(target.key, data) for target, data in results]
+        if session is not None:
+            session_id = session.id
+            for target, data in results:
+                target.note_sent(data)
+                session.targets[target.key] = target
+        return session_id, partitions
 
 
 class IncrementalContext(FetchContext):
     def __init__(self, session: BrokerFetchSession) -> None:
+        super().__init__(list(session.targets.values()))
         self._session = session
         # Differs from the session's at the response if the client sent another request, which
         # breaks the protocol.
         self._epoch = session.epoch
 
-    @property
-    def targets(self) -> Sequence[CachedPartition]:
-        return list(self._session.targets.values())
-
-    def to_send(
-        self, results: Sequence[tuple[CachedPartition, PartitionData]]
-    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+    def to_send(self, results: ReadPartitions) -> SessionReply:
         session = self._session
         if session.epoch != self._epoch:
             self.error = InvalidFetchSessionEpoch
@@ -225,19 +194,19 @@ class FetchSessionCache:
         if epoch in (FULL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH:
-                return SessionlessContext(wanted)
+                return FetchContext(wanted)
             return FullContext(self, wanted, uses_topic_ids, now)
         session = self._sessions.get(session_id)
         if session is None:
-            return RefusedContext(FetchSessionIdNotFound)
+            return FetchContext(error=FetchSessionIdNotFound)
         if session.epoch != epoch:
-            return RefusedContext(InvalidFetchSessionEpoch)
+            return FetchContext(error=InvalidFetchSessionEpoch)
         if session.uses_topic_ids != uses_topic_ids:
-            return RefusedContext(FetchSessionTopicIdError)
+            return FetchContext(error=FetchSessionTopicIdError)
         session.update(wanted, forgotten)
         if not session.targets:
             del self._sessions[session_id]
-            return SessionlessContext(())
+            return FetchContext()
         session.epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
         self._touch(session, now)
         return IncrementalContext(session)

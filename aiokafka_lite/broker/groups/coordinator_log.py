@@ -5,8 +5,9 @@ Keys begin with the record type, values with the layout version, both int16.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import KafkaProtocolError
@@ -60,6 +61,7 @@ class TransactionEnd(NamedTuple):
 
 
 LogEntry: TypeAlias = "CoordinatorRecord | TransactionEnd"
+EntryT = TypeVar("EntryT")
 
 
 class OffsetsLog(Protocol):
@@ -121,7 +123,48 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
     return CoordinatorRecord(decoded, decode_versioned(VALUE_OF[type(decoded)], value))
 
 
-class CoordinatorLog:
+class InternalTopicLog(ABC, Generic[EntryT]):
+    """The records of an internal topic, from which a coordinator loads its state."""
+
+    topic: str
+
+    def __init__(self, open_partition: Callable[[int], OffsetsLog]) -> None:
+        self._open_partition = open_partition
+
+    @abstractmethod
+    def _entries(
+        self, partition: int, header: BatchHeader, batch: memoryview
+    ) -> Iterator[EntryT]: ...
+
+    def is_empty(self, partition: int) -> bool:
+        log = self._open_partition(partition)
+        return log.log_start_offset >= log.high_watermark
+
+    def read(self, partition: int) -> Iterator[list[EntryT]]:
+        """Yield the records of a partition in lists. Raise KafkaError if the log is damaged."""
+        log = self._open_partition(partition)
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            start, entries = offset, list[EntryT]()
+            chunk = memoryview(log.read(offset, READ_BYTES))
+            for header, batch in iter_batches(chunk, check_crcs=False):
+                for entry in self._entries(partition, header, batch):
+                    entries.append(entry)
+                    if len(entries) == RECORDS_AT_ONCE:
+                        yield entries
+                        entries = []
+                offset = max(offset, header.last_offset + 1)
+            yield entries
+            if offset == start:
+                raise KafkaProtocolError(
+                    f"cannot load {self.topic}-{partition}: no batch can be read at offset "
+                    f"{offset}, which is below the high watermark ({log.high_watermark})"
+                )
+
+
+class CoordinatorLog(InternalTopicLog[LogEntry]):
+    topic = OFFSETS_TOPIC
+
     def __init__(
         self,
         open_partition: Callable[[int], OffsetsLog],
@@ -129,7 +172,7 @@ class CoordinatorLog:
         partition_count: int,
         clock: Callable[[], int],
     ) -> None:
-        self._open_partition = open_partition
+        super().__init__(open_partition)
         self._clock = clock
         self.partition_count = partition_count
 
@@ -148,45 +191,21 @@ class CoordinatorLog:
         )
         self._open_partition(self.partition_for(group_id)).append(batch)
 
-    def is_empty(self, partition: int) -> bool:
-        log = self._open_partition(partition)
-        return log.log_start_offset >= log.high_watermark
-
-    def read(self, partition: int) -> Iterator[list[LogEntry]]:
-        """Yield the records of a partition in lists. Raise KafkaError if the log is damaged."""
-        log = self._open_partition(partition)
-        offset = log.log_start_offset
-        while offset < log.high_watermark:
-            start, entries = offset, list[LogEntry]()
-            chunk = memoryview(log.read(offset, READ_BYTES))
-            for header, batch in iter_batches(chunk, check_crcs=False):
-                for entry in _entries(partition, header, batch):
-                    entries.append(entry)
-                    if len(entries) == RECORDS_AT_ONCE:
-                        yield entries
-                        entries = []
-                offset = max(offset, header.last_offset + 1)
-            yield entries
-            if offset == start:
-                raise KafkaProtocolError(
-                    f"cannot load {OFFSETS_TOPIC}-{partition}: no batch can be read at offset "
-                    f"{offset}, which is below the high watermark ({log.high_watermark})"
-                )
-
-
-def _entries(partition: int, header: BatchHeader, batch: memoryview) -> Iterator[LogEntry]:
-    if header.is_control:
-        marker = end_marker(header, batch)
-        if marker is not None:
-            is_commit = marker.type is ControlType.COMMIT
-            yield TransactionEnd(partition, header.producer_id, is_commit)
-        return
-    producer = NO_PRODUCER
-    if header.is_transactional:
-        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-    records = RecordSet(OFFSETS_TOPIC, partition, batch, fetch_offset=header.base_offset)
-    while taken := records.take(RECORDS_AT_ONCE):
-        for record in taken:
-            decoded = decode_record(record.key, record.value)
-            if decoded is not None:
-                yield decoded._replace(producer=producer)
+    def _entries(
+        self, partition: int, header: BatchHeader, batch: memoryview
+    ) -> Iterator[LogEntry]:
+        if header.is_control:
+            marker = end_marker(header, batch)
+            if marker is not None:
+                is_commit = marker.type is ControlType.COMMIT
+                yield TransactionEnd(partition, header.producer_id, is_commit)
+            return
+        producer = NO_PRODUCER
+        if header.is_transactional:
+            producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        records = RecordSet(OFFSETS_TOPIC, partition, batch, fetch_offset=header.base_offset)
+        while taken := records.take(RECORDS_AT_ONCE):
+            for record in taken:
+                decoded = decode_record(record.key, record.value)
+                if decoded is not None:
+                    yield decoded._replace(producer=producer)

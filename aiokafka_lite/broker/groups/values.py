@@ -120,12 +120,8 @@ class Write:
 
 @dataclass
 class Effects:
-    """Actions for the driver, in this order."""
+    """Actions for the driver, in this order, and the time of the step that requests them."""
 
+    now: float
     replies: list[tuple[Ticket, Joined | Synced]] = field(default_factory=list)
     write: Write | None = None
-
-
-def nothing_follows(_error: ErrorType, _now: float) -> Effects:
-    """Ignore the result: an empty group may be lost."""
-    return Effects()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog, partition_for
+from aiokafka_lite.broker.groups.coordinator_log import (
+    RECORDS_AT_ONCE,
+    InternalTopicLog,
+    OffsetsLog,
+    partition_for,
+)
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import (
     EMPTY,
@@ -22,11 +27,8 @@ from aiokafka_lite.protocol.messages.transaction_records import (
     decode_key,
     encode_key,
 )
-from aiokafka_lite.records import RecordSet, build_batch
+from aiokafka_lite.records import BatchHeader, RecordSet, build_batch
 from aiokafka_lite.structs import TopicPartition
-
-READ_BYTES: Final = 1 << 20
-RECORDS_AT_ONCE: Final = 100
 
 
 class TransactionRecord(NamedTuple):
@@ -107,7 +109,9 @@ def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord |
     )
 
 
-class TransactionLog:
+class TransactionLog(InternalTopicLog[TransactionRecord]):
+    topic = TRANSACTION_STATE_TOPIC
+
     def __init__(
         self,
         open_partition: Callable[[int], OffsetsLog],
@@ -116,7 +120,7 @@ class TransactionLog:
         clock: Callable[[], int],
         version: TransactionVersion,
     ) -> None:
-        self._open_partition = open_partition
+        super().__init__(open_partition)
         self._partition_count = partition_count
         self._clock = clock
         self._version = version
@@ -129,23 +133,12 @@ class TransactionLog:
         batch = build_batch([(self._clock(), key, value, ())])
         self._open_partition(self.partition_for(record.transactional_id)).append(batch)
 
-    def is_empty(self, partition: int) -> bool:
-        log = self._open_partition(partition)
-        return log.log_start_offset >= log.high_watermark
-
-    def read(self, partition: int) -> Iterator[list[TransactionRecord]]:
-        """Yield the records of a partition in lists. Raise KafkaError if the log is damaged."""
-        log = self._open_partition(partition)
-        offset = log.log_start_offset
-        while offset < log.high_watermark:
-            chunk = memoryview(log.read(offset, READ_BYTES))
-            found = RecordSet(TRANSACTION_STATE_TOPIC, partition, chunk, fetch_offset=offset)
-            while taken := found.take(RECORDS_AT_ONCE):
-                decoded = (decode_record(record.key, record.value) for record in taken)
-                yield [record for record in decoded if record is not None]
-            if found.next_offset <= offset:
-                raise KafkaProtocolError(
-                    f"cannot load {TRANSACTION_STATE_TOPIC}-{partition}: no batch can be read at "
-                    f"offset {offset}, which is below the high watermark ({log.high_watermark})"
-                )
-            offset = found.next_offset
+    def _entries(
+        self, partition: int, header: BatchHeader, batch: memoryview
+    ) -> Iterator[TransactionRecord]:
+        found = RecordSet(self.topic, partition, batch, fetch_offset=header.base_offset)
+        while taken := found.take(RECORDS_AT_ONCE):
+            for record in taken:
+                decoded = decode_record(record.key, record.value)
+                if decoded is not None:
+                    yield decoded

@@ -7,7 +7,8 @@ import itertools
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from functools import partial
+from typing import TypeAlias, cast
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import metadata_record
@@ -23,7 +24,6 @@ from aiokafka_lite.broker.groups.values import (
     Ticket,
 )
 
-ReplyT = TypeVar("ReplyT", Joined, Synced)
 Write: TypeAlias = Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
 
 
@@ -42,13 +42,12 @@ class ClassicDriver:
         self._rng = rng
         self._write = write
         self._arm = arm
-        self._joins: dict[Ticket, asyncio.Future[Joined]] = {}
-        self._syncs: dict[Ticket, asyncio.Future[Synced]] = {}
+        self._parked: dict[Ticket, asyncio.Future[Joined | Synced]] = {}
         self._tickets = itertools.count()
 
     @property
     def parked_count(self) -> int:
-        return len(self._joins) + len(self._syncs)
+        return len(self._parked)
 
     def new_group(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(
@@ -56,53 +55,38 @@ class ClassicDriver:
         )
 
     async def join(self, group: ClassicGroup, call: Join) -> Joined:
-        ticket, parked = self._park(self._joins)
-        self.act(group, group.join(call, ticket, self._now()))
-        try:
-            return await parked
-        finally:
-            del self._joins[ticket]
+        return cast("Joined", await self._park(group, partial(group.join, call)))
 
     async def sync(self, group: ClassicGroup, call: Sync) -> Synced:
-        ticket, parked = self._park(self._syncs)
-        self.act(group, group.sync(call, ticket, self._now()))
+        return cast("Synced", await self._park(group, partial(group.sync, call)))
+
+    async def _park(
+        self, group: ClassicGroup, request: Callable[[Ticket, float], Effects]
+    ) -> Joined | Synced:
+        ticket = Ticket(next(self._tickets))
+        parked: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
+        self._parked[ticket] = parked
+        self.act(group, request(ticket, self._now()))
         try:
             return await parked
         finally:
-            del self._syncs[ticket]
+            del self._parked[ticket]
 
     def act(self, group: ClassicGroup, effects: Effects) -> None:
         """Apply effects, and the effects that their write returns."""
         while True:
             for ticket, reply in effects.replies:
-                self._resolve(ticket, reply)
+                request = self._parked.get(ticket)
+                if request is not None and not request.done():
+                    request.set_result(reply)
             if effects.write is None:
                 break
             error = self._write(group.group_id, [metadata_record(group, effects.write.assignments)])
             effects = effects.write.done(error, self._now())
         self._arm(group)
 
-    def _park(
-        self, parked: dict[Ticket, asyncio.Future[ReplyT]]
-    ) -> tuple[Ticket, asyncio.Future[ReplyT]]:
-        ticket = Ticket(next(self._tickets))
-        future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
-        parked[ticket] = future
-        return ticket, future
-
-    def _resolve(self, ticket: Ticket, reply: Joined | Synced) -> None:
-        if isinstance(reply, Joined):
-            _set_result(self._joins.get(ticket), reply)
-        else:
-            _set_result(self._syncs.get(ticket), reply)
-
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def _new_suffix(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-
-
-def _set_result(future: asyncio.Future[ReplyT] | None, reply: ReplyT) -> None:
-    if future is not None and not future.done():
-        future.set_result(reply)

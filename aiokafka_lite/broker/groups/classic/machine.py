@@ -60,7 +60,6 @@ from aiokafka_lite.broker.groups.values import (
     Synced,
     Ticket,
     Write,
-    nothing_follows,
 )
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -144,30 +143,30 @@ class ClassicGroup:
 
     # -- the rebalance -------------------------------------------------------------------------
 
-    def _rebalance(self, now: float, effects: Effects) -> None:
+    def _rebalance(self, effects: Effects) -> None:
         if PREPARING in LEGAL_TRANSITIONS[self.state]:
-            self._prepare_rebalance(now, effects)
+            self._prepare_rebalance(effects)
         else:
-            self._maybe_complete_join(now, effects)
+            self._maybe_complete_join(effects)
 
     def _prepare_rebalance(
-        self, now: float, effects: Effects, cause: ErrorType = RebalanceInProgressError
+        self, effects: Effects, cause: ErrorType = RebalanceInProgressError
     ) -> None:
         if self.state is COMPLETING:
             for member in self.members:
                 member.assignment = NO_ASSIGNMENT
                 if self._reply_sync(member, Synced(cause), effects):
-                    self._restart_session(member, now)
+                    self._restart_session(member, effects.now)
         self._timers.pop(Timer.SYNC, None)
         is_initial = self.state is EMPTY
         self._transition(PREPARING)
-        timeout_at = now + self.members.rebalance_timeout_ms / 1000
+        timeout_at = effects.now + self.members.rebalance_timeout_ms / 1000
         self._prolonged_until = timeout_at if is_initial else None
         if is_initial:
             self._has_newcomer = False
-            self._timers[Timer.JOIN] = now + self._initial_delay_s
+            self._timers[Timer.JOIN] = effects.now + self._initial_delay_s
         elif self._have_all_joined:
-            self._complete_join(now, effects)
+            self._complete_join(effects)
         else:
             self._timers[Timer.JOIN] = timeout_at
 
@@ -179,19 +178,19 @@ class ClassicGroup:
     def _have_all_joined(self) -> bool:
         return not self._pending_ids and len(self.members) == self.members.awaiting_join_count
 
-    def _maybe_complete_join(self, now: float, effects: Effects) -> None:
+    def _maybe_complete_join(self, effects: Effects) -> None:
         is_delayed = self._prolonged_until is not None
         if self.state is PREPARING and not is_delayed and self._have_all_joined:
-            self._complete_join(now, effects)
+            self._complete_join(effects)
 
-    def _join_time_is_up(self, now: float, effects: Effects) -> None:
+    def _join_time_is_up(self, effects: Effects) -> None:
         if self._prolonged_until is None or not self._has_newcomer:
-            self._complete_join(now, effects)
+            self._complete_join(effects)
             return
         self._has_newcomer = False
-        self._timers[Timer.JOIN] = min(now + self._initial_delay_s, self._prolonged_until)
+        self._timers[Timer.JOIN] = min(effects.now + self._initial_delay_s, self._prolonged_until)
 
-    def _complete_join(self, now: float, effects: Effects) -> None:
+    def _complete_join(self, effects: Effects) -> None:
         """End the join phase. Dynamic members that have not joined are removed."""
         self._timers.pop(Timer.JOIN, None)
         for member in tuple(self.members):
@@ -199,33 +198,31 @@ class ClassicGroup:
                 self._remove(member.member_id, effects)
         if self.members and not self.members.elect_joined_leader():
             # Only static members, and none joined: wait until their sessions end.
-            self._timers[Timer.JOIN] = now + self.members.rebalance_timeout_ms / 1000
+            self._timers[Timer.JOIN] = effects.now + self.members.rebalance_timeout_ms / 1000
             return
         self.generation += 1
         if not self.members:
             self.protocol = None
             self._transition(EMPTY)
-            effects.write = Write({}, nothing_follows)
+            effects.write = Write({}, lambda _error, now: Effects(now))
             return
         self.protocol = self.members.select_protocol()
         self._transition(COMPLETING)
         for member in self.members:
             self._reply_join(member, self._joined(member), effects)
-            self._restart_session(member, now)
+            self._restart_session(member, effects.now)
             member.is_new = False
             self._unsynced_ids[member.member_id] = None
-        self._timers[Timer.SYNC] = now + self.members.rebalance_timeout_ms / 1000
+        self._timers[Timer.SYNC] = effects.now + self.members.rebalance_timeout_ms / 1000
 
-    def _deliver_assignments(
-        self, assignments: Mapping[str, bytes], now: float, effects: Effects
-    ) -> None:
+    def _deliver_assignments(self, assignments: Mapping[str, bytes], effects: Effects) -> None:
         for member in self.members:
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
             if member.sync_ticket is not None:
                 self._answer_sync(member.sync_ticket, member.assignment, effects)
                 member.sync_ticket = None
                 # Its session may have expired, without effect, while the request was parked.
-                self._restart_session(member, now)
+                self._restart_session(member, effects.now)
         self._transition(STABLE)
 
     # -- small parts ---------------------------------------------------------------------------
@@ -324,7 +321,7 @@ class ClassicGroup:
     # -- requests ------------------------------------------------------------------------------
 
     def join(self, call: Join, ticket: Ticket, now: float) -> Effects:
-        effects = Effects()
+        effects = Effects(now)
 
         def refuse(error: ErrorType, member_id: str) -> Effects:
             effects.replies.append((ticket, Joined(error, member_id=member_id)))
@@ -340,18 +337,18 @@ class ClassicGroup:
         if call.member_id in self._pending_ids:
             if call.instance_id is not None:  # pending ids are never given to static members
                 return refuse(UnknownError, NO_MEMBER_ID)
-            self._add_member(call, call.member_id, ticket, now, effects)
+            self._add_member(call, call.member_id, ticket, effects)
         elif call.member_id:
             error = self.members.identify(call.member_id, call.instance_id)
             if error is not NoError:
                 return refuse(error, call.member_id)
-            self._rejoin(call, self.members[call.member_id], ticket, now, effects)
+            self._rejoin(call, self.members[call.member_id], ticket, effects)
         else:
-            self._join_unknown(call, ticket, now, effects)
+            self._join_unknown(call, ticket, effects)
         return effects
 
     def sync(self, call: Sync, ticket: Ticket, now: float) -> Effects:
-        effects = Effects()
+        effects = Effects(now)
         error = self.check_member(call.member_id, call.instance_id, call.generation)
         if error is NoError and not self._agrees(call):
             error = InconsistentGroupProtocolError
@@ -387,30 +384,30 @@ class ClassicGroup:
 
     def leave(self, leavers: Sequence[Leaver], now: float) -> tuple[list[ErrorType], Effects]:
         """Remove members, static ones also by instance id. Return one error type per leaver."""
-        effects = Effects()
+        effects = Effects(now)
         if self.state is DEAD:
             return [CoordinatorNotAvailableError] * len(leavers), effects
         errors = [self._leave_one(leaver, effects) for leaver in leavers]
         if NoError in errors:
             if self.state in (STABLE, COMPLETING):
-                self._prepare_rebalance(now, effects)
+                self._prepare_rebalance(effects)
             else:
-                self._maybe_complete_join(now, effects)
+                self._maybe_complete_join(effects)
         return errors, effects
 
     # -- what the driver reports ---------------------------------------------------------------
 
     def expire(self, now: float) -> Effects:
         """Handle the earliest deadline, which has passed."""
-        effects = Effects()
+        effects = Effects(now)
         timer = min(self._timers, key=self._timers.__getitem__)
         del self._timers[timer]
         if timer is Timer.JOIN:
-            self._join_time_is_up(now, effects)
+            self._join_time_is_up(effects)
         elif timer is Timer.SYNC:
-            self._sync_time_is_up(now, effects)
+            self._sync_time_is_up(effects)
         else:
-            self._session_has_expired(timer, now, effects)
+            self._session_has_expired(timer, effects)
         return effects
 
     def has_session(self, member_id: str) -> bool:
@@ -418,18 +415,18 @@ class ClassicGroup:
         return member_id in self._timers
 
     def expire_session(self, member_id: str, now: float) -> Effects:
-        effects = Effects()
-        self._session_has_expired(member_id, now, effects)
+        effects = Effects(now)
+        self._session_has_expired(member_id, effects)
         return effects
 
     def _assignment_written(
         self, assignments: Mapping[str, bytes], error: ErrorType, now: float
     ) -> Effects:
-        effects = Effects()
+        effects = Effects(now)
         if error is NoError:
-            self._deliver_assignments(assignments, now, effects)
+            self._deliver_assignments(assignments, effects)
         else:
-            self._prepare_rebalance(now, effects, cause=error)
+            self._prepare_rebalance(effects, cause=error)
         return effects
 
     def restore(
@@ -455,21 +452,21 @@ class ClassicGroup:
 
     def restored(self, now: float) -> Effects:
         """Start the sessions of members, once the log has been read."""
-        effects = Effects()
+        effects = Effects(now)
         for member in self.members:
             self._restart_session(member, now)
         if len(self.members) > self._settings.max_size:  # the limit was lowered since
-            self._prepare_rebalance(now, effects)
+            self._prepare_rebalance(effects)
         return effects
 
     def rebalance(self, now: float) -> Effects:
-        effects = Effects()
-        self._rebalance(now, effects)
+        effects = Effects(now)
+        self._rebalance(effects)
         return effects
 
     def die(self, error: ErrorType = NotCoordinatorError) -> Effects:
         """End the group, and answer every parked request with the error. Idempotent."""
-        effects = Effects()
+        effects = Effects(now=0)  # sets no timer
         if self.state is DEAD:
             return effects
         self._transition(DEAD)
@@ -481,24 +478,24 @@ class ClassicGroup:
 
     # -- joining -------------------------------------------------------------------------------
 
-    def _join_unknown(self, call: Join, ticket: Ticket, now: float, effects: Effects) -> None:
+    def _join_unknown(self, call: Join, ticket: Ticket, effects: Effects) -> None:
         """Assign an id to a new member, or replace a static member."""
         prefix = call.client_id if call.instance_id is None else call.instance_id
         member_id = f"{prefix}-{self._new_suffix()}"
         old_id = self.members.static_member_id(call.instance_id)
         if old_id is not None:
-            self._replace_static(call, self.members[old_id], member_id, ticket, now, effects)
+            self._replace_static(call, self.members[old_id], member_id, ticket, effects)
         elif call.instance_id is None and call.needs_known_member_id:
             # A client that retries would leave an unused member behind, so the client must return
             # the id before the member counts (KIP-394).
             self._pending_ids[member_id] = None
-            self._timers[member_id] = now + call.session_timeout_ms / 1000
+            self._timers[member_id] = effects.now + call.session_timeout_ms / 1000
             effects.replies.append((ticket, Joined(MemberIdRequired, member_id=member_id)))
         else:
-            self._add_member(call, member_id, ticket, now, effects)
+            self._add_member(call, member_id, ticket, effects)
 
     def _rejoin(
-        self, call: Join, member: ClassicGroupMember, ticket: Ticket, now: float, effects: Effects
+        self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
     ) -> None:
         is_leader = member.member_id == self.members.leader_id
         is_unchanged = member.protocols == call.protocols
@@ -507,11 +504,9 @@ class ClassicGroup:
             effects.replies.append((ticket, self._joined(member)))
             return
         self._park_join(call, member, ticket, effects)
-        self._rebalance(now, effects)
+        self._rebalance(effects)
 
-    def _add_member(
-        self, call: Join, member_id: str, ticket: Ticket, now: float, effects: Effects
-    ) -> None:
+    def _add_member(self, call: Join, member_id: str, ticket: Ticket, effects: Effects) -> None:
         member = ClassicGroupMember(
             member_id,
             call.instance_id,
@@ -528,8 +523,8 @@ class ClassicGroup:
         self.members.add(member)
         self._pending_ids.pop(member_id, None)
         self._has_newcomer = True
-        self._timers[member_id] = now + self._settings.new_member_join_timeout_ms / 1000
-        self._rebalance(now, effects)
+        self._timers[member_id] = effects.now + self._settings.new_member_join_timeout_ms / 1000
+        self._rebalance(effects)
 
     def _park_join(
         self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
@@ -560,7 +555,6 @@ class ClassicGroup:
         old: ClassicGroupMember,
         new_id: str,
         ticket: Ticket,
-        now: float,
         effects: Effects,
     ) -> None:
         """Give a restarted static member a new id, and fence the old id."""
@@ -578,7 +572,7 @@ class ClassicGroup:
             join_ticket=ticket,
         )
         leader_before = self.members.leader_id
-        self._swap(old, new, now)
+        self._swap(old, new, effects.now)
         if self.state is STABLE and self.members.select_protocol() == self.protocol:
             effects.write = Write(
                 {m.member_id: m.assignment for m in self.members},
@@ -586,7 +580,7 @@ class ClassicGroup:
             )
         else:
             # The leader may be computing an assignment for the old id.
-            self._rebalance(now, effects)
+            self._rebalance(effects)
 
     def _replacement_written(
         self,
@@ -597,7 +591,7 @@ class ClassicGroup:
         error: ErrorType,
         now: float,
     ) -> Effects:
-        effects = Effects()
+        effects = Effects(now)
         if error is not NoError:
             self._reply_join(new, Joined(error), effects)
             self._swap(new, old, now)
@@ -635,22 +629,22 @@ class ClassicGroup:
         self._remove(member_id, effects)
         return NoError
 
-    def _session_has_expired(self, member_id: str, now: float, effects: Effects) -> None:
+    def _session_has_expired(self, member_id: str, effects: Effects) -> None:
         member = self.members.get(member_id)
         if member is not None and member.proves_life_by_waiting:
             return  # its session starts again when its request is answered
         self._remove(member_id, effects)
         if self.state in (STABLE, COMPLETING) and member is not None:
-            self._rebalance(now, effects)
+            self._rebalance(effects)
         else:
-            self._maybe_complete_join(now, effects)
+            self._maybe_complete_join(effects)
 
-    def _sync_time_is_up(self, now: float, effects: Effects) -> None:
+    def _sync_time_is_up(self, effects: Effects) -> None:
         if not self._unsynced_ids:
             return
         for member_id in tuple(self._unsynced_ids):
             self._remove(member_id, effects)
-        self._prepare_rebalance(now, effects)
+        self._prepare_rebalance(effects)
 
     # -- checks --------------------------------------------------------------------------------
 
