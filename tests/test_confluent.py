@@ -80,8 +80,7 @@ def test_servers_that_librdkafka_cannot_use_are_refused(servers: object, reason:
     assert f"- bootstrap.servers: {reason}" in refusal({"bootstrap.servers": servers})
 
 
-@pytest.mark.parametrize(
-    ("conf", "reason"),
+@for_each(
     [
         (None, "conf must be a dict of settings by name, not a NoneType"),
         ([("sasl.password", "secret")], "conf must be a dict of settings by name, not a list"),
@@ -94,7 +93,7 @@ def test_servers_that_librdkafka_cannot_use_are_refused(servers: object, reason:
             {"default.topic.config": {5: "x"}},
             "the name of a setting in default.topic.config must be a str, not 5",
         ),
-    ],
+    ]
 )
 def test_a_configuration_of_a_wrong_type_is_refused_without_its_value(
     conf: Any, reason: str
@@ -444,7 +443,7 @@ def test_an_encrypted_key_without_a_password_is_an_error_and_no_prompt(tmp_path:
     assert confluent_settings({**conf, "ssl.key.password": "password"})["ssl_context"]
 
 
-@pytest.mark.parametrize("given", [False, "false", "f", "0", 0])
+@for_each([False, "false", "f", "0", 0])
 def test_offsets_that_the_application_stores_become_acknowledgements(given: object) -> None:
     assert confluent_settings({"enable.auto.offset.store": given})["ack_mode"] == "explicit"
 

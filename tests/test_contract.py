@@ -323,7 +323,7 @@ LENT: Final = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("module", "name"), LENT)
+@for_each(LENT)
 def test_what_is_not_here_is_aiokafkas_own(module: str, name: str) -> None:
     ours = importlib.import_module(f"aiokafka_lite{module}")
     assert getattr(ours, name) is getattr(importlib.import_module(f"aiokafka{module}"), name)

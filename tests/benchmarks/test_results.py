@@ -26,6 +26,7 @@ from benchmarks.results import Failure, Run, Sample, describe_run, summarize
 from benchmarks.scenarios import Scenario
 from benchmarks.tables import report
 from benchmarks.topics import Topic
+from tests.support.for_each import for_each
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
 SCENARIO = Scenario(
@@ -124,9 +125,7 @@ def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
             assert goal.figure in known[name].figures
 
 
-@pytest.mark.parametrize(
-    ("scenario", "figure", "ours", "figures", "is_met"),
-    [
+@for_each([
         # librdkafka's poll is the measure, whatever the others do.
         ("trickle", "p50_ms", "lite async for", {"confluent poll": 2, "aiokafka getmany": 1}, True),
         ("trickle-10", "p50_ms", "lite async for", {"confluent poll": 1.4}, False),
@@ -141,8 +140,7 @@ def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
         ("start-group", "first_ms", "lite", {"aiokafka": 2, "confluent": 1}, False),
         ("start-group", "first_ms", "lite", {"aiokafka": 2, "confluent": 1.5}, True),
         ("start-assign", "first_ms", "lite", {"aiokafka": 2, "confluent": 1}, True),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_peers_of_a_goal_are_those_that_it_names(
     scenario: str, figure: str, ours: str, figures: dict[str, float], is_met: bool
 ) -> None:

@@ -20,6 +20,7 @@ from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 
 CLASSES = (
     *(Broker, BrokerThread, EmbeddedCluster, DirectAccess),
@@ -121,8 +122,7 @@ async def test_other_wrong_types_are_refused_by_name(call: Call, text: str) -> N
             finish(call(broker))
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
+@for_each(
     [
         (lambda b: b.records("t", isolation_level="x"), "isolation_level must be 'read_uncommi"),
         (
@@ -136,7 +136,7 @@ async def test_other_wrong_types_are_refused_by_name(call: Call, text: str) -> N
             "listeners replaces security_protocol",
         ),
         (lambda b: Broker(listeners=[Listener()], port=9), "set port of each Listener"),
-    ],
+    ]
 )
 def test_values_without_a_meaning_are_refused_by_name(call: Call, text: str) -> None:
     with pytest.raises(ValueError, match=text):

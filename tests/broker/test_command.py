@@ -17,6 +17,7 @@ from aiokafka_lite.structs import ConsumerRecord
 from tests.broker.wire import fetch, fetch_partition, produce, topic_metadata, until_closed
 from tests.support.broker_command import address_in, refused, running
 from tests.support.cluster import KafkaHandle
+from tests.support.for_each import for_each
 from tests.support.wire import RawClient
 
 
@@ -172,8 +173,7 @@ def test_status_port_in_use_is_one_line() -> None:
     assert "--status-port" in refusal.stderr
 
 
-@pytest.mark.parametrize(
-    "wrong",
+@for_each(
     [
         ("--topic", ":3"),
         ("--topic", "t:0"),
@@ -183,12 +183,12 @@ def test_status_port_in_use_is_one_line() -> None:
         ("--nodes", "0"),
         ("--status-port", "65536"),
         ("--status-port", "x"),
-    ],
+    ]
 )
-def test_wrong_usage_is_refused(wrong: tuple[str, str]) -> None:
-    refusal = refused(*wrong)
+def test_wrong_usage_is_refused(option: str, value: str) -> None:
+    refusal = refused(option, value)
     assert refusal.code == 2
-    assert wrong[0] in refusal.stderr
+    assert option in refusal.stderr
 
 
 async def test_any_setting_can_be_given() -> None:

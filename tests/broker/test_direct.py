@@ -28,6 +28,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.records import ControlType, build_batch, control_batch
 from aiokafka_lite.records.partitioner import partition_for_key
+from tests.support.for_each import for_each
 
 
 async def test_clients_read_what_was_written_directly() -> None:
@@ -47,15 +48,14 @@ async def test_clients_read_what_was_written_directly() -> None:
         assert record.headers == (("h", b"x"), ("none", None))
 
 
-@pytest.mark.parametrize(
-    ("given", "what"),
+@for_each(
     [
         ({"value": {"a": 1}}, r"value must be bytes, a str \(written in UTF-8\) or None, not dict"),
         ({"value": "v", "key": 42}, "key must be bytes, .* not int"),
         ({"value": "v", "headers": [("h", 1.5)]}, "header 'h' must be bytes, .* not float"),
         ({"value": "v", "headers": [(b"h", "x")]}, "a header's name must be a str, not bytes"),
         ({"value": "v", "headers": {"trace": "a1"}}, "pairs of name and value.*, not 'trace'"),
-    ],
+    ]
 )
 def test_what_cannot_be_written_is_told_what_can(given: dict[str, Any], what: str) -> None:
     with BrokerThread() as broker:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import pytest
-
 from aiokafka_lite.broker.network.pieces import (
     FIRST_PIECE,
     LARGEST_SMALL,
@@ -29,6 +27,7 @@ from aiokafka_lite.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.support.for_each import for_each
 
 SHAPE = shape_of(ListOffsetsRequest, 7)
 
@@ -60,8 +59,7 @@ def pieces_of(asked: ListOffsetsRequest) -> list[tuple[list[tuple[str, int, int]
     return found
 
 
-@pytest.mark.parametrize(
-    ("sizes", "pieces"),
+@for_each(
     [
         ((), [([], 0)]),
         ((32,), [([("t0", 0, 32)], 0)]),
@@ -78,7 +76,7 @@ def pieces_of(asked: ListOffsetsRequest) -> list[tuple[list[tuple[str, int, int]
                 ([("t2", 0, 31)], 0),
             ],
         ),
-    ],
+    ]
 )
 def test_pieces_are_as_large_as_they_may_be(
     sizes: Sequence[int], pieces: list[tuple[list[tuple[str, int, int]], int]]
@@ -150,8 +148,7 @@ def test_first_error_of_the_pieces_is_that_of_the_whole() -> None:
         assert whole.error_code == expected
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
+@for_each(
     [
         ([LARGEST_SMALL - 1], False),
         ([LARGEST_SMALL], True),
@@ -159,7 +156,7 @@ def test_first_error_of_the_pieces_is_that_of_the_whole() -> None:
         ([0] * (LARGEST_SMALL + 1), True),
         ([30, 30, 37], False),
         ([30, 30, 38], True),
-    ],
+    ]
 )
 def test_answer_is_large_if_its_lists_hold_many_elements_together(
     sizes: Sequence[int], expected: bool

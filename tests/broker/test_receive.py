@@ -14,6 +14,7 @@ from aiokafka_lite.broker.network.frames import (
     FrameReceiver,
 )
 from aiokafka_lite.errors import KafkaProtocolError
+from tests.support.for_each import for_each
 
 LIMIT = MAPPED_FROM_BYTES
 
@@ -40,12 +41,9 @@ def received(stream: bytes, pieces: list[int]) -> list[bytes]:
     return frames
 
 
-@pytest.mark.parametrize(
-    "size",
-    [1, 100, FIRST_SCRATCH_BYTES - 5, FIRST_SCRATCH_BYTES - 4, FIRST_SCRATCH_BYTES - 3,
+@for_each([1, 100, FIRST_SCRATCH_BYTES - 5, FIRST_SCRATCH_BYTES - 4, FIRST_SCRATCH_BYTES - 3,
      SCRATCH_BYTES - 5, SCRATCH_BYTES - 4, SCRATCH_BYTES - 3, SCRATCH_BYTES,
-     MAPPED_FROM_BYTES - 1, MAPPED_FROM_BYTES],
-)  # fmt: skip
+     MAPPED_FROM_BYTES - 1, MAPPED_FROM_BYTES])  # fmt: skip
 def test_frame_of_any_size_arrives_whole(size: int) -> None:
     frames = [frame_of(size, 1), frame_of(3, 2), frame_of(size, 3)]
     for pieces in ([1 << 30], [1, 4000], [7919]):
@@ -81,8 +79,7 @@ def test_frame_keeps_its_bytes_when_more_arrive() -> None:
         receiver.next_frame()
 
 
-@pytest.mark.parametrize(
-    ("prefix", "message"),
+@for_each(
     [
         (b"\0\0\0\0", "of 0 bytes"),
         (b"\xff\xff\xff\xff", "of -1 bytes"),
@@ -90,7 +87,7 @@ def test_frame_keeps_its_bytes_when_more_arrive() -> None:
         ((LIMIT + 1).to_bytes(4, "big"), f"accepts 1 to {LIMIT} bytes"),
         (b"GET ", "look like HTTP"),
         (b"\x16\x03\x01\x02", "look like TLS"),
-    ],
+    ]
 )
 def test_impossible_size_is_refused_before_memory_is_taken(prefix: bytes, message: str) -> None:
     receiver = FrameReceiver(LIMIT)
@@ -123,8 +120,7 @@ def test_buffer_grows_only_for_a_connection_that_sends_much() -> None:
     assert receiver.has_room
 
 
-@pytest.mark.parametrize(
-    ("size", "room"),
+@for_each(
     [
         (FIRST_SCRATCH_BYTES - 4, FIRST_SCRATCH_BYTES - 4),
         (FIRST_SCRATCH_BYTES - 3, 4 * FIRST_SCRATCH_BYTES - 4),
@@ -133,7 +129,7 @@ def test_buffer_grows_only_for_a_connection_that_sends_much() -> None:
         (SCRATCH_BYTES - 3, FIRST_SCRATCH_BYTES),  # in memory of its own, which grows
         (MAPPED_FROM_BYTES - 1, FIRST_SCRATCH_BYTES),
         (MAPPED_FROM_BYTES, MAPPED_FROM_BYTES),
-    ],
+    ]
 )
 def test_buffer_has_room_for_the_frame_that_is_announced(size: int, room: int) -> None:
     receiver = FrameReceiver(LIMIT)

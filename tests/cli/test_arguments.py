@@ -5,23 +5,23 @@ import argparse
 import pytest
 
 from aiokafka_lite.cli import arguments
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
+@for_each(
     [
         ("kafka:9093", ("kafka", 9093)),
         ("kafka", ("kafka", 9092)),
         ("[::1]:9093", ("::1", 9093)),
         ("[::1]", ("::1", 9092)),
         ("127.0.0.1:0", ("127.0.0.1", 0)),
-    ],
+    ]
 )
 def test_address_is_split(text: str, address: tuple[str, int]) -> None:
     assert arguments.host_and_port(text) == address
 
 
-@pytest.mark.parametrize("text", ["", ":9092", "kafka:", "kafka:x", "kafka:65536", "http://kafka"])
+@for_each(["", ":9092", "kafka:", "kafka:x", "kafka:65536", "http://kafka"])
 def test_bad_address_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write host:port"):
         arguments.host_and_port(text)
@@ -33,7 +33,7 @@ def test_bad_count_is_refused(text: str) -> None:
         arguments.positive_int(text)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+@for_each(["0", "-1", "nan", "inf", "soon"])
 def test_bad_duration_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         arguments.positive_seconds(text)

@@ -14,10 +14,10 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.broker import TopicOption, serve_status, topic_option
 from aiokafka_lite.cli.problems import MissingExtraError
 from aiokafka_lite.cli.progress import file_progress
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("text", "option"),
+@for_each(
     [
         ("orders", TopicOption("orders")),
         ("orders:3", TopicOption("orders", 3)),
@@ -27,13 +27,13 @@ from aiokafka_lite.cli.progress import file_progress
             "orders:3:cleanup.policy=compact,delete,retention.ms=5",
             TopicOption("orders", 3, {"cleanup.policy": "compact,delete", "retention.ms": "5"}),
         ),
-    ],
+    ]
 )
 def test_topic_is_parsed(text: str, option: TopicOption) -> None:
     assert topic_option(text) == option
 
 
-@pytest.mark.parametrize("text", ["", ":3", "orders:x", "orders:0", "orders:1:x", "orders:1:=x"])
+@for_each(["", ":3", "orders:x", "orders:0", "orders:1:x", "orders:1:=x"])
 def test_what_is_no_topic_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         topic_option(text)

@@ -13,6 +13,7 @@ from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.sasl import Secret
 from tests.support.broker_command import address_in, refused, running
+from tests.support.for_each import for_each
 from tests.support.sasl_client import log_in, scram_log_in
 from tests.support.wire import RawClient
 
@@ -39,15 +40,14 @@ async def test_command_asks_for_tls_and_a_password(tmp_path: Path) -> None:
             assert (await log_in(client, "alice", "wrong")).error_code != 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
+@for_each(
     [
         (("--user", "alice:secret"), "SASL_SSL"),
         (("--tls-key", "key.pem"), "SSL"),
         (("--security-protocol", "SSL", "--tls-cert", "missing.pem"), "missing.pem"),
         (("--write-credentials", "."), "SSL"),
         (("--security-protocol", "SSL", "--user", "nobody"), "name:password"),
-    ],
+    ]
 )
 def test_options_that_do_not_fit_are_refused_with_what_to_do(
     arguments: tuple[str, ...], problem: str

@@ -14,6 +14,7 @@ from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.cli.properties import parse_properties
 from tests.cli.running import Running
+from tests.support.for_each import for_each
 from tests.support.token_server import CREDENTIALS, LOGIN, TokenServer, token_server
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -37,15 +38,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "client.properties"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@for_each(
     [
         ("a=1\nb = 2 \nc:3\nd 4\ne", {"a": "1", "b": "2 ", "c": "3", "d": "4", "e": ""}),
         ("# a=1\n ! b=1\n\n  c=1\r\nd=1\rc=2", {"c": "2", "d": "1"}),
         ("a=one, \\\n   two\\\n# three\nb=\\\n", {"a": "one, two# three", "b": ""}),
         (r"a\=b\:c\ d = x\ty\\\u00e4\z", {"a=b:c d": "x\ty\\äz"}),
         ("a=b=c:d e", {"a": "b=c:d e"}),
-    ],
+    ]
 )
 def test_files_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
@@ -64,17 +64,14 @@ def test_nearer_to_the_command_line_wins(file: Path) -> None:
     assert connected().config.bootstrap_servers == "localhost:9092"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "protocol"),
-    [
+@for_each([
         ([], "PLAINTEXT"),
         (["--tls"], "SSL"),
         (["--username", "a", "--password", "b"], "SASL_SSL"),
         (["-X", "sasl.username=a", "-X", "sasl.password=b"], "SASL_SSL"),
         (["--security-protocol", "sasl_plaintext", "--username", "a", "--password", "b"],
          "SASL_PLAINTEXT"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_protocol_follows_from_what_else_is_said(arguments: list[str], protocol: str) -> None:
     assert connected(*arguments).config.security_protocol == protocol
 

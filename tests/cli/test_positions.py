@@ -10,14 +10,14 @@ import pytest
 
 from aiokafka_lite.cli.positions import place
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
+from tests.support.for_each import for_each
 
 
 def local_ms(*moment: int) -> int:
     return int(datetime(*moment).timestamp() * 1000)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("text", "time_ms"),
+@for_each(
     [
         ("earliest", EARLIEST),
         ("Latest", LATEST),
@@ -26,7 +26,7 @@ def local_ms(*moment: int) -> int:
         ("2026-07-17T12:00+02:00", 1_784_282_400_000),
         ("2026-07-17", local_ms(2026, 7, 17)),
         ("2026-07-17 10:30", local_ms(2026, 7, 17, 10, 30)),
-    ],
+    ]
 )
 def test_times_are_understood(text: str, time_ms: int) -> None:
     found = place(text)
@@ -54,7 +54,7 @@ def test_whole_number_is_an_offset() -> None:
     assert not place("1234").is_time
 
 
-@pytest.mark.parametrize("text", ["", "-5", "1.5", "soon", "25:00", "2026-13-01", "@x", "9" * 30])
+@for_each(["", "-5", "1.5", "soon", "25:00", "2026-13-01", "@x", "9" * 30])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write earliest, latest, an offset"):
         place(text)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aiokafka_lite.cli.problems import CommandError, plain_text
 from aiokafka_lite.errors import KafkaConnectionError, KafkaTimeoutError, NotLeaderForPartitionError
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
+@for_each(
     [
         (CommandError("a CommandError: b"), "a CommandError: b"),
         (KafkaConnectionError("no answer"), "no answer"),
@@ -23,7 +21,7 @@ from aiokafka_lite.errors import KafkaConnectionError, KafkaTimeoutError, NotLea
             KafkaTimeoutError("not within delivery_timeout_ms=500.5. Set request_timeout_ms."),
             "not within --timeout. Set --timeout.",
         ),
-    ],
+    ]
 )
 def test_the_class_is_left_out_and_options_have_the_names_of_the_command_line(
     error: Exception, text: str

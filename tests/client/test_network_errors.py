@@ -30,8 +30,7 @@ def refused(code: int, message: str) -> ssl.SSLCertVerificationError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "hint"),
+@for_each(
     [
         (
             MISSING_AUTHORITY_KEY_IDENTIFIER,
@@ -42,7 +41,7 @@ def refused(code: int, message: str) -> ssl.SSLCertVerificationError:
         (SELF_SIGNED, "self-signed certificate", "create_ssl_context(cafile=...)"),
         (10, "certificate has expired", "renew the certificate"),
         (62, "hostname mismatch", "subjectAltName"),
-    ],
+    ]
 )
 def test_a_certificate_that_is_refused_says_what_to_do(code: int, message: str, hint: str) -> None:
     words = explain(refused(code, message))
@@ -88,15 +87,14 @@ def test_a_timeout_without_a_limit_has_its_own_words() -> None:
     assert "not even a reason" in explain(caused_by("not even a reason"))
 
 
-@pytest.mark.parametrize(
-    ("error", "is_so"),
+@for_each(
     [
         (None, False),
         (ConnectionResetError(), False),
         (tls_error("SSLV3_ALERT_BAD_CERTIFICATE"), True),
         (tls_error("TLSV1_ALERT_INTERNAL_ERROR"), False),
         (tls_error("WRONG_VERSION_NUMBER"), False),
-    ],
+    ]
 )
 def test_an_alert_of_tls_is_a_refusal_unless_it_passes(
     error: BaseException | None, is_so: bool

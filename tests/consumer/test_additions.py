@@ -14,6 +14,7 @@ from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.cluster import LATEST, KafkaHandle, unique
+from tests.support.for_each import for_each
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -125,8 +126,7 @@ async def test_by_duration_passes_over_nothing_that_comes_while_it_looks() -> No
                 assert (await consumer.getone()).value == b"young"
 
 
-@pytest.mark.parametrize(
-    ("duration", "duration_ms"),
+@for_each(
     [
         ("PT12H", 12 * HOUR_MS),
         ("P7D", 7 * 24 * HOUR_MS),
@@ -137,7 +137,7 @@ async def test_by_duration_passes_over_nothing_that_comes_while_it_looks() -> No
         ("PT-0.5S", None),
         ("PT1.1234S", 1_123),
         ("P99999D", None),
-    ],
+    ]
 )
 def test_durations_are_read_as_java_reads_them(duration: str, duration_ms: int | None) -> None:
     before = int(time.time() * 1000)

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
 from aiokafka_lite.consumer.buffer.budget import ByteBudget, Reservation
+from tests.support.for_each import for_each
 
 
 def reserved(budget: ByteBudget, wanted: int, least: int = 1) -> Reservation:
@@ -107,8 +106,7 @@ def test_handlers_leave_a_quarter_of_the_budget_at_least() -> None:
     assert reserved(budget, 100).size_bytes == 85
 
 
-@pytest.mark.parametrize(
-    ("sources", "headroom", "processing", "quota"),
+@for_each(
     [
         (0, 0, 0, 50),
         (1, 0, 0, 50),
@@ -118,7 +116,7 @@ def test_handlers_leave_a_quarter_of_the_budget_at_least() -> None:
         (1, 40, 0, 30),
         (1, 90, 0, 25),
         (1, 50, 75, 6),
-    ],
+    ]
 )
 def test_each_source_may_have_two_responses_in_what_decompression_leaves(
     sources: int, headroom: int, processing: int, quota: int

@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.config import (
     check_topics,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.for_each import for_each
 
 TP = TopicPartition("t", 0)
 
@@ -69,8 +70,7 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
     assert config.consumer_timeout_ms == 500
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
+@for_each(
     [
         ({"security_protocol": "SSL"}, "ssl_context"),
         ({"security_protocol": "SASL_SSL"}, "ssl_context"),
@@ -98,7 +98,7 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"group_id": "\ud800"}, "group_id"),
         ({"group_instance_id": "\ud800"}, "group_instance_id"),
         ({"client_rack": "\ud800"}, "client_rack"),
-    ],
+    ]
 )
 def test_values_that_cannot_be_used_are_refused(arguments: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
@@ -128,8 +128,7 @@ def test_the_largest_values_are_accepted() -> None:
     assert check_timestamps({TP: 2**63 - 1}) == {TP: 2**63 - 1}
 
 
-@pytest.mark.parametrize(
-    ("offsets", "checked"),
+@for_each(
     [
         ({TP: 0}, OffsetAndMetadata(0, "")),
         ({TP: 2**63 - 1}, OffsetAndMetadata(2**63 - 1, "")),
@@ -147,7 +146,7 @@ def test_the_largest_values_are_accepted() -> None:
         ({}, ValueError),
         (None, ValueError),
         ([TP], ValueError),
-    ],
+    ]
 )
 def test_offsets_to_commit_have_one_shape_inside(
     offsets: object, checked: OffsetAndMetadata | type[Exception]
@@ -159,8 +158,7 @@ def test_offsets_to_commit_have_one_shape_inside(
         assert check_offsets(offsets) == {TP: checked}
 
 
-@pytest.mark.parametrize(
-    ("timestamps", "checked"),
+@for_each(
     [
         ({TP: 0}, {TP: 0}),
         ({TP: 1.9}, {TP: 1}),
@@ -169,7 +167,7 @@ def test_offsets_to_commit_have_one_shape_inside(
         ({TP: math.inf}, TypeError),
         ({TP: "0"}, TypeError),
         ([TP], TypeError),
-    ],
+    ]
 )
 def test_timestamps_are_whole_milliseconds_that_a_request_can_name(
     timestamps: Any, checked: dict[TopicPartition, int] | type[Exception]
@@ -233,15 +231,14 @@ def test_to_connect_takes_no_longer_than_a_request(
     assert (client.request_timeout_s, client.connect_timeout_s) == (request_s, connect_s)
 
 
-@pytest.mark.parametrize(
-    ("settings", "hold_s", "most_s"),
+@for_each(
     [
         ({}, 5.0, 237.0),
         ({"rebalance_timeout_ms": 60_000}, 45.0, 45.0),
         ({"rebalance_hold_ms": 1_500}, 1.5, 237.0),
         ({"rebalance_timeout_ms": 1_000}, 0.0, 0.0),
         ({"session_timeout_ms": 400_000, "max_poll_interval_ms": 1_000}, 317.0, 317.0),
-    ],
+    ]
 )
 def test_a_rebalance_waits_for_four_fifths_of_its_time_less_a_heartbeat(
     settings: dict[str, object], hold_s: float, most_s: float
@@ -283,8 +280,7 @@ def test_one_deserializer_is_enough(deserializers: dict[str, object]) -> None:
     assert not config.without_callables().has_deserializers
 
 
-@pytest.mark.parametrize(
-    ("topics", "error"),
+@for_each(
     [
         ("t", TypeError),
         (5, TypeError),
@@ -293,7 +289,7 @@ def test_one_deserializer_is_enough(deserializers: dict[str, object]) -> None:
         ([5], ValueError),
         ([""], ValueError),
         (["\ud800"], ValueError),
-    ],
+    ]
 )
 def test_invalid_topic_names_are_refused(topics: object, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -327,7 +323,7 @@ def test_a_handler_is_an_async_function_of_its_arguments() -> None:
             check_handler(handler, argument_count)
 
 
-@pytest.mark.parametrize("max_hold_ms", [-1, -0.5, float("nan"), True, "1"])
+@for_each([-1, -0.5, float("nan"), True, "1"])
 def test_a_hold_is_a_number_of_at_least_zero(max_hold_ms: object) -> None:
     with pytest.raises(ValueError, match="max_hold_ms"):
         check_hold(max_hold_ms)

@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
 )
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.for_each import for_each
 
 ID, OTHER, UNKNOWN, OF_OLD_BROKERS = bytes(range(16)), bytes(range(16, 32)), b"", bytes(16)
 ME = object()
@@ -68,8 +69,7 @@ def test_an_offset_has_the_epoch_of_the_record_before_it() -> None:
     assert [cursor.epoch_before(n) for n in (9, 10, 12, 13, 15)] == [-1, 3, 3, 4, 4]
 
 
-@pytest.mark.parametrize(
-    ("sought", "leader_epoch", "known"),
+@for_each(
     [
         pytest.param(10, NO_EPOCH, (3, 3, 3), id="the start"),
         pytest.param(12, NO_EPOCH, (3, 3, 3), id="the start of an epoch"),
@@ -78,7 +78,7 @@ def test_an_offset_has_the_epoch_of_the_record_before_it() -> None:
         pytest.param(13, 7, (3, 4, 7), id="in another log"),
         pytest.param(15, NO_EPOCH, (3, 4, 4), id="the end"),
         pytest.param(16, NO_EPOCH, (3, 4, 4), id="behind the end"),
-    ],
+    ]
 )
 def test_a_seek_keeps_the_epochs_of_the_records_before_it(
     sought: int, leader_epoch: int, known: tuple[int, ...]
@@ -119,8 +119,7 @@ def test_the_epoch_of_what_is_finished_is_that_of_its_last_record() -> None:
     assert cursor.finished_epoch(progress) == 9
 
 
-@pytest.mark.parametrize(
-    ("leader_epoch", "progress", "newest"),
+@for_each(
     [
         (7, None, 7),
         (7, Progress(), 7),
@@ -129,7 +128,7 @@ def test_the_epoch_of_what_is_finished_is_that_of_its_last_record() -> None:
         (3, with_finished(5, is_verified=True), 5),
         (7, with_finished(NO_EPOCH), 7),
         (NO_EPOCH, with_finished(5), 5),
-    ],
+    ]
 )
 def test_the_epoch_that_a_leader_is_asked_about(
     leader_epoch: int, progress: Progress | None, newest: int

@@ -6,10 +6,9 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 from aiokafka_lite import consumer
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from tests.support.for_each import for_each
 
 PACKAGE = Path(consumer.__file__).parent
 OWNER = "assignment/cursor.py"
@@ -52,7 +51,7 @@ def writers() -> dict[str, set[str]]:
 WRITERS = writers()
 
 
-@pytest.mark.parametrize("field", sorted(FIELDS - {"tp", "assigned_id"}))
+@for_each(sorted(FIELDS - {"tp", "assigned_id"}))
 def test_a_field_is_written_by_one_module(field: str) -> None:
     assert len(WRITERS[field]) == 1, sorted(WRITERS[field])
 

@@ -23,6 +23,7 @@ from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
+from tests.support.for_each import for_each
 from tests.support.reading import values
 from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens, consumer_of, sasl_broker
 
@@ -169,8 +170,7 @@ async def test_renewal_that_is_refused_ends_the_connection_with_the_reason() -> 
             await consumer.stop()
 
 
-@pytest.mark.parametrize(
-    ("host", "is_safe"),
+@for_each(
     [
         ("localhost", True),
         ("127.0.0.1", True),
@@ -178,7 +178,7 @@ async def test_renewal_that_is_refused_ends_the_connection_with_the_reason() -> 
         ("broker.example", False),
         ("10.0.0.1", False),
         ("127.0.0.1.example", False),
-    ],
+    ]
 )
 def test_credentials_leave_this_machine_only_with_tls_or_on_request(
     host: str, is_safe: bool

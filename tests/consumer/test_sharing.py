@@ -16,6 +16,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
 from tests.support.buffers import batch
 from tests.support.cluster import KafkaHandle
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 from tests.support.scripted_sources import Fetching, ScriptedCluster, answer, view
 from tests.support.waiting import until
@@ -59,9 +60,7 @@ def test_a_session_has_a_thousand_partitions_at_most_while_nothing_comes(
     assert looking.sharing.share(partitions) * count >= partitions
 
 
-@pytest.mark.parametrize(
-    ("rate", "cheapest"), [(0.1, 3), (1, 7), (4, 13), (10, 21), (50, 30), (500, 30)]
-)
+@for_each([(0.1, 3), (1, 7), (4, 13), (10, 21), (50, 30), (500, 30)])
 def test_the_more_often_records_come_the_smaller_are_the_sessions(
     rate: float, cheapest: int
 ) -> None:

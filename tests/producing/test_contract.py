@@ -62,7 +62,7 @@ def test_method_takes_what_aiokafkas_takes(name: str) -> None:
             assert type(same.default) is type(parameter.default), parameter.name
 
 
-@pytest.mark.parametrize("name", ["append", "close", "closed", "record_count", "size"])
+@for_each(["append", "close", "closed", "record_count", "size"])
 def test_a_batch_of_ones_own_takes_what_aiokafkas_takes(name: str) -> None:
     theirs, ours = getattr(BatchBuilder, name), getattr(OwnBatch, name)
     expected, found = inspect.signature(theirs).parameters, inspect.signature(ours).parameters

@@ -26,7 +26,7 @@ from aiokafka_lite.protocol.messages.group_records import (
 )
 from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
 from aiokafka_lite.protocol.schema import Blob
-from tests.support.for_each import in_every_version
+from tests.support.for_each import for_each, in_every_version
 from tests.support.samples import BLOB_CLASSES, filled, name_of, versions
 
 
@@ -66,16 +66,15 @@ def test_bytes_behind_a_subscription_are_refused_unless_its_version_is_newer() -
 
 
 @pytest.mark.parametrize("cls", [ConsumerProtocolAssignment, OffsetCommitValue], ids=name_of)
-@pytest.mark.parametrize(
-    ("data", "error"),
+@for_each(
     [
         (b"", "too few for the version"),
         (b"\0", "too few for the version"),
         (b"\0\0", "is incomplete"),
         (b"\0\0\x7f\xff\xff\xff", "is incomplete|too large for the remaining"),
-    ],
+    ]
 )
-def test_broken_blobs_are_refused(cls: type[Blob], data: bytes, error: str) -> None:
+def test_broken_blobs_are_refused(data: bytes, error: str, cls: type[Blob]) -> None:
     with pytest.raises(KafkaProtocolError, match=error):
         decode_versioned(cls, data)
 

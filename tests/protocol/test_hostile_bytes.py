@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
-from tests.support.for_each import in_every_version
+from tests.support.for_each import for_each, in_every_version
 from tests.support.rounds import LONG
 from tests.support.samples import EVERY_VERSION, filled
 
@@ -74,14 +74,13 @@ def test_noise_is_decoded_or_refused(case: tuple[type[Message], int], noise: byt
         pass
 
 
-@pytest.mark.parametrize(
-    ("version", "head"),
+@pytest.mark.parametrize("count", [2**31 - 1, 2**31 - 2, 10_000_000])
+@for_each(
     [
         pytest.param(0, bytes(4), id="int32"),
         pytest.param(9, bytes(4), id="varint"),
-    ],
+    ]
 )
-@pytest.mark.parametrize("count", [2**31 - 1, 2**31 - 2, 10_000_000])
 def test_a_false_count_costs_nothing(version: int, head: bytes, count: int) -> None:
     """CVE-2022-34917: a broker allocated arrays by the count that a stranger sent."""
     if version == 0:

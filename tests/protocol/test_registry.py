@@ -54,10 +54,7 @@ def chosen_for(request: Request[Response], low: int, high: int) -> int:
     return chosen(type(request), low, high, request.usable_max_version)
 
 
-@pytest.mark.parametrize(
-    ("broker_min", "broker_max", "version"),
-    [(4, 18, 18), (0, 100, 18), (4, 11, 11), (18, 30, 18), (0, 4, 4)],
-)
+@for_each([(4, 18, 18), (0, 100, 18), (4, 11, 11), (18, 30, 18), (0, 4, 4)])
 def test_the_newest_version_of_both_is_chosen(
     broker_min: int, broker_max: int, version: int
 ) -> None:
@@ -77,8 +74,7 @@ def test_unstable_versions_are_encoded_but_not_negotiated() -> None:
     assert InitProducerIdRequest.versions.last == 6
 
 
-@pytest.mark.parametrize(
-    ("with_ids", "without_ids", "newest_by_name"),
+@for_each(
     [
         (
             FetchRequest(topics=[FetchTopic(topic_id=TOPIC_ID)]),
@@ -108,7 +104,7 @@ def test_unstable_versions_are_encoded_but_not_negotiated() -> None:
             9,
         ),
     ],
-    ids=["Fetch", "Fetch-forget", "Produce", "OffsetCommit", "OffsetFetch"],
+    ["Fetch", "Fetch-forget", "Produce", "OffsetCommit", "OffsetFetch"],
 )
 def test_topics_without_ids_stay_below_the_versions_that_need_them(
     with_ids: Request[Response], without_ids: Request[Response], newest_by_name: int

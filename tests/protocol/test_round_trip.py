@@ -115,7 +115,7 @@ def test_unknown_tags_are_skipped_in_steps() -> None:
     assert run_to_end(steps) == HeartbeatRequest(group_id="g")
 
 
-@pytest.mark.parametrize("size", [126, 127, (1 << 14) - 2, (1 << 14) - 1, (1 << 21) - 1])
+@for_each([126, 127, (1 << 14) - 2, (1 << 14) - 1, (1 << 21) - 1])
 def test_lengths_at_which_varints_grow_survive(size: int) -> None:
     request = HeartbeatRequest(group_id="g" * (size & 0x7FFF), member_id="m" * size)
     body = codec.encode(request, 4)
@@ -207,15 +207,14 @@ def test_a_version_that_does_not_exist_is_refused(version: int) -> None:
         codec.piecewise_decoder(FetchResponse, 3, PartitionData, Head.PLAIN)
 
 
-@pytest.mark.parametrize(
-    "message",
+@for_each(
     [
         HeartbeatRequest(generation_id=2**31),
         HeartbeatRequest(group_id="x" * 40_000),
         HeartbeatRequest(group_id="\ud800"),
         HeartbeatRequest(group_id=None),  # type: ignore[arg-type] # that is the point
         HeartbeatRequest(member_id=b"bytes"),  # type: ignore[arg-type] # likewise
-    ],
+    ]
 )
 def test_a_value_that_misfits_its_field_is_the_callers_mistake(message: HeartbeatRequest) -> None:
     with pytest.raises(IllegalArgumentError, match="HeartbeatRequest v3"):

@@ -168,15 +168,14 @@ def test_what_a_version_cannot_carry_is_refused(version: int) -> None:
         compile_template(fixed, {FetchRequest: ()}, version, "me")(1)
 
 
-@pytest.mark.parametrize(
-    ("version", "request_"),
+@for_each(
     [
         (12, fetch(max_bytes=2**31)),
         (12, fetch([one(offset=2**63)])),
         (13, fetch([one(b"short")])),
         (17, fetch([("t", TOPIC_ID, [(1, 2, 3)])])),  # type: ignore[list-item]
         (17, fetch([], [("t", TOPIC_ID, [2**31])])),
-    ],
+    ]
 )
 def test_values_that_do_not_fit_are_refused(version: int, request_: PreparedFetch) -> None:
     with pytest.raises(

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import importlib
+import itertools
 import pickle
 import sys
 import weakref
@@ -374,10 +375,10 @@ def store_by_init(record: Any, holder: Holder) -> None:
     record.__init__(**{**FIELDS, "headers": [holder]})
 
 
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize(
-    "store",
-    [store_as_attribute, store_in_field, store_in_integer, store_in_dict, store_by_init],
+@for_each(
+    itertools.product(
+        MAKERS, [store_as_attribute, store_in_field, store_in_integer, store_in_dict, store_by_init]
+    )
 )
 def test_cycle_through_a_record_is_collected(
     make: Callable[[], Any], store: Callable[[Any, Holder], None]

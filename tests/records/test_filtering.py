@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from aiokafka_lite import records
@@ -17,6 +19,7 @@ from tests.support.crafted import (
     take_all,
     varint,
 )
+from tests.support.for_each import for_each
 
 
 def header_of(content: bytes) -> records.BatchHeader:
@@ -35,8 +38,7 @@ def filtered(content: bytes, *kept: bool, horizon_ms: int | None = None) -> byte
     )
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("horizon_ms", [None, *(FIRST_TIMESTAMP + n for n in (0, -70, 2**40))])
+@for_each(itertools.product(CODECS, [None, *(FIRST_TIMESTAMP + n for n in (0, -70, 2**40))]))
 def test_records_that_are_kept_are_as_they_were(codec: str, horizon_ms: int | None) -> None:
     content = batch(6, base_offset=5, codec=codec)
     left = filtered(content, False, True, True, False, True, False, horizon_ms=horizon_ms)

@@ -71,8 +71,7 @@ def test_bytes_behind_the_last_record_are_corruption() -> None:
     assert_corrupt(raw_batch(b"\0", count=0, last_offset_delta=0))
 
 
-@pytest.mark.parametrize(
-    "bad",
+@for_each(
     [
         pytest.param(record(1, length=-1), id="negative length"),
         pytest.param(record(1, length=0), id="length of zero"),
@@ -99,7 +98,7 @@ def test_bytes_behind_the_last_record_are_corruption() -> None:
         pytest.param(record(-1), id="offset going back"),
         pytest.param(record(2), id="offset beyond the batch"),
         pytest.param(record(2**31 - 1), id="offset far beyond the batch"),
-    ],
+    ]
 )
 def test_malformed_record_is_corruption_behind_the_good_one(bad: bytes) -> None:
     content = raw_batch(record(0) + bad, count=2)
@@ -149,13 +148,12 @@ def test_length_beyond_its_record_is_named_in_plain_python() -> None:
         take_all(record_set(content))
 
 
-@pytest.mark.parametrize(
-    "content",
+@for_each(
     [
         raw_batch(record(0), count=1, base_offset=2**63 - 2),
         *(message(2**63 - 2, None, magic=magic) for magic in (0, 1)),
     ],
-    ids=["batch", "magic 0", "magic 1"],
+    ["batch", "magic 0", "magic 1"],
 )
 def test_last_offset_that_there_can_be_is_read(content: bytes) -> None:
     decoded = record_set(content)
@@ -194,8 +192,7 @@ def wrapper(inner: bytes | None, *, offset: int, magic: int) -> bytes:
     return message(offset, value, magic=magic, attributes=1)
 
 
-@pytest.mark.parametrize(
-    ("magic", "inner"),
+@for_each(
     [
         pytest.param(1, None, id="no value"),
         pytest.param(1, b"", id="no messages"),
@@ -215,7 +212,7 @@ def wrapper(inner: bytes | None, *, offset: int, magic: int) -> bytes:
         pytest.param(0, b"\0" * 8 + b"\xff\xff\xff\xff" + b"\0" * 30, id="negative size"),
         pytest.param(0, b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 30, id="huge size"),
         pytest.param(1, b"\0" * 11 + b"\x0e" + b"\0" * 4 + b"\x01" + b"\0" * 9, id="no timestamp"),
-    ],
+    ]
 )
 def test_malformed_wrapper_is_corruption(magic: int, inner: bytes | None) -> None:
     assert_corrupt(wrapper(inner, offset=5, magic=magic))
@@ -227,9 +224,11 @@ def test_messages_ahead_of_a_regression_are_delivered(magic: int) -> None:
     assert_corrupt(wrapper(inner, offset=2, magic=magic), ahead=2)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("at", ["key", "value"])
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xfe", b"\x7f\xff\xff\xff", b"\0\0\0\x03"])
+@for_each(
+    itertools.product(
+        [0, 1], ["key", "value"], [b"\xff\xff\xff\xfe", b"\x7f\xff\xff\xff", b"\0\0\0\x03"]
+    )
+)
 def test_impossible_lengths_in_a_message_are_corruption(magic: int, at: str, length: bytes) -> None:
     good = message(0, b"v", magic=magic)
     start = 18 + 8 * magic + (0 if at == "key" else 4)
@@ -273,8 +272,7 @@ def test_stream_cut_at_every_byte_is_corruption(codec: Codec) -> None:
             take_all(record_set(content))
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
-@pytest.mark.parametrize("claimed", COMPRESSED)
+@for_each(itertools.product(COMPRESSED, COMPRESSED))
 def test_wrong_codec_bit_is_corruption(codec: Codec, claimed: Codec) -> None:
     if codec is claimed:
         return
@@ -316,8 +314,7 @@ def test_lz4_frame_that_tells_its_size_is_read() -> None:
     assert offsets(take_all(record_set(raw_batch(bytes(mended), count=1, attributes=3)))) == [0]
 
 
-@pytest.mark.parametrize(
-    "stream",
+@for_each(
     [
         pytest.param(b"\x82SNAPPY\0", id="cut header"),
         pytest.param(b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\0\0", id="cut length"),
@@ -328,7 +325,7 @@ def test_lz4_frame_that_tells_its_size_is_read() -> None:
         pytest.param(b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\0\0\0\x02\x05\x00", id="claim untrue"),
         pytest.param(b"\xff\xff\xff\x01abc", id="raw claim no stream can keep"),
         pytest.param(b"\xff\xff\xff\xff\xff\xff", id="raw claim no number"),
-    ],
+    ]
 )
 def test_lying_snappy_stream_is_corruption(stream: bytes) -> None:
     with pytest.raises(CorruptRecordException):
@@ -351,16 +348,13 @@ def snappy_blocks(*sizes: int) -> tuple[list[bytes], bytes]:
     return [bytes(cramjam.snappy.compress_raw(part)) for part in parts], plain
 
 
-@pytest.mark.parametrize(
-    "sizes", [(1,), (32_768, 1), (1, 32_769, 3), (0, 5), (5, 0, 0, 5), (5, 0), (0,), (100,) * 50]
-)
-def test_xerial_blocks_of_any_size_are_put_together(sizes: tuple[int, ...]) -> None:
+@for_each([[1], [32_768, 1], [1, 32_769, 3], [0, 5], [5, 0, 0, 5], [5, 0], [0], [100] * 50])
+def test_xerial_blocks_of_any_size_are_put_together(sizes: list[int]) -> None:
     blocks, plain = snappy_blocks(*sizes)
     assert inflate(Codec.SNAPPY, memoryview(xerial(*blocks)), 10 * MIB) == plain
 
 
-@pytest.mark.parametrize("lie", [-1, 1, -4, 4, 1000, 2**31 - 200])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@for_each(itertools.product([0, 1, 2], [-1, 1, -4, 4, 1000, 2**31 - 200]))
 def test_a_xerial_block_whose_length_lies_is_corruption(place: int, lie: int) -> None:
     blocks, _ = snappy_blocks(100, 120, 140)
     lengths = [len(block) for block in blocks]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from aiokafka_lite import records
@@ -55,8 +57,7 @@ def assert_is_what_was_produced(taken: list[Record], first: int = 0) -> None:
         assert record.serialized_value_size == (-1 if record.value is None else len(record.value))
 
 
-@pytest.mark.parametrize("at_a_time", [1, 7, COUNT, 1000])
-@pytest.mark.parametrize("codec", MAGIC_2)
+@for_each(itertools.product(MAGIC_2, [1, 7, COUNT, 1000]))
 def test_batch_of_kafkas_producer_is_read(codec: str, at_a_time: int) -> None:
     kafka = record_set(fixture(f"magic2-{codec}"))
     taken = take_all(kafka, at_a_time)

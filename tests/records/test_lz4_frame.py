@@ -17,6 +17,7 @@ from aiokafka_lite.records.lz4_frame import (
     inflate_plain,
     with_correct_checksum,
 )
+from tests.support.for_each import for_each
 
 CAP = 1 << 20
 CONTENTS = {
@@ -55,7 +56,7 @@ def stream(frame: bytes) -> bytes | None:
         return None
 
 
-@pytest.mark.parametrize("name", CONTENTS)
+@for_each(CONTENTS)
 def test_frames_of_producers_are_taken_apart(name: str) -> None:
     content = CONTENTS[name]
     frame = plain_frame(content)

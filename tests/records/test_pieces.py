@@ -213,8 +213,7 @@ def test_a_set_that_runs_out_of_memory_goes_on_where_it_was(
 
 
 @pytest.mark.usefixtures("decoder")
-@pytest.mark.parametrize(
-    ("tail", "limit", "found"),
+@for_each(
     [
         (b"", 9, (2, 16, 0)),
         (b"", 1, (1, 8, 0)),
@@ -223,7 +222,7 @@ def test_a_set_that_runs_out_of_memory_goes_on_where_it_was(
         (varint(300)[:1], 9, (2, 16, 0)),
         (varint(300), 9, (2, 16, 302)),
         (varint(0), 9, (2, 16, 0)),
-    ],
+    ]
 )
 def test_whole_records_are_counted_and_the_size_of_the_next_is_told(
     tail: bytes, limit: int, found: tuple[int, int, int]
@@ -455,8 +454,7 @@ MAKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("maker", MAKERS)
+@for_each(itertools.product(MAKERS, CONTENTS))
 def test_streams_hold_what_was_compressed(maker: str, content: str) -> None:
     codec, made_of = MAKERS[maker]
     whole, pieces = both(codec, made_of(CONTENTS[content]))

@@ -218,14 +218,13 @@ def test_position_passes_a_batch_whose_records_left_are_below_the_fetch_offset()
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize(
-    "key",
+@for_each(
     [
         pytest.param(bytes.fromhex("0000 0000"), id="abort"),
         pytest.param(bytes.fromhex("0000 0001"), id="commit"),
         pytest.param(bytes.fromhex("0000 0002"), id="leader change"),
         pytest.param(bytes.fromhex("0007 0063 ffff"), id="unknown version and type"),
-    ],
+    ]
 )
 def test_control_records_are_never_delivered(key: bytes, isolation: str) -> None:
     marker = record(0, key=b"\x08" + key if len(key) == 4 else b"\x0c" + key)
@@ -413,8 +412,7 @@ def test_end_offset_is_that_of_the_last_whole_batch() -> None:
     assert records.end_offset(memoryview(content + message(30, b"v", magic=1))) == 31
 
 
-@pytest.mark.parametrize(
-    "broken",
+@for_each(
     [
         pytest.param(batch(1, base_offset=5)[:8] + b"\0\0\0\x05" + bytes(99), id="short length"),
         pytest.param(b"\xff" + batch(1)[1:], id="negative offset"),
@@ -426,7 +424,7 @@ def test_end_offset_is_that_of_the_last_whole_batch() -> None:
         pytest.param(
             bytes(7) + b"\x09\0\0\0\x14" + bytes(4) + b"\x02" + bytes(99), id="no room for header"
         ),
-    ],
+    ]
 )
 def test_end_offset_stops_ahead_of_a_header_that_cannot_be_true(broken: bytes) -> None:
     assert records.end_offset(memoryview(batch(3) + broken)) == 3

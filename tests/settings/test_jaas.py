@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.settings.jaas import JaasError, parse_jaas
+from tests.support.for_each import for_each
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
-@pytest.mark.parametrize(
-    ("text", "options"),
+@for_each(
     [
         ('m required username="u" password="p";', {"username": "u", "password": "p"}),
         ("m REQUIRED username='u v' password='a\"b';", {"username": "u v", "password": 'a"b'}),
@@ -23,14 +23,13 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         ('m required "p"="";', {"p": ""}),
         ("m required p=ü q='é' r=\u0100;", {"p": "ü", "q": "é", "r": "\u0100"}),
         ("m requisite;", {}),
-    ],
+    ]
 )
 def test_words_quotes_escapes_and_comments_are_read(text: str, options: dict[str, str]) -> None:
     assert parse_jaas(text) == ("m", options)
 
 
-@pytest.mark.parametrize(
-    "text",
+@for_each(
     [
         "",
         "  /* nothing */ ",
@@ -48,7 +47,7 @@ def test_words_quotes_escapes_and_comments_are_read(text: str, options: dict[str
         "; m required;",
         "m required p=hunter2;;",
         "m required p=hunter2\x85;",
-    ],
+    ]
 )
 def test_what_is_malformed_is_an_error_that_shows_nothing(text: str) -> None:
     with pytest.raises(JaasError) as caught:

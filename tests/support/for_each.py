@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pytest
 
 C = TypeVar("C", bound=type)
+PARAM: Final = type(pytest.param())
+
+
+class Row(NamedTuple):
+    """The arguments of one check, and the name under which its failure is reported."""
+
+    arguments: tuple[object, ...]
+    name: str
 
 
 def in_every_version(
@@ -19,7 +27,7 @@ def in_every_version(
 
 
 def for_each(
-    of: Iterable[object], name: str | None = None
+    of: Iterable[object], names: str | Iterable[str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a check one test of all rows. Further parameters of the check are fixtures.
 
@@ -27,33 +35,45 @@ def for_each(
     and has the traceback of the first.
 
     Args:
-        of: Rows: the check's only argument, or a tuple of its arguments.
-        name: Formats the name of a row.
+        of: Rows: the check's only argument, a tuple of its arguments, or a `pytest.param`.
+        names: Those of all rows, or a format of their arguments.
     """
-    rows = [row if type(row) is tuple else (row,) for row in of]
+    rows = [_row(each, names if isinstance(names, str) else None) for each in of]
+    if not (names is None or isinstance(names, str)):
+        rows = [row._replace(name=name) for row, name in zip(rows, names, strict=True)]
 
     def make_test(check: Callable[..., None]) -> Callable[..., None]:
         def test(**fixtures: object) -> None:
-            failures: dict[str, BaseException] = {}
+            failures: list[tuple[str, BaseException]] = []
             for row in rows:
                 try:
-                    check(*row, **fixtures)
+                    check(*row.arguments, **fixtures)
                 except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 -- reported below
-                    where = name.format(*row) if name else ", ".join(map(_name_of, row))
-                    failures[where] = failure
+                    failures.append((row.name, failure))
             if failures:
-                reasons = (f"{where}: {failure!r}" for where, failure in failures.items())
-                raise AssertionError("\n".join(reasons)) from next(iter(failures.values()))
+                reasons = (f"{name}: {failure!r}" for name, failure in failures)
+                raise AssertionError("\n".join(reasons)) from failures[0][1]
 
         # Not by functools.wraps: pytest would ask for the arguments of the function inside.
         test.__name__, test.__qualname__ = check.__name__, check.__qualname__
         test.__module__, test.__doc__ = check.__module__, check.__doc__
         signature = inspect.signature(check)
-        fixtures = list(signature.parameters.values())[len(rows[0]) :]
+        fixtures = list(signature.parameters.values())[len(rows[0].arguments) :]
         vars(test)["__signature__"] = signature.replace(parameters=fixtures)
         return test
 
     return make_test
+
+
+def _row(given: object, name: str | None) -> Row:
+    if isinstance(given, PARAM):
+        assert not given.marks, "a row of one test has no marks of its own"
+        arguments, own_name = tuple(given.values), given.id
+    else:
+        arguments, own_name = given if type(given) is tuple else (given,), None
+    if isinstance(own_name, str):
+        return Row(arguments, own_name)
+    return Row(arguments, name.format(*arguments) if name else ", ".join(map(_name_of, arguments)))
 
 
 def _name_of(value: object) -> str:

@@ -19,8 +19,7 @@ CONFIGS = {**BROKER_CONFIGS, **TOPIC_CONFIGS}
 KINDS = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, list: ConfigType.LIST}
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
+@for_each(
     [
         ("retention.ms", " -1 ", -1),
         ("retention.ms", "9223372036854775807", 2**63 - 1),
@@ -38,14 +37,13 @@ KINDS = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, list: ConfigType.LI
         ("offsets.topic.replication.factor", "32767", 2**15 - 1),
         ("leader.replication.throttled.replicas", "0:1,1:2", ["0:1", "1:2"]),
         ("leader.replication.throttled.replicas", "*", ["*"]),
-    ],
+    ]
 )
 def test_values_are_read(name: str, text: str, value: Value) -> None:
     assert CONFIGS[name].parse(text) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
+@for_each(
     [
         ("retention.ms", "soon", "Invalid value soon for configuration retention.ms: Not a number"),
         ("retention.ms", "9223372036854775808", "Not a number of type LONG"),
@@ -67,22 +65,21 @@ def test_values_are_read(name: str, text: str, value: Value) -> None:
         ("cleanup.policy", "delete,none", "Invalid value none for configuration cleanup.policy"),
         ("compression.type", "zip", "String must be one of: uncompressed, zstd"),
         ("leader.replication.throttled.replicas", "0-1", r"Invalid value \[0-1\] for"),
-    ],
+    ]
 )
 def test_wrong_values_are_refused_in_kafkas_words(name: str, text: str, reason: str) -> None:
     with pytest.raises(InvalidConfigurationError, match=reason):
         CONFIGS[name].parse(text)
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
+@for_each(
     [
         ({"preallocate": "true", "remote.storage.enable": "false"}, None),
         ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
         ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}, None),
         ({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}, r"\(6\) > .* \(5\)"),
         ({"max.compaction.lag.ms": "5", "no.such": "1"}, "Unknown topic config name: no.such"),
-    ],
+    ]
 )
 def test_settings_of_a_topic_go_together(settings: dict[str, str], reason: str | None) -> None:
     if reason is None:

@@ -58,6 +58,7 @@ from tests.broker.wire import (
     topic_metadata,
     until_closed,
 )
+from tests.support.for_each import for_each
 from tests.support.waiting import until
 from tests.support.wire import RawClient
 
@@ -769,8 +770,7 @@ def sent_by(split: Callable[[RuleBuilder[Action]], Action]) -> list[bytes | floa
     return sent
 
 
-@pytest.mark.parametrize(
-    ("split", "expected"),
+@for_each(
     [
         (lambda on: on.split(3), [b"0123", 0.0, b"4567", 0.0, b"89"]),
         (lambda on: on.split(1), [b"0123456789"]),
@@ -778,7 +778,7 @@ def sent_by(split: Callable[[RuleBuilder[Action]], Action]) -> list[bytes | floa
         (lambda on: on.split(piece_bytes=9), [b"012345678", 0.0, b"9"]),
         (lambda on: on.split(at=[9, 0, 1, 10, 9]), [b"0", 0.0, b"12345678", 0.0, b"9"]),
         (lambda on: on.trickle(120), [b"012345", 0.05, b"6789"]),
-    ],
+    ]
 )
 def test_pieces_are_cut_and_sent_as_said(
     split: Callable[[RuleBuilder[Action]], Action], expected: list[bytes | float]

@@ -28,6 +28,7 @@ from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRe
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.fakes import MemoryLog
 from tests.support.cluster import KafkaHandle
+from tests.support.for_each import for_each
 from tests.support.group_requests import GroupRequests
 
 FETCH_BY_NAME = 12
@@ -35,15 +36,14 @@ TOPIC_ID = bytes(range(16))
 KEY = offset_key("g", TopicPartition("t", 3))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@for_each(
     [
         ("", 0),
         ("hello", 99162322),
         ("group-of-workers", -587790643),
         ("polygenelubricants", -(2**31)),
         ("ü😀", 2015071),
-    ],
+    ]
 )
 def test_hash_is_javas(text: str, value: int) -> None:
     assert java_hash(text) == value
@@ -57,8 +57,7 @@ def test_partition_of_a_group_is_kafkas(group_id: str, partition: int) -> None:
     assert partition_for(group_id, 50) == partition
 
 
-@pytest.mark.parametrize(
-    ("record", "key", "value"),
+@for_each(
     [
         (
             CoordinatorRecord(
@@ -113,7 +112,7 @@ def test_partition_of_a_group_is_kafkas(group_id: str, partition: int) -> None:
         ),
         (group_tombstone("g"), "0002 0001 67", None),
     ],
-    ids=["commit", "commit that expires", "tombstone", "group", "group tombstone"],
+    ["commit", "commit that expires", "tombstone", "group", "group tombstone"],
 )
 def test_bytes_are_those_that_kafka_writes(
     record: CoordinatorRecord, key: str, value: str | None
@@ -127,8 +126,7 @@ def test_records_of_newer_brokers_are_passed_over() -> None:
     assert decode_record(b"\x00\x0bwhatever", b"\x00\x00") is None
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@for_each(
     [
         (None, b""),
         (b"", b""),
@@ -136,7 +134,7 @@ def test_records_of_newer_brokers_are_passed_over() -> None:
         (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x03", b"\x00"),
         (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x03", b"\x00\x04\x00"),
         (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x03", b"\x00\x63"),
-    ],
+    ]
 )
 def test_damaged_records_are_told(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(KafkaError):

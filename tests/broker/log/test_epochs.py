@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aiokafka_lite.broker.log.epochs import LeaderEpochs
+from tests.support.for_each import for_each
 
 ENTRIES = [(0, 0), (2, 3), (5, 7)]
 
@@ -21,15 +20,14 @@ def test_offset_belongs_to_the_epoch_that_began_last_before_it() -> None:
     assert LeaderEpochs([(4, 3)]).epoch_of(2) == -1
 
 
-@pytest.mark.parametrize(
-    ("start", "left"),
+@for_each(
     [
         (0, ENTRIES),
         (1, [(0, 1), (2, 3), (5, 7)]),
         (3, [(2, 3), (5, 7)]),
         (6, [(2, 6), (5, 7)]),
         (9, [(5, 9)]),
-    ],
+    ]
 )
 def test_oldest_epoch_that_is_left_begins_with_the_log(
     start: int, left: list[tuple[int, int]]
@@ -42,7 +40,7 @@ def test_oldest_epoch_that_is_left_begins_with_the_log(
     assert later.entries == [(4, 3)]
 
 
-@pytest.mark.parametrize(("end", "kept"), [(0, 0), (3, 1), (4, 2), (7, 2), (8, 3)])
+@for_each([(0, 0), (3, 1), (4, 2), (7, 2), (8, 3)])
 def test_epochs_that_began_behind_a_cut_are_forgotten(end: int, kept: int) -> None:
     epochs = LeaderEpochs(ENTRIES)
     epochs.truncate(end)

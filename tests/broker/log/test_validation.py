@@ -18,6 +18,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.records.batch import reseal
 from tests.broker.batches import batch
 from tests.broker.logs import T0, topic_config
+from tests.support.for_each import for_each
 
 ONE = batch(timestamp=T0)
 AFTER_MAX_MS = 1_000
@@ -34,8 +35,7 @@ def without_records(sent: bytes) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize(
-    ("sent", "config", "version"),
+@for_each(
     [
         (ONE, CONFIG, 3),
         (batch(timestamp=T0 + AFTER_MAX_MS), CONFIG, 3),
@@ -43,16 +43,14 @@ def without_records(sent: bytes) -> bytes:
         (batch(timestamp=T0, producer_id=0, producer_epoch=0, base_sequence=0), CONFIG, 3),
         (batch(timestamp=T0, codec="zstd"), topic_config(), 7),
     ],
-    ids=["exactly as large as allowed", "latest time", "append time", "first producer", "zstd"],
+    ["exactly as large as allowed", "latest time", "append time", "first producer", "zstd"],
 )
 def test_batch_at_a_limit_is_taken(sent: bytes, config: object, version: int) -> None:
     header, view = validated_batch(sent, version, config, T0)  # type: ignore[arg-type]
     assert (header.size, view) == (len(sent), sent)
 
 
-@pytest.mark.parametrize(
-    ("sent", "error", "message"),
-    [
+@for_each([
         (None, InvalidRecordError, "not 0"),
         (ONE[:-1], CorruptRecordException, "the batch is incomplete"),
         (ONE + b"rest", CorruptRecordException, "followed by 4 bytes that are not"),
@@ -66,12 +64,10 @@ def test_batch_at_a_limit_is_taken(sent: bytes, config: object, version: int) ->
         (batch(producer_id=0, producer_epoch=0), InvalidRecordError, "producer id 0 needs"),
         (batch(base_offset=1), InvalidRecordError, "must have base offset 0, not 1"),
         (batch(timestamp=T0, codec="zstd"), UnsupportedCompressionTypeError, "version 7 or newer"),
-    ],
-    ids=[
+    ], [
         "none", "short", "rest", "two", "three", "magic 1", "magic 3", "empty", "large", "late",
         "producer", "offset", "zstd",
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_batch_beyond_a_limit_is_refused_with_the_reason(
     sent: bytes | None, error: type[Exception], message: str
 ) -> None:

@@ -32,6 +32,7 @@ from aiokafka_lite.broker.security.oauth import (
     TokenAuthority,
 )
 from aiokafka_lite.errors import SaslAuthenticationFailed
+from tests.support.for_each import for_each
 from tests.support.sasl_client import oauth_token, unsecured_jws
 
 METADATA = 3
@@ -96,7 +97,7 @@ VERDICTS = {  # of ApiVersions, SaslHandshake, SaslAuthenticate, Metadata
 }
 
 
-@pytest.mark.parametrize("state", SaslState)
+@for_each(SaslState)
 def test_each_state_lets_through_what_fits_it(state: SaslState) -> None:
     for api_key, verdict in zip(
         (API_VERSIONS, HANDSHAKE, AUTHENTICATE, METADATA), VERDICTS[state], strict=True
@@ -120,8 +121,7 @@ def test_step_that_is_not_the_last_goes_on() -> None:
     assert machine.username is None
 
 
-@pytest.mark.parametrize(
-    ("max_reauth_ms", "token_ms", "lifetime_ms"),
+@for_each(
     [
         (0, None, 0),
         (5_000, None, 5_000),
@@ -129,7 +129,7 @@ def test_step_that_is_not_the_last_goes_on() -> None:
         (5_000, 7_000, 5_000),
         (5_000, 3_000, 3_000),
         (0, -1, 0),
-    ],
+    ]
 )
 def test_session_ends_with_the_first_of_its_limits(
     max_reauth_ms: int, token_ms: int | None, lifetime_ms: int
@@ -206,7 +206,7 @@ BAD_TOKENS: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("which", BAD_TOKENS)
+@for_each(BAD_TOKENS)
 def test_bad_token_is_refused(which: str) -> None:
     with pytest.raises(InvalidTokenError):
         authority().check(BAD_TOKENS[which]())
@@ -234,7 +234,7 @@ BAD_CLAIMS = [
 ]
 
 
-@pytest.mark.parametrize("claims", BAD_CLAIMS)
+@for_each(BAD_CLAIMS)
 def test_unsecured_token_with_bad_claims_is_refused(claims: str) -> None:
     with pytest.raises(InvalidTokenError):
         authority(allow_unsecured=True).check(unsecured_jws(claims))

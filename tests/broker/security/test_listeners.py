@@ -12,6 +12,7 @@ from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError
 from aiokafka_lite.protocol.messages.cluster import DescribeClusterRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from tests.support.for_each import for_each
 from tests.support.sasl_client import log_in
 from tests.support.wire import RawClient
 
@@ -111,7 +112,7 @@ IMPOSSIBLE: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("problem", IMPOSSIBLE)
+@for_each(IMPOSSIBLE)
 def test_impossible_setting_is_refused_with_what_is_possible(problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         IMPOSSIBLE[problem]()

@@ -16,6 +16,7 @@ from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.broker.wire import eventually, fetch, fetch_partition, produce, until_closed
+from tests.support.for_each import for_each
 from tests.support.wire import RawClient
 
 pytestmark = pytest.mark.every_loop
@@ -162,8 +163,7 @@ async def test_node_that_was_killed_speaks_tls_again_at_its_address() -> None:
             await client.request(METADATA)
 
 
-@pytest.mark.parametrize(
-    ("certificate", "principal"),
+@for_each(
     [
         (None, "ANONYMOUS"),
         ({}, "ANONYMOUS"),
@@ -173,7 +173,7 @@ async def test_node_that_was_killed_speaks_tls_again_at_its_address() -> None:
             {"subject": ((("localityName", "here"),), (("userId", "7"), ("other", "a, b")))},
             r"UID=7+other=a\, b,L=here",
         ),
-    ],
+    ]
 )
 def test_principal_is_the_subject_as_kafka_writes_it(
     certificate: dict[str, object] | None, principal: str

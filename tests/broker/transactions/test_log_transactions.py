@@ -21,6 +21,7 @@ from aiokafka_lite.errors import (
     TransactionCoordinatorFenced,
 )
 from aiokafka_lite.records import BatchHeader, ControlType, iter_batches
+from tests.support.for_each import for_each
 
 MEGABYTE = 1 << 20
 T0 = 1_700_000_000_000
@@ -381,7 +382,7 @@ def test_log_truncated_after_a_restart_lists_each_aborted_transaction_once(tmp_p
     assert aborted(again) == [(1, 0, 1)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each(range(10))
 def test_every_aborted_transaction_within_a_range_is_found(seed: int) -> None:
     rng = random.Random(seed)
     log = PartitionLog(MemoryStore(MEGABYTE), run_slowly=lambda work: work())

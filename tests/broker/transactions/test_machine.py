@@ -35,6 +35,7 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 
 V1, V2 = TransactionVersion.ORIGINAL, TransactionVersion.EPOCH_PER_TRANSACTION
 ID, SPARE, NOW = 7, 8, 1_000
@@ -202,7 +203,7 @@ def test_abort_of_version_2_needs_no_transaction() -> None:
     assert not transaction.unmarked
 
 
-@pytest.mark.parametrize("state", [EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, ONGOING, PREPARE_ABORT])
+@for_each([EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, ONGOING, PREPARE_ABORT])
 def test_only_idle_ids_expire(state: TransactionState) -> None:
     transaction = machine(state)
     is_idle = state not in (ONGOING, PREPARE_ABORT)

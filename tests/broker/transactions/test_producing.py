@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from aiokafka_lite.broker.transactions.verification import why_refused
 from aiokafka_lite.errors import InvalidProducerIdMapping, TransactionalIdAuthorizationFailed
 from aiokafka_lite.protocol.messages.produce import (
@@ -14,6 +12,7 @@ from aiokafka_lite.protocol.messages.produce import (
     TopicProduceData,
 )
 from aiokafka_lite.records import build_batch
+from tests.support.for_each import for_each
 
 
 def batch(producer_id: int = 7, *, is_transactional: bool = True) -> bytes:
@@ -30,8 +29,7 @@ def of_the_future(batch: bytes) -> bytes:
     return batch[:16] + b"\x09" + batch[17:]
 
 
-@pytest.mark.parametrize(
-    ("records", "transactional_id", "error"),
+@for_each(
     [
         ([batch()], "p", None),
         ([batch()], None, TransactionalIdAuthorizationFailed),
@@ -41,7 +39,7 @@ def of_the_future(batch: bytes) -> bytes:
         ([of_the_future(batch()), batch()], None, TransactionalIdAuthorizationFailed),
         # Others are refused where they are looked at.
         ([None, b"", batch()[:22], batch()[:40], of_the_future(batch())], None, None),
-    ],
+    ]
 )
 def test_transactional_records_are_of_one_producer_that_names_its_id(
     records: Sequence[bytes | None], transactional_id: str | None, error: type[Exception] | None

@@ -9,6 +9,7 @@ import pytest
 from aiokafka_lite.cli.cat import formats
 from aiokafka_lite.cli.produce.lines import record_of_json
 from tests.cli.cat.records import record
+from tests.support.for_each import for_each
 
 
 def test_terminal_is_shown_control_characters_and_does_not_obey_them() -> None:
@@ -45,9 +46,8 @@ def test_json_that_would_mean_another_value_stays_a_string(value: str) -> None:
     assert record_of_json(line)[:2] == (b"null", value.encode())
 
 
-@pytest.mark.parametrize(
-    "value",
-    ['{"a":1e400}', '{"a":1,"a":2}', "0.1000000000000000055511151231257827", "1E2", r'"\ud800"'],
+@for_each(
+    ['{"a":1e400}', '{"a":1,"a":2}', "0.1000000000000000055511151231257827", "1E2", r'"\ud800"']
 )
 def test_unpacked_json_is_as_it_was_written(value: str) -> None:
     line = formats.json_formatter(unpacks=True)([record(value.encode())]).decode()

@@ -28,6 +28,7 @@ from aiokafka_lite.consumer.assignors.cooperative_sticky import (
 from aiokafka_lite.consumer.assignors.sticky import Claim, StickyPartitionAssignor
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.assignors.groups import Topics, group_subscriptions, member_ids, topic_counts
+from tests.support.for_each import for_each
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # kafka-python reads its resources in a deprecated way
@@ -271,8 +272,7 @@ def test_a_member_that_was_assigned_nothing_yet_is_of_no_generation() -> None:
     assert java_data(-1) == (-1).to_bytes(4, "big", signed=True)
 
 
-@pytest.mark.parametrize(
-    ("said", "user_data", "generation"),
+@for_each(
     [
         (-1, java_data(5), 5),
         (0, java_data(5), 0),
@@ -280,7 +280,7 @@ def test_a_member_that_was_assigned_nothing_yet_is_of_no_generation() -> None:
         (-1, librdkafka_data(9), 9),
         (0, librdkafka_data(9), 0),
         (-1, b"", -1),
-    ],
+    ]
 )
 def test_the_generation_of_what_is_owned_is_read_where_the_member_says_it(
     said: int, user_data: bytes, generation: int

@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.assignors.sticky import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cpu import CpuTime
+from tests.support.for_each import for_each
 from tests.support.java import JavaTools
 
 RACKS: Final = ("r0", "r1", "r2")
@@ -142,7 +143,6 @@ def test_each_member_gets_the_partitions_of_its_rack(
     assert {len(tps) for tps in shares.values()} == {3}
 
 
-@pytest.mark.parametrize("assignor", EVERY_ONE)
 @pytest.mark.parametrize(
     ("replicas", "racks"),
     [
@@ -152,6 +152,7 @@ def test_each_member_gets_the_partitions_of_its_rack(
         pytest.param([set()], RACKS, id="no broker in a rack"),
     ],
 )
+@for_each(EVERY_ONE)
 def test_racks_change_nothing_where_they_make_no_difference(
     assignor: type[AbstractPartitionAssignor],
     replicas: list[set[str]],

@@ -37,6 +37,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.events import GroupProtocolChanged
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
+from tests.support.for_each import for_each
 from tests.support.states import State
 from tests.support.waiting import is_woken
 
@@ -213,15 +214,14 @@ async def test_a_member_is_that_of_the_protocol_in_use() -> None:
 
 
 # --- The choice -------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("group_protocol", "assignor", "kind"),
+@for_each(
     [
         ("classic", RangePartitionAssignor, Member),
         ("classic", CooperativeStickyPartitionAssignor, Member),
         ("auto", RangePartitionAssignor, Member),  # which is given
         ("auto", None, EitherMember),
         ("consumer", None, ConsumerMember),
-    ],
+    ]
 )
 def test_a_member_is_of_the_protocol_that_was_asked_for_and_keeps_its_id(
     group_protocol: str, assignor: type[AbstractPartitionAssignor] | None, kind: type

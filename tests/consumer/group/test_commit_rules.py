@@ -43,6 +43,7 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
+from tests.support.for_each import for_each
 from tests.support.plain_group import (
     FIRST,
     A,
@@ -857,8 +858,7 @@ async def test_a_recreated_topic_gets_no_offsets_and_has_the_view_read_again(
         assert cluster.calls == ["refresh"]
 
 
-@pytest.mark.parametrize(
-    ("topics", "is_of_all", "read_as", "is_former"),
+@for_each(
     [
         ({"t": TopicView("t", b"t" * 16)}, True, b"t" * 16, False),
         ({"t": TopicView("t", b"t" * 16)}, True, b"u" * 16, True),
@@ -866,7 +866,7 @@ async def test_a_recreated_topic_gets_no_offsets_and_has_the_view_read_again(
         ({"t": TopicView("t")}, True, b"t" * 16, False),
         ({}, False, b"t" * 16, False),
         ({}, True, b"t" * 16, True),
-    ],
+    ]
 )
 def test_a_topic_is_a_former_one_if_the_view_has_another_or_none(
     topics: dict[str, TopicView], is_of_all: bool, read_as: bytes, is_former: bool

@@ -36,6 +36,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 from tests.support.pulses import Topics
 from tests.support.waiting import is_woken
 
@@ -278,8 +279,7 @@ def answer(
     )
 
 
-@pytest.mark.parametrize(
-    ("interval_ms", "brokers_ms", "throttled_ms", "unsettled_s", "settled_s"),
+@for_each(
     [
         (3000, 5000, 0, 0.25, 1.0),
         (200, 5000, 0, 0.2, 0.2),
@@ -288,7 +288,7 @@ def answer(
         (9000, 4000, 0, 0.25, 4.0),
         (9000, 1, 0, 0.001, 0.001),
         (9000, 0, 0, 0.25, 5.0),  # none is named
-    ],
+    ]
 )
 def test_the_pace(
     interval_ms: int, brokers_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
@@ -305,8 +305,7 @@ def test_the_pace(
     assert beats.interval_s(late, is_unsettled=False) == settled_s
 
 
-@pytest.mark.parametrize(
-    ("own", "of", "settled_s"),
+@for_each(
     [
         (6, 6, 0.25),
         (12, 24, 0.25),
@@ -316,7 +315,7 @@ def test_the_pace(
         (0, 4, 0.4),
         (6, 0, 1),
     ],
-    ids=["alone", "two", "four", "eight", "many", "more_members_than_partitions", "not_known"],
+    ["alone", "two", "four", "eight", "many", "more_members_than_partitions", "not_known"],
 )
 def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_than_one(
     own: int, of: int, settled_s: float
@@ -451,7 +450,7 @@ TOPICS = ["orders", "orders-1", "ORDERS", "a", "ab", "abc", "b", "bc", "aa", "a.
           "x-x", "xy", "xzzy", "bx", "cx", "abababx", "zb", "-"]  # fmt: skip
 
 
-@pytest.mark.parametrize("pattern", ALIKE)
+@for_each(ALIKE)
 def test_the_broker_matches_what_the_consumer_would(pattern: str) -> None:
     ours = re.compile(pattern)
     theirs = as_re2(ours, exclude_internal_topics=False)
@@ -462,7 +461,7 @@ def test_the_broker_matches_what_the_consumer_would(pattern: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of a later Python's sets
-@pytest.mark.parametrize("pattern", NOT_ALIKE)
+@for_each(NOT_ALIKE)
 def test_what_brokers_read_otherwise_stays_here(pattern: str) -> None:
     assert as_re2(re.compile(pattern), exclude_internal_topics=False) is None
 

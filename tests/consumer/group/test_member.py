@@ -17,6 +17,7 @@ from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 from tests.support.waiting import is_woken
 
 
@@ -54,8 +55,7 @@ def test_a_step_the_table_does_not_know_is_refused_and_changes_nothing() -> None
     assert member.state is MemberState.UNJOINED
 
 
-@pytest.mark.parametrize(
-    ("error", "recovery"),
+@for_each(
     [
         (errors.CoordinatorLoadInProgressError(), Recovery.RETRY),
         (errors.NotCoordinatorError(), Recovery.REDISCOVER),
@@ -74,8 +74,7 @@ def test_a_step_the_table_does_not_know_is_refused_and_changes_nothing() -> None
         (errors.UnknownError(), Recovery.SURFACE),
         (errors.UnknownTopicOrPartitionError(), Recovery.RETRY),
         (errors.IncompatibleBrokerVersion(), Recovery.SURFACE),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, KafkaError) else value.name,
+    ]
 )
 def test_an_error_tells_how_to_go_on(error: KafkaError, recovery: Recovery) -> None:
     assert recovery_for(error) is recovery
@@ -165,15 +164,14 @@ def holding(generation: int = 7) -> Member:
     return member
 
 
-@pytest.mark.parametrize(
-    ("made_as", "has_waited", "sender"),
+@for_each(
     [
         (NOW, False, NOW),
         (Identity("m-1", 6), False, None),
         (Identity("m-1", 6), True, NOW),
         (Identity("m-1", 5), True, None),
         (Identity("m-0", 7), True, None),
-    ],
+    ]
 )
 def test_a_commit_goes_over_to_the_next_generation_only_if_it_waited(
     made_as: Identity, has_waited: bool, sender: Identity | None
@@ -322,16 +320,14 @@ def test_a_commit_that_was_put_off_waits_until_its_rebalance_is_over() -> None:
     assert member.takes_commits(is_departed=True, was_put_off=True)
 
 
-@pytest.mark.parametrize(
-    ("sent_as", "error", "is_lost"),
+@for_each(
     [
         (NOW, errors.UnknownMemberIdError(), True),
         (NOW, errors.IllegalGenerationError(), True),
         (NOW, errors.RebalanceInProgressError(), False),
         (NOW, errors.NotCoordinatorError(), False),
         (Identity("m-1", 6), errors.UnknownMemberIdError(), False),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, KafkaError) else None,
+    ]
 )
 def test_a_refusal_tells_whether_the_partitions_are_lost(
     sent_as: Identity, error: KafkaError, is_lost: bool

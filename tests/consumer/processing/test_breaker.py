@@ -11,6 +11,7 @@ import pytest
 
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.processing import CircuitBreaker, Retry
+from tests.support.for_each import for_each
 
 GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)  # from Python 3.11 on
 SETTINGS = CircuitBreaker(
@@ -171,8 +172,7 @@ def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> Non
     assert breaker.admits(2.0 + 1.2, has_failed=True)
 
 
-@pytest.mark.parametrize(
-    "arguments",
+@for_each(
     [
         {"failure_rate": 0},
         {"failure_rate": 1.1},
@@ -182,7 +182,7 @@ def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> Non
         {"give_up_ms": 0},
         {"first_pause_ms": 0},
         {"first_pause_ms": 10, "max_pause_ms": 5},
-    ],
+    ]
 )
 def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="|".join(arguments)):

@@ -21,6 +21,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import (
     united,
 )
 from aiokafka_lite.structs import OffsetAndMetadata
+from tests.support.for_each import for_each
 
 ID = b"0123456789abcdef"
 OTHER = b"fedcba9876543210"
@@ -127,7 +128,7 @@ def test_a_range_that_does_not_fit_alone_is_no_metadata() -> None:
     assert encode(ID, 0, 0, ranges, len(NAME) + 16) == ""
 
 
-@pytest.mark.parametrize("most_characters", [3_500, 400, 40, 20, 0])
+@for_each([3_500, 400, 40, 20, 0])
 def test_metadata_are_shortened_from_the_end(most_characters: int) -> None:
     ranges = tuple(Range(first, first + 1) for first in range(1, 1_000, 2))
     metadata = encode(ID, 0, 2, ranges)
@@ -149,8 +150,7 @@ def test_of_another_log_or_offset_it_says_nothing(topic_id: bytes, offset: int) 
     assert decode(topic_id, offset, metadata) is None
 
 
-@pytest.mark.parametrize(
-    "metadata",
+@for_each(
     [
         "",
         "consumer-1",
@@ -162,7 +162,7 @@ def test_of_another_log_or_offset_it_says_nothing(topic_id: bytes, offset: int) 
         NAME + "not base 64!",
         NAME + "é",
         "aiokafka-lite/2 " + base64.b64encode(bytes(12)).decode(),
-    ],
+    ]
 )
 def test_what_is_not_ours_says_nothing(metadata: str) -> None:
     assert decode(ID, 10, metadata) is None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.errors import IllegalStateError
+from tests.support.for_each import for_each
 
 ME = object()
 
@@ -275,8 +276,7 @@ def test_what_lies_ahead_ends_where_a_newer_epoch_begins() -> None:
     assert list(progress.finished_ranges()) == [Range(6, 7)]
 
 
-@pytest.mark.parametrize(
-    ("epoch_end", "left"),
+@for_each(
     [
         (None, []),
         (2, []),
@@ -284,7 +284,7 @@ def test_what_lies_ahead_ends_where_a_newer_epoch_begins() -> None:
         (6, [Range(2, 4)]),
         (8, [Range(2, 4), Range(6, 8)]),
         (12, [Range(2, 4), Range(6, 9)]),
-    ],
+    ]
 )
 def test_what_a_new_leader_does_not_have_is_forgotten(
     epoch_end: int | None, left: list[Range]
@@ -312,8 +312,7 @@ def test_what_was_finished_before_a_sought_offset_stays_in_commits() -> None:
     assert list(progress.finished_ranges(14)) == []
 
 
-@pytest.mark.parametrize(
-    ("sought", "left"),
+@for_each(
     [
         ([7], [Range(2, 4), Range(6, 7)]),
         ([2], []),
@@ -321,7 +320,7 @@ def test_what_was_finished_before_a_sought_offset_stays_in_commits() -> None:
         ([13, 7], [Range(2, 4), Range(6, 7)]),
         ([7, 13], [Range(2, 4), Range(6, 7)]),
         ([7, 1], []),
-    ],
+    ]
 )
 def test_nothing_from_a_sought_offset_on_stays_finished(
     sought: list[int], left: list[Range]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter, defaultdict
 from typing import Any
@@ -19,6 +20,7 @@ from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member, running
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.for_each import for_each
 from tests.support.group_requests import GroupRequests
 from tests.support.rows import rows
 from tests.support.waiting import until
@@ -789,8 +791,7 @@ async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_no
 
 
 # --- Arguments --------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["concurrency", "batch_size", "max_uncommitted"])
-@pytest.mark.parametrize("number", [0, True, "5"])
+@for_each(itertools.product(["concurrency", "batch_size", "max_uncommitted"], [0, True, "5"]))
 def test_a_number_that_is_no_positive_int_is_refused(name: str, number: object) -> None:
     numbers: dict[str, Any] = {"concurrency": 1, "batch_size": 1, "max_uncommitted": 1}
     with pytest.raises(ValueError, match=f"{name} must be a positive int"):

@@ -9,6 +9,7 @@ from aiokafka_lite.structs import ConsumerRecord
 from demos.flights.problems import ForeignTopicError, LostRecordError
 from demos.flights.scoreboard import LogRange, Pace, Scoreboard
 from demos.flights.statistics import CarrierTally
+from tests.support.for_each import for_each
 
 
 def record(partition: int, offset: int, carrier: str = "UA", delay: int = 1) -> ConsumerRecord:
@@ -76,9 +77,7 @@ def test_records_beyond_the_goal_are_left_out() -> None:
     assert board.counted == 1
 
 
-@pytest.mark.parametrize(
-    "value", [None, b"", b"not JSON", b"[1, 2]", b'{"carrier": "UA"}', b"\xff"]
-)
+@for_each([None, b"", b"not JSON", b"[1, 2]", b'{"carrier": "UA"}', b"\xff"])
 def test_record_that_is_no_flight_is_named(value: bytes | None) -> None:
     board = scoreboard(p0=(0, 1))
     foreign = record(0, 0)

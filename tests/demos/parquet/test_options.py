@@ -5,6 +5,7 @@ import pytest
 from aiokafka_lite.errors import OptionError
 from demos.parquet import PipelineOptions
 from demos.parquet.schemas import check_columns, parse_schema
+from tests.support.for_each import for_each
 
 GIVEN = {"bootstrap_servers": "localhost:9092", "topic": "t", "out": "/tables"}
 COLUMNS = "carrier STRING, delay INT, time TIMESTAMP"
@@ -39,15 +40,14 @@ def test_several_topics_are_refused() -> None:
         PipelineOptions(bootstrap_servers="b:1", topic="a,b", out="o")
 
 
-@pytest.mark.parametrize(
-    ("schema", "wanted", "complaint"),
+@for_each(
     [
         (COLUMNS, {"event_time": "when"}, "event time 'when' is not a column"),
         (COLUMNS, {"event_time": "carrier"}, "of type string, but must be a TIMESTAMP"),
         (COLUMNS, {"keys": ("who",)}, "key 'who' is not a column"),
         (COLUMNS, {"measures": ("carrier",)}, "but must be a number"),
         ("Batch INT", {}, "must not have columns named Batch, "),
-    ],
+    ]
 )
 def test_columns_that_will_not_do_are_named(
     schema: str, wanted: dict[str, object], complaint: str

@@ -6,23 +6,23 @@ import pytest
 
 from aiokafka_lite.spark.options.java_pattern import JavaPatternError, compile_java
 from tests.spark.options.patterns import BROKEN, NAMES, NOT_HERE, PATTERNS
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@for_each(PATTERNS)
 def test_patterns_find_some_names_and_not_others(pattern: str) -> None:
     found = [name for name in NAMES if compile_java(pattern).search(name)]
     assert found
     assert found != NAMES
 
 
-@pytest.mark.parametrize("pattern", [*BROKEN, *NOT_HERE])
+@for_each([*BROKEN, *NOT_HERE])
 def test_what_is_broken_or_cannot_be_had_is_an_error(pattern: str) -> None:
     with pytest.raises(JavaPatternError):
         compile_java(pattern)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name", "is_found"),
+@for_each(
     [
         ("[a-z&&[^m-p]]+$", "flights", True),
         ("^[a-z&&[^m-p]]+$", "planes", False),
@@ -46,7 +46,7 @@ def test_what_is_broken_or_cannot_be_had_is_an_error(pattern: str) -> None:
         (r"(?i)^\p{Upper}+\p{Lu}$", "flights", True),  # any letter then, as from Java 15 on
         (r"(?i)\P{Upper}", "flights", False),
         (r"^*\b?flights$+", "flights", True),  # Java repeats anchors
-    ],
+    ]
 )
 def test_pattern_of_java_means_what_it_means_in_java(
     pattern: str, name: str, is_found: bool

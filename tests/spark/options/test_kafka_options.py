@@ -8,6 +8,7 @@ from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.options import SourceOptions, parse_options
 from tests.spark.options.cases import BROKER, TOPIC
 from tests.spark.options.kafka_cases import KAFKA_ACCEPTED, KAFKA_REFUSED, KAFKA_STRICTER
+from tests.support.for_each import for_each
 
 
 def parse(options: dict[str, str]) -> SourceOptions:
@@ -15,12 +16,12 @@ def parse(options: dict[str, str]) -> SourceOptions:
     return parse_options({**BROKER, **TOPIC, **kafka}, is_streaming=False)
 
 
-@pytest.mark.parametrize(("name", "value"), KAFKA_ACCEPTED)
+@for_each(KAFKA_ACCEPTED)
 def test_settings_of_the_consumer_are_accepted(name: str, value: str) -> None:
     assert parse({name: value}).client.bootstrap_servers == "127.0.0.1:1"
 
 
-@pytest.mark.parametrize(("name", "value"), [*KAFKA_REFUSED, *KAFKA_STRICTER])
+@for_each([*KAFKA_REFUSED, *KAFKA_STRICTER])
 def test_settings_are_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"option kafka.{name} "):
         parse({name: value})
@@ -119,7 +120,7 @@ def test_bootstrap_servers_are_read_as_kafka_reads_them(servers: str, addresses:
     assert list(map(str, client.bootstrap_addresses())) == addresses
 
 
-@pytest.mark.parametrize("servers", ["", " , ", "a:b", "a:0", ":9092", "a b:1"])
+@for_each(["", " , ", "a:b", "a:0", ":9092", "a b:1"])
 def test_bootstrap_servers_that_are_none_are_refused(servers: str) -> None:
     with pytest.raises(OptionError, match=r"kafka.bootstrap.servers"):
         parse({"bootstrap.servers": servers})

@@ -15,6 +15,7 @@ from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError,
 from aiokafka_lite.sasl import Secret
 from aiokafka_lite.settings.oauth import ClientCredentials
 from aiokafka_lite.spark.options import SourceOptions, parse_options
+from tests.support.for_each import for_each
 from tests.support.token_server import CREDENTIALS, LOGIN, TokenServer, token_server
 
 
@@ -141,8 +142,7 @@ def test_server_that_is_not_there_is_told() -> None:
         token_of(provider("http://127.0.0.1:1/token"))
 
 
-@pytest.mark.parametrize(
-    ("url", "jaas", "message"),
+@for_each(
     [
         ("ftp://login.example", CREDENTIALS, "URL such as https"),
         ("https://me:hunter2@login.example", CREDENTIALS, "without a user name or password"),
@@ -154,7 +154,7 @@ def test_server_that_is_not_there_is_told() -> None:
             "'ssl.truststore.type'",
         ),
         ("https://login.example", 'unsecuredLoginStringClaim_sub="a"', "'unsecuredLoginString"),
-    ],
+    ]
 )
 def test_what_cannot_be_used_is_refused(url: str, jaas: str, message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:

@@ -21,6 +21,7 @@ from aiokafka_lite.spark.options.positions import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.options.cases import ACCEPTED, BROKER, REFUSED, STRICTER, TOPIC, Case
+from tests.support.for_each import for_each
 
 ZERO, ONE = TopicPartition("flights", 0), TopicPartition("flights", 1)
 
@@ -45,14 +46,14 @@ def kinds(case: Case) -> list[bool]:
     ]
 
 
-@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.id)
+@for_each(ACCEPTED, "{0.id}")
 def test_options_are_accepted(case: Case) -> None:
     for is_streaming in kinds(case):
         options = parse_options({**BROKER, **case.options}, is_streaming=is_streaming)
         assert options.is_streaming is is_streaming
 
 
-@pytest.mark.parametrize("case", [*REFUSED, *STRICTER], ids=lambda case: case.id)
+@for_each([*REFUSED, *STRICTER], "{0.id}")
 def test_options_are_refused_by_name_and_value(case: Case) -> None:
     for is_streaming in kinds(case):
         with pytest.raises(OptionError) as caught:
@@ -157,9 +158,8 @@ def test_timestamp_for_all_comes_before_timestamps_and_these_before_offsets() ->
     assert batch(**everything).ending == AtOffsets({ZERO: 1})
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("15m", 900), ("1h", 3600), ("500ms", 0.5), ("7", 0.007), ("1500us", 0.001), ("2d", 172_800)],
+@for_each(
+    [("15m", 900), ("1h", 3600), ("500ms", 0.5), ("7", 0.007), ("1500us", 0.001), ("2d", 172_800)]
 )
 def test_durations_have_units(text: str, seconds: float) -> None:
     assert stream(maxTriggerDelay=text).max_trigger_delay_s == seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from aiokafka_lite.errors import InsecureConfigError, OptionError
 from aiokafka_lite.spark.options import SourceOptions, parse_options
 from tests.spark.options.cases import BROKER, TOPIC
+from tests.support.for_each import for_each
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -40,8 +42,12 @@ def test_protocol_is_taken_in_any_case(protocol: str) -> None:
     assert options.client.security_protocol == "SASL_PLAINTEXT"
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("given", [USER, jaas(PLAIN), jaas(SCRAM), jaas(f"kafkashaded.{PLAIN}")])
+@for_each(
+    itertools.product(
+        ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        [USER, jaas(PLAIN), jaas(SCRAM), jaas(f"kafkashaded.{PLAIN}")],
+    )
+)
 def test_credentials_are_taken_from_jaas_and_from_options(
     mechanism: str, given: dict[str, str]
 ) -> None:
@@ -58,8 +64,7 @@ def test_librdkafkas_name_of_the_mechanism_is_taken() -> None:
     assert options.mechanism.name == "PLAIN"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
     [
         ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"security.protocol": "SASL_PLAINTEXT", **USER}, "sasl.mechanism is missing.*GSSAPI"),
@@ -85,7 +90,7 @@ def test_librdkafkas_name_of_the_mechanism_is_taken() -> None:
             {**SASL, **USER, "sasl.login.callback.handler.class": "x.Y"},
             r"sasl\.login\.callback\.handler\.class cannot be used",
         ),
-    ],
+    ]
 )
 def test_what_cannot_be_done_is_refused_without_showing_secrets(
     options: dict[str, str], message: str

@@ -21,6 +21,7 @@ from aiokafka_lite.settings.tls import openssl_name
 from aiokafka_lite.spark.options import parse_options
 from tests.spark.options.cases import BROKER, TOPIC
 from tests.support.certificates import Authority, Issued
+from tests.support.for_each import for_each
 
 HOST = "broker.example"
 
@@ -225,8 +226,7 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
     assert f"-out '{keystore}.pem'" in refusal
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
     [
         ({"truststore.location": "/no/such"}, "No such file.*on the driver and on every executor"),
         ({"keystore.location": "/no/such"}, "No such file.*on every executor"),
@@ -252,7 +252,7 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
             "not a cipher suite that this machine's OpenSSL supports",
         ),
         ({"engine.factory.class": "x.Y"}, "kafka.ssl.engine.factory.class cannot be used"),
-    ],
+    ]
 )
 def test_what_cannot_be_used_is_refused_by_name(options: dict[str, str], message: str) -> None:
     kafka = {f"kafka.ssl.{name}": value for name, value in options.items()}
@@ -314,8 +314,7 @@ def test_versions_and_ciphers_that_exclude_each_other_are_refused() -> None:
         assert "kafka.ssl.enabled.protocols requires" in refusal
 
 
-@pytest.mark.parametrize(
-    ("java", "openssl"),
+@for_each(
     [
         ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
         ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384", "ECDHE-RSA-AES256-SHA384"),
@@ -323,7 +322,7 @@ def test_versions_and_ciphers_that_exclude_each_other_are_refused() -> None:
         ("TLS_RSA_WITH_AES_128_CBC_SHA", "AES128-SHA"),
         ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
         ("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
-    ],
+    ]
 )
 def test_cipher_suites_have_openssls_names(java: str, openssl: str) -> None:
     assert openssl_name(java) == openssl

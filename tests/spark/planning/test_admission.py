@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.spark.planning.admission import Admission, prorate
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 
 
 def tp(partition: int) -> TopicPartition:
@@ -53,8 +53,7 @@ def test_all_is_taken_without_limits() -> None:
     assert unlimited.admit(offsets(0, 0), offsets(5, 900), no_new_partition) == offsets(5, 900)
 
 
-@pytest.mark.parametrize(
-    ("limit", "begins", "latest", "ends"),
+@for_each(
     [
         # A share each, rounded down: 10 * 30/100 and 10 * 70/100.
         (10, offsets(0, 0), offsets(30, 70), offsets(3, 7)),
@@ -70,7 +69,7 @@ def test_all_is_taken_without_limits() -> None:
         (10, offsets(9, 0), offsets(7, 40), offsets(7, 10)),
         # A partition that begins nowhere.
         (10, {tp(0): 0}, offsets(40, 50), offsets(10, 50)),
-    ],
+    ]
 )
 def test_offsets_are_prorated_as_the_jvm_connector_does(
     limit: int, begins: Offsets, latest: Offsets, ends: Offsets

@@ -7,13 +7,13 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.spark.planning.splitting import Task, divide, split
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
+from tests.support.for_each import for_each
 
 NODES = [Node(1, "a", 9092), Node(2, "b", 9092), Node(3, "c", 9092)]
 BY_CONNECTOR = json.loads(Path(__file__).with_name("splits.json").read_text())
@@ -41,7 +41,7 @@ some_ranges = st.lists(a_range, max_size=40).map(
 a_limit = st.none() | st.integers(1, 3000)
 
 
-@pytest.mark.parametrize("case", BY_CONNECTOR, ids=range(len(BY_CONNECTOR)))
+@for_each(BY_CONNECTOR)
 def test_ranges_are_split_as_the_jvm_connector_splits_them(case: dict[str, object]) -> None:
     """What `KafkaOffsetRangeCalculator` of connector 4.2.0 made of these ranges."""
     ranges, expected = case["ranges"], case["split"]

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.spark.schema import COLUMNS, arrow_schema, default_schema, spark_ddl
+from tests.support.for_each import for_each
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -66,15 +67,14 @@ def test_default_schema_is_that_of_the_jvm_connector(include_headers: bool) -> N
     assert list(COLUMNS) == ALL.names
 
 
-@pytest.mark.parametrize(
-    ("field", "words"),
+@for_each(
     [
         (StructField("delay", LongType()), ["delay", "key, value", "after reading"]),
         (StructField("Value", BinaryType()), ["Value", "rename it to value"]),
         (StructField("value", StringType()), ["value is string", "binary", "cast"]),
         (StructField("offset", IntegerType()), ["offset is int", "bigint"]),
         (StructField("value", BinaryType(), nullable=False), ["value", "NOT NULL"]),
-    ],
+    ]
 )
 def test_other_columns_are_refused_with_what_can_be_had(
     field: StructField, words: list[str]

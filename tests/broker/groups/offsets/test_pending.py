@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from aiokafka_lite.broker.groups.offsets.cache import (
     OpenTransaction,
     PendingOffsetKey,
     PendingOffsets,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 
 TARGET = PendingOffsetKey("g", TopicPartition("t", 0))
 OTHER = PendingOffsetKey("g", TopicPartition("t", 1))
 A, B = OpenTransaction(0, 1), OpenTransaction(0, 2)
 
 
-@pytest.mark.parametrize(
-    ("noted", "ended", "committed"),
+@for_each(
     [
         ([A, B], [A, B], [0, 1]),
         ([A, B], [B, A], [1]),
         ([A, B, A], [A, B], [2]),
         ([A, B, A], [B, A], [1, 2]),
         ([A, A], [A], [1]),
-    ],
+    ]
 )
 def test_offset_that_was_noted_last_counts(
     noted: Sequence[OpenTransaction], ended: Sequence[OpenTransaction], committed: list[int]
