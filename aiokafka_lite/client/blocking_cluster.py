@@ -20,6 +20,7 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.cluster_requests import (
     MAX_METADATA_WAIT_S,
+    PASSING_ERRORS,
     coordinator_of,
     coordinator_request,
     is_refused,
@@ -34,12 +35,9 @@ from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
     ClientClosedError,
-    KafkaConnectionError,
     KafkaError,
-    KafkaProtocolError,
     NodeNotReadyError,
     RebootstrapRequiredError,
-    RequestTimedOutError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
@@ -58,13 +56,6 @@ T = TypeVar("T")
 MAX_REFUSED_S: Final = 10.0
 # What is given to whoever has no time left, so that it fails by its own words.
 LEAST_S: Final = 0.001
-# What another broker may do better.
-PASSING_ERRORS: Final = (
-    KafkaConnectionError,
-    KafkaProtocolError,
-    NodeNotReadyError,
-    RequestTimedOutError,
-)
 
 
 class _NodeState:

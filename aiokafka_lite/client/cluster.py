@@ -29,6 +29,7 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import (
     GROUP_COORDINATOR,
     MAX_METADATA_WAIT_S,
+    PASSING_ERRORS,
     coordinator_of,
     coordinator_request,
     metadata_request,
@@ -42,10 +43,8 @@ from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.client.dial import StepLimit
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.pool import Pool
-from aiokafka_lite.client.side_by_side import PASSED_OVER, connect_one
-from aiokafka_lite.client.unknown_topics import UnknownTopics
 from aiokafka_lite.client.view import ClusterView, Node
-from aiokafka_lite.client.watched_topics import WatchedTopics
+from aiokafka_lite.client.watched_topics import UnknownTopics, WatchedTopics
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ClientClosedError,
@@ -445,7 +444,7 @@ class Cluster:
                     raise
                 incompatible = error
                 self.pool.ask_versions_anew(node_id)
-            except PASSED_OVER as error:
+            except PASSING_ERRORS as error:
                 failures.append(error)
         self.raise_if_closed()
         if incompatible is not None:
@@ -721,7 +720,7 @@ class Cluster:
     async def _connect_one(self, failures: list[KafkaError]) -> frozenset[int]:
         nodes = [node.id for node in self._bootstrap_nodes]
         self._rng.shuffle(nodes)
-        return await connect_one(self.pool, nodes, failures)
+        return await self.pool.connect_one(nodes, failures)
 
     def _swap(
         self,

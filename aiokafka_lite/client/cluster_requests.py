@@ -11,8 +11,10 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaProtocolError,
     MetadataEmptyBrokerList,
+    NodeNotReadyError,
     NoError,
     RebootstrapRequiredError,
+    RequestTimedOutError,
     TLSError,
     for_code,
 )
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 # A broker that takes longer for metadata is passed over, another is asked.
 MAX_METADATA_WAIT_S: Final = 10.0
 GROUP_COORDINATOR: Final = 0
+# Errors that another node may not return.
+PASSING_ERRORS: Final = (
+    KafkaConnectionError,
+    KafkaProtocolError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+)
 
 
 def metadata_request(topics: Collection[str] | None, *, may_create: bool) -> MetadataRequest:

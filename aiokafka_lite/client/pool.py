@@ -14,18 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster_requests import PASSING_ERRORS
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.client.idle import IdleTimer
-from aiokafka_lite.client.lanes import Lane, NodeState, Slot
-from aiokafka_lite.client.renewal import Renewals
-from aiokafka_lite.client.turns import Turns
+from aiokafka_lite.client.credentials import Renewals, Turns
+from aiokafka_lite.client.lanes import IdleTimer, Lane, NodeState, Slot
 from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.client.wire import UnansweredCredentialsError, WireState, own_copy
@@ -42,6 +41,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Response)
+STAGGER_S: Final = 0.25
 _Attempt: TypeAlias = "asyncio.Task[KafkaError | None]"
 
 
@@ -319,6 +319,41 @@ class Pool:
             raise own_copy(error)
 
     # --- Connecting ------------------------------------------------------------------------
+    async def connect_one(
+        self, node_ids: Iterable[int], failures: list[KafkaError]
+    ) -> frozenset[int]:
+        """Connect to nodes in this order until one is connected; return those that failed.
+
+        Each attempt starts a little after the one before, or at once if that failed (as RFC 8305).
+        Cancellation leaves the attempts running.
+
+        Raises:
+            KafkaError: Another node would not help, for example with refused credentials.
+        """
+        waiting = list(node_ids)
+        attempts: dict[_Attempt, int] = {}
+        failed: set[int] = set()
+        while waiting or attempts:
+            if waiting:
+                node_id = waiting.pop(0)
+                attempts[self.attempt(node_id)] = node_id
+            done, _ = await asyncio.wait(
+                attempts,
+                timeout=STAGGER_S if waiting else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for attempt in done:
+                node_id = attempts.pop(attempt)
+                if attempt.cancelled():
+                    continue
+                if (error := attempt.result()) is None:
+                    return frozenset(failed)
+                if not isinstance(error, PASSING_ERRORS):
+                    raise own_copy(error)
+                failures.append(error)
+                failed.add(node_id)
+        return frozenset(failed)
+
     def attempt(self, node_id: int) -> asyncio.Task[KafkaError | None]:
         """Return the attempt to connect a known node's GENERAL lane; start it if necessary.
 

@@ -41,8 +41,7 @@ from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
-    from aiokafka_lite.client.latest_token import RememberedTokens
-    from aiokafka_lite.client.sasl import Mechanism
+    from aiokafka_lite.client.sasl import Mechanism, RememberedTokens
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
     from aiokafka_lite.consumer.membership.protocol import Membership, Offsets
@@ -334,7 +333,7 @@ class Credentials:
         self._tokens: RememberedTokens | None = None
         provider = config.sasl_oauth_token_provider
         if provider is not None and config.heartbeat_thread:
-            from aiokafka_lite.client.latest_token import RememberedTokens
+            from aiokafka_lite.client.sasl import RememberedTokens
 
             provider = self._tokens = RememberedTokens(provider)
         self.of_loop = self._config.mechanism(provider)
@@ -342,6 +341,6 @@ class Credentials:
     def of_thread(self) -> Mechanism | None:
         if self._tokens is None:
             return self.of_loop
-        from aiokafka_lite.client.latest_token import LatestToken
+        from aiokafka_lite.client.sasl import LatestToken
 
         return self._config.mechanism(LatestToken(self._tokens))

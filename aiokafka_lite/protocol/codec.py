@@ -14,20 +14,13 @@ from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol.decoding import (
     DecoderInSteps,
+    DecoderSource,
     Head,
     MessageDecoder,
     PiecewiseDecoder,
-    compile_decoder,
-    compile_decoder_in_steps,
-    compile_piecewise,
+    PiecewiseSource,
 )
-from aiokafka_lite.protocol.encoding import (
-    Encoder,
-    EncoderInSteps,
-    Part,
-    compile_encoder,
-    compile_encoder_in_steps,
-)
+from aiokafka_lite.protocol.encoding import Encoder, EncoderInSteps, EncoderSource, Part
 from aiokafka_lite.protocol.schema import Blob, Message, Struct
 
 M = TypeVar("M", bound=Message)
@@ -40,7 +33,7 @@ _INT16: Final = struct.Struct(">h")
 def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
     """Return a decoder, which takes a view of the message, or with a `head` of both."""
     _check_version(cls, version)
-    return compile_decoder(cls, version, head)
+    return DecoderSource(cls, version, head).compile(f"decode {cls.__name__} v{version}")
 
 
 @cache
@@ -48,28 +41,45 @@ def piecewise_decoder(
     cls: type[M], version: int, element: type[Struct], head: Head
 ) -> PiecewiseDecoder[M]:
     _check_version(cls, version)
-    return compile_piecewise(cls, version, element, head)
+    return PiecewiseSource(cls, version, head, element).compile(
+        f"decode {cls.__name__} v{version} piecewise"
+    )
 
 
 @cache
 def encoder(cls: type[M], version: int) -> Encoder[M]:
     """Return an encoder, which passes the message's parts to an append function."""
     _check_version(cls, version)
-    return compile_encoder(cls, version)
+    return _encoder_source(cls, version, in_steps=False).compile(
+        f"encode {cls.__name__} v{version}"
+    )
 
 
 @cache
 def decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
     """As `decoder`, but as a generator that yields after a number of elements."""
     _check_version(cls, version)
-    return compile_decoder_in_steps(cls, version)
+    return DecoderSource(cls, version, Head.NONE, in_steps=True).compile(
+        f"decode {cls.__name__} v{version} in steps"
+    )
 
 
 @cache
 def encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
     """As `encoder`, but as a generator that yields after a number of elements."""
     _check_version(cls, version)
-    return compile_encoder_in_steps(cls, version)
+    return _encoder_source(cls, version, in_steps=True).compile(
+        f"encode {cls.__name__} v{version} in steps"
+    )
+
+
+def _encoder_source(cls: type[Message], version: int, *, in_steps: bool) -> EncoderSource:
+    signature = f"def encode_{cls.__name__}(message, append):"
+    source = EncoderSource(signature, cls, version, in_steps=in_steps)
+    source.write_struct(cls, "message", cls.__name__)
+    source.flush()
+    source.end("")
+    return source
 
 
 def _check_version(cls: type[Message], version: int) -> None:

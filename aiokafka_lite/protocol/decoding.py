@@ -29,7 +29,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import varint
 from aiokafka_lite.protocol.schema import Message, Struct
-from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
+from aiokafka_lite.protocol.source import SourceWriter, Steps
 from aiokafka_lite.protocol.wire import (
     RECORDS,
     STRING,
@@ -79,25 +79,6 @@ _CORRELATION_ID_BYTES: Final = 4
 PIECE: Final = 100
 
 
-def compile_decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
-    source = _DecoderSource(cls, version, head)
-    return compile_function(f"decode {cls.__name__} v{version}", source.lines, source.constants)
-
-
-def compile_decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
-    source = _DecoderSource(cls, version, Head.NONE, in_steps=True)
-    name = f"decode {cls.__name__} v{version} in steps"
-    return compile_function(name, source.lines, source.constants)
-
-
-def compile_piecewise(
-    cls: type[M], version: int, element: type[Struct], head: Head = Head.NONE
-) -> PiecewiseDecoder[M]:
-    source = _PiecewiseSource(cls, version, head, element)
-    name = f"decode {cls.__name__} v{version} piecewise"
-    return compile_function(name, source.lines, source.constants)
-
-
 def present(cls: type[Struct], version: int) -> list[Field]:
     """Return the fields on the wire in `version`, except tagged ones."""
     return [f for f in cls.schema if f.versions.covers(version) and f.tag is None]
@@ -145,7 +126,7 @@ _GLOBALS: Final[dict[str, object]] = {
 }
 
 
-class _DecoderSource(SourceWriter):
+class DecoderSource(SourceWriter):
     def __init__(
         self, cls: type[Message], version: int, head: Head, *, in_steps: bool = False
     ) -> None:
@@ -364,7 +345,7 @@ class _DecoderSource(SourceWriter):
             self.line(f"{items}.append({variable})")
 
 
-class _PiecewiseSource(_DecoderSource):
+class PiecewiseSource(DecoderSource):
     def __init__(self, cls: type[Message], version: int, head: Head, element: type[Struct]) -> None:
         self.element = element
         super().__init__(cls, version, head)

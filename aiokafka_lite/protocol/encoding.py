@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.decoding import absent, present, tagged
 from aiokafka_lite.protocol.schema import Message, Struct
-from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
+from aiokafka_lite.protocol.source import SourceWriter, Steps
 from aiokafka_lite.protocol.varint import ONE_BYTE, encode_uvarint
 from aiokafka_lite.protocol.wire import (
     NO_VERSIONS,
@@ -37,26 +37,6 @@ Part = bytes | bytearray | memoryview
 Encoder = Callable[[M, Callable[[Part], None]], None]
 EncoderInSteps = Callable[[M, Callable[[Part], None]], Steps[None]]
 """Yields after so many elements; what was appended until then may be taken away."""
-
-
-def compile_encoder(cls: type[M], version: int) -> Encoder[M]:
-    source = _whole_source(cls, version, in_steps=False)
-    return compile_function(f"encode {cls.__name__} v{version}", source.lines, source.constants)
-
-
-def compile_encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
-    source = _whole_source(cls, version, in_steps=True)
-    name = f"encode {cls.__name__} v{version} in steps"
-    return compile_function(name, source.lines, source.constants)
-
-
-def _whole_source(cls: type[Message], version: int, *, in_steps: bool) -> EncoderSource:
-    signature = f"def encode_{cls.__name__}(message, append):"
-    source = EncoderSource(signature, cls, version, in_steps=in_steps)
-    source.write_struct(cls, "message", cls.__name__)
-    source.flush()
-    source.end("")
-    return source
 
 
 def _cannot_carry(version: int, field: str) -> UnsupportedVersionError:

@@ -61,6 +61,9 @@ class SourceWriter:
         if in_steps:
             self.line(f"left = {ELEMENTS_PER_STEP}")
 
+    def compile(self, name: str) -> F:  # type: ignore[type-var] # as `compile_function`
+        return compile_function(name, self.lines, self.constants)
+
     def count(self, elements: str = "1") -> None:
         """Count elements, and end the step after `ELEMENTS_PER_STEP`."""
         if self.in_steps:

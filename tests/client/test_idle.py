@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.client import Connection
-from aiokafka_lite.client.idle import IdleTimer
-from aiokafka_lite.client.lanes import Lane, Slot
+from aiokafka_lite.client.lanes import IdleTimer, Lane, Slot
 
 pytestmark = pytest.mark.virtual_time
 

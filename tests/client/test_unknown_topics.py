@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.unknown_topics import CREATION_S, UnknownTopics
+from aiokafka_lite.client.watched_topics import CREATION_S, UnknownTopics
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from tests.support.cluster import KafkaHandle
 from tests.support.waiting import until

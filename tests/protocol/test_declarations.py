@@ -10,6 +10,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.fetch_template import compile_template
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -28,7 +29,6 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
-from aiokafka_lite.protocol.template import compile_template
 from aiokafka_lite.protocol.varint import encode_uvarint
 
 

@@ -14,6 +14,7 @@ from aiokafka_lite.protocol.fetch_template import (
     PreparedFetch,
     TopicToFetch,
     TopicToForget,
+    compile_template,
 )
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import (
@@ -25,7 +26,6 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.protocol.template import compile_template
 from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 from tests.support.samples import versions

@@ -15,7 +15,7 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.latest_token import LatestToken, RememberedTokens
+from aiokafka_lite.client.sasl import LatestToken, RememberedTokens
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
