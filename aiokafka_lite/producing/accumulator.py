@@ -76,7 +76,7 @@ class KnownTopic:
         self.queues: list[PartitionQueue] = []
         self.every_queue: list[PartitionQueue] = []
         self.topic_id = ZERO_UUID
-        # Their numbers, and the numbers of those with a leader.
+        # The numbers of all partitions, and of those with a leader.
         self.all: list[int] = []
         self.available: list[int] = []
         self.sticky = -1
@@ -171,12 +171,12 @@ class Accumulator:
         self._partitioner: Partitioner | None = config.partitioner
         self._topics: dict[str, KnownTopic] = {}
         self.used_bytes = 0
-        # Whoever waits for room, in order: each with what wakes it next.
+        # The callers that wait for memory, in order: each with its next wake-up.
         self._room: deque[list[asyncio.Future[None]]] = deque()
         # All batches without an outcome, oldest first, among some that have one.
         self._pending: deque[ProducerBatch] = deque()
         self._expiry: asyncio.TimerHandle | None = None
-        # Whoever waits until all batches up to a number have an outcome; batches are counted.
+        # The callers of `flush`: each waits for the outcomes of all batches up to a number.
         self._made_count = 0
         self._done_count = 0
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -218,7 +218,7 @@ class Accumulator:
                 continue
             if topic.update(found, nodes):
                 self._recreated(topic)
-        self._wake_first()  # whose topic may be gone
+        self._wake_first()  # its topic may be deleted
 
     def _recreated(self, topic: KnownTopic) -> None:
         """Send the unacknowledged records to the new topic; fail those of missing partitions.
@@ -303,11 +303,11 @@ class Accumulator:
         try:
             batch.write(timestamp_ms, key, value, headers)
         except BaseException:
-            if not batch.count:  # it was opened for what cannot be written
+            if not batch.count:  # it was opened for this record
                 queue.give_up(batch)
                 self.finished(batch)
             raise
-        # As ProducerBatch.append, without its call: this is the way of every record.
+        # ProducerBatch.append inline, because every record passes here.
         receipt = self._new_receipt()
         batch.receipts.append(receipt)
         batch.timestamps.append(timestamp_ms)
@@ -315,7 +315,7 @@ class Accumulator:
         self.used_bytes = used_bytes
         if batch.size_bytes >= most and batch.measure() >= most:
             self._close(queue, batch)
-        return receipt  # type: ignore[return-value]  # a number, for those who gave `tell`
+        return receipt  # type: ignore[return-value]  # a number, with `tell`
 
     def _choose(self, topic: KnownTopic, key: bytes | None, size: int) -> int:
         if self._partitioner is not None:
@@ -420,7 +420,7 @@ class Accumulator:
         Raises:
             KafkaTimeoutError: It does not fit at the deadline.
         """
-        # It stays in the row until the end, so that nobody gets in ahead of it.
+        # It keeps its place until the end.
         place = [self._loop.create_future()]
         if self._linger_s and not self._room:
             self._close_open_batches()
@@ -478,7 +478,7 @@ class Accumulator:
         while (first := self._pending.popleft()) is not batch:
             before.append(first)
         before.extend(parts)
-        # Those who wait for the batch wait for its parts.
+        # Callers that wait for the batch wait for its parts.
         more = len(parts) - 1
         number = self._done_count + len(before) - more
         self._flushes = [(n + more if n >= number else n, w) for n, w in self._flushes]

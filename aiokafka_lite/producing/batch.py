@@ -22,14 +22,14 @@ from aiokafka_lite.structs import RecordMetadata, TopicPartition
 Headers = Sequence[tuple[str, bytes | None]]
 
 Receipt: TypeAlias = "asyncio.Future[RecordMetadata] | int"
-"""What the sender of a record has of it: a future, or a number that `Tell` is called with."""
+"""The receipt of a record: a future, or a number that `Tell` is called with."""
 Tell: TypeAlias = "Callable[[Sequence[int], RecordMetadata | KafkaError], None]"
-"""Called with the numbers of records that have an outcome, in the order in which they were sent:
-where the first of them is, or why none of them is acknowledged."""
+"""Called with the numbers of records in the order in which they were sent, and their outcome: the
+metadata of the first, or the error of all."""
 
 NO_SEQUENCE: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
-# A batch's header, and what a record takes beside its key, value and headers, at most.
+# The bytes of a batch's header, and the most bytes of a record without its contents.
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 35
 HEADER_OVERHEAD_BYTES: Final = 10
@@ -117,9 +117,9 @@ class ProducerBatch:
         self.receipts: list[Receipt] = []
         self.timestamps: list[int] = []
         self._encoded: bytes | None = None
-        # How many records it has, once that is settled; 0 before.
+        # The final number of records; 0 before.
         self._count = 0
-        # By how much its records' sizes were taken for more than they were.
+        # The bytes by which the upper bounds of its records exceed their sizes.
         self._overcounted_bytes = 0
 
     def __repr__(self) -> str:
@@ -249,7 +249,7 @@ class ProducerBatch:
                     kind,
                     log_start_offset,
                 )
-                # Half of what the class's own constructor costs: there is one for each record.
+                # Half the cost of the class's own constructor, once for each record.
                 future.set_result(_new_metadata(RecordMetadata, values))
             offset += step
         self._forget()
@@ -262,10 +262,10 @@ class ProducerBatch:
             return
         for future in cast("list[asyncio.Future[RecordMetadata]]", receipts):
             if not future.done():
-                # A copy: whoever raises it adds to its traceback.
+                # A copy, because raising adds to its traceback.
                 future.set_exception(own_copy(error))
                 if self.is_transactional:
-                    future.exception()  # who commits is told: asyncio need not say so of each
+                    future.exception()  # the commit raises it, so asyncio need not log it
 
     def _forget(self) -> None:
         self._builder, self._encoded = None, None

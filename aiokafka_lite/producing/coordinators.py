@@ -36,10 +36,10 @@ R = TypeVar("R", bound=Response)
 GROUP: Final = 0
 TRANSACTION: Final = 1
 KEY_NAMES: Final = ("group", "transactional_id")
-# The last transaction is over within milliseconds, as a rule.
+# The previous transaction usually ends within milliseconds.
 CONCURRENT_BACKOFF_S: Final = 0.02
-# Whoever answers so, or not at all, may not be the coordinator any more. A garbled response ends
-# the connection. As with a lost response, the request may have been handled.
+# After these errors the node may not be the coordinator any more. A garbled response ends the
+# connection. As with a lost response, the request may have been handled.
 MOVED: Final = (
     CoordinatorNotAvailableError,
     KafkaConnectionError,
@@ -125,7 +125,7 @@ class CoordinatorClient:
             if isinstance(error, MOVED):
                 self._node_id = None
             elif error.invalid_metadata:
-                self._cluster.invalidate()  # it does not know a topic that we know
+                self._cluster.invalidate()  # it does not know a topic of our metadata
             pause = concurrent if isinstance(error, ConcurrentTransactions) else backoff
             delay_s = pause.next_delay_s()
             if loop.time() + delay_s >= deadline:

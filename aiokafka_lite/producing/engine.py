@@ -85,7 +85,7 @@ class ProducerEngine:
         self._gate = gate
         self.fatal: KafkaError | None = None
         self._is_running = False
-        # Who has the transactions to itself (lease.py); None: nobody.
+        # The caller that has borrowed the transactions (lease.py).
         self._borrower: str | None = None
         self.on_end: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -305,7 +305,7 @@ class ProducerEngine:
         self.identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
         self.sender.wake_all(self.accumulator.queues())
 
-    # --- What the sender asks and tells ----------------------------------------------------
+    # --- Callbacks of the sender ---------------------------------------------------------------
     def _admit(self, queue: PartitionQueue) -> bool:
         return self.transactions is None or self.transactions.admit(queue)
 

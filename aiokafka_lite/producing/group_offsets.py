@@ -45,7 +45,7 @@ AnyOffset = int | tuple[int, str] | OffsetAndMetadata
 
 NO_EPOCH: Final = -1
 
-# What a group says to a member that has lost its partitions.
+# The errors of a group for a member that has lost its partitions.
 LOST_MEMBERSHIP = (
     FencedMemberEpochError,
     IllegalGenerationError,

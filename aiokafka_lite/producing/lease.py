@@ -154,7 +154,7 @@ class ProducerLease:
         """
         self._raise_if_ended()
         await self._transactions.begin()
-        self._raise_if_ended()  # while it waited for the end of the one before
+        self._raise_if_ended()  # it may have ended during the wait
         futures: list[asyncio.Future[RecordMetadata]] = []
         refused: dict[int, Exception] = {}
         try:
@@ -162,7 +162,7 @@ class ProducerLease:
             await self._abort()
         finally:
             if self._transactions.is_open:
-                self._transactions.begin_abort()  # goes on by itself
+                self._transactions.begin_abort()  # the task continues
             failures = [each.exception() if _has_failed(each) else None for each in futures]
         self._raise_if_ended()
         refused |= {n: each for n, each in enumerate(failures) if isinstance(each, REFUSALS)}

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 MAX_IN_FLIGHT: Final = 5
 MAX_EPOCH: Final = 2**15 - 1
-# Loops' timers may be early by as much as they round, uvloop's by half a millisecond.
+# Timers of event loops may be early by their rounding, uvloop's by 0.5 ms.
 TIMER_SLACK_S: Final = 0.002
 
 
@@ -98,13 +98,13 @@ class PartitionQueue:
         self.is_listed = False
         self.leader: int | None = None
         self.is_in_transaction = False
-        # How many of `numbered` are to be sent again.
+        # The number of batches in `numbered` to retry.
         self.retry_count = 0
         # The sequence behind the last batch that was acknowledged.
         self._acknowledged_next: int  # `adopt` sets it
-        # One until a broker has taken a batch under the present identity.
+        # 1 until a broker has accepted a batch under the current identity.
         self._most_in_flight = 1
-        # What is numbered may be from before the topic was recreated.
+        # Some numbered batches may be older than the recreated topic.
         self._is_log_new = False
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class PartitionQueue:
     def is_on_wire(self) -> bool:
         return self.retry_count < len(self.numbered)
 
-    # --- What waits ------------------------------------------------------------------------
+    # --- Waiting batches ---------------------------------------------------------------------
     def begin(self, batch: ProducerBatch) -> None:
         self.waiting.append(batch)
         self.open = batch
@@ -131,7 +131,7 @@ class PartitionQueue:
         if self.open is batch:
             self.open = None
 
-    # --- What to send ----------------------------------------------------------------------
+    # --- Sending -----------------------------------------------------------------------------
     def next_batch(self, now: float) -> ProducerBatch | None:
         if self.is_broken:
             return None
@@ -162,7 +162,7 @@ class PartitionQueue:
         batch.state = BatchState.ON_WIRE
         batch.attempts += 1
 
-    # --- What came of it -------------------------------------------------------------------
+    # --- Outcomes ----------------------------------------------------------------------------
     def acknowledge(self, batch: ProducerBatch) -> None:
         self._remove(batch)
         if batch.identity == self.identity:

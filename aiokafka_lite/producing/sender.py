@@ -74,13 +74,13 @@ log = logging.getLogger(__name__)
 ACKS_ALL: Final = -1
 # The last version that names topics.
 NEWEST_BY_NAME: Final = 12
-# Gives topics by their ids, so that nothing that was for a deleted topic gets into the next one.
+# This version has topic ids, so that no record of a deleted topic is written to its successor.
 NEWEST: Final = 13
-# From the next one on a broker adds partitions to the transaction by itself (KIP-890).
+# From the next version on brokers add partitions to the transaction (KIP-890).
 NEWEST_WITHOUT_ADDING: Final = 11
 # How many records an error names.
 MOST_NAMED_RECORDS: Final = 3
-# After these a producer can do nothing more, with or without transactions.
+# After these errors a producer can only be stopped, with or without transactions.
 FATAL: Final = (
     ClusterAuthorizationFailedError,
     InvalidProducerIdMapping,
@@ -166,9 +166,9 @@ class BatchSender:
         self._is_closed = False
         self._is_quiet = Event()
         self._accumulator: Accumulator
-        # In a transaction: why no batch may be sent again; whoever set it clears it.
+        # Why no batch of the transaction may be sent again. Only `Transactions` writes it.
         self.abort_reason: KafkaError | None = None
-        # The newest version of Produce, which says what brokers do about transactions.
+        # The newest version of Produce. Its value decides about transactions at the broker.
         self.newest_version = NEWEST_WITHOUT_ADDING if self._is_transactional else NEWEST
 
     def serve(self, accumulator: Accumulator) -> None:
@@ -177,10 +177,10 @@ class BatchSender:
     def close(self) -> None:
         self._is_closed = True
 
-    # --- Who has something to send ---------------------------------------------------------
+    # --- Queues with a batch to send ---------------------------------------------------------
     def wake(self, queue: PartitionQueue) -> None:
         """Put a queue on the list of its leader, and process the list soon."""
-        if queue.is_broken:  # also of a listed queue, because `_take` unlists broken queues
+        if queue.is_broken:  # listed queues, too, because `_take` unlists broken ones
             self._mend(queue)
         if queue.is_listed:
             return
@@ -459,7 +459,7 @@ class BatchSender:
 
     def _split(self, batch: ProducerBatch) -> None:
         """Send a batch that the broker finds too large as two halves, repeatedly if necessary."""
-        if self.abort_reason is not None:  # nothing more is sent
+        if self.abort_reason is not None:  # no batch is sent any more
             self._fail(batch, self.abort_reason)
             return
         queue = self._accumulator.queue_of(batch)
@@ -476,7 +476,7 @@ class BatchSender:
 
     def _fail(self, batch: ProducerBatch, error: KafkaError) -> None:
         if isinstance(error, InvalidProducerEpoch) and not self._is_transactional:
-            # A broker knows a higher epoch of the id than we do, so the next may be too low, too.
+            # A broker has a higher epoch of the id, so ours plus one may be too low, too.
             self._identity.give_up()
         queue = self._accumulator.queue_of(batch)
         queue.give_up(batch)

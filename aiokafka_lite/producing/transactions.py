@@ -89,9 +89,9 @@ NOBODY: Final = ProducerIdAndEpoch(-1, -1)
 PRODUCE_VERSIONS: Final = (11, 13)
 END_VERSIONS: Final = (4, 5)
 OFFSETS_VERSIONS: Final = (4, 5)
-# Another producer has taken over, or the coordinator has given this one up.
+# Another producer replaced this one, or the coordinator has fenced this one.
 FENCED: Final = (InvalidProducerEpoch, ProducerFencedError)
-# What any broker may say of a producer with a transactional id.
+# Errors of any broker about a producer with a transactional id.
 ABOUT_PRODUCER: Final = (*FENCED, InvalidProducerIdMapping)
 
 
@@ -141,11 +141,11 @@ class ProducerTransaction:
     def __init__(self) -> None:
         self.is_committed: bool | None = None
         self.is_over = self.is_settled = self.is_being_committed = False
-        # What is committed with it, by its source.
+        # The deliveries that are committed with it, by source.
         self.deliveries: dict[Hashable, DeliveryInTransaction] = {}
         # Offsets that were sent to their group before the end.
         self.stored: list[DeliveryInTransaction] = []
-        # Blocks of batches that were opened inside of its own.
+        # Blocks of batches that were opened inside the transaction's block.
         self.blocks: list[BlockInTransaction] = []
 
     def hold(self, block: BlockInTransaction) -> None:
@@ -212,9 +212,9 @@ class Transactions:
         self._coordinator = self._coordinator_of(transactional_id, TRANSACTION)
         # By group.
         self._group_coordinators: dict[str, CoordinatorClient] = {}
-        # Whether brokers add partitions by themselves, and epochs change with each transaction.
+        # transaction.version is 2: brokers add partitions, and each transaction has an epoch.
         self._is_version_2: bool  # `start` sets it
-        # The coordinator knows of something in the transaction, so that it has to be ended.
+        # The coordinator has the transaction, so it has to be ended.
         self._has_begun = False
         # Why the transaction must be aborted.
         self._error: KafkaError | None = None
@@ -223,7 +223,7 @@ class Transactions:
         self._ending: asyncio.Task[KafkaError | None] | None = None
         # Offsets that are being stored now.
         self._storing: set[asyncio.Task[KafkaError | None]] = set()
-        # The one that is open, or ends; None between two.
+        # The open or ending transaction.
         self.current: ProducerTransaction | None = None
 
     def _coordinator_of(self, key: str, key_type: int) -> CoordinatorClient:
@@ -313,7 +313,7 @@ class Transactions:
         error.args = (f"{failed}: {error.args[0]}{hint}",)
         return error
 
-    # --- What may be done ------------------------------------------------------------------
+    # --- Checks ------------------------------------------------------------------------------
     @property
     def takes_records(self) -> bool:
         return self.state is TransactionStage.OPEN
@@ -386,7 +386,7 @@ class Transactions:
                     retriable=(OperationNotAttempted,),
                 )
                 for code in _codes_of_added(answer):
-                    # Partitions that are fine are not added beside one that is refused.
+                    # If one partition is rejected, the others are not added either.
                     if code != OperationNotAttempted.errno:
                         self._raise_for(code, "adding a partition to")
                 self._has_begun = True
@@ -540,7 +540,7 @@ class Transactions:
             if self._sender.abort_reason is not None:
                 raise self._aborted()
             self._has_begun = True
-            group, offsets = delivery.to_commit()  # as it is now: another attempt may be late
+            group, offsets = delivery.to_commit()  # again, because this may be a later attempt
             committed = group_offsets.commit_request(self._id, producer, group, offsets, topic_ids)
             return UpTo(committed, newest)
 
@@ -633,8 +633,7 @@ class Transactions:
         async with AsyncExitStack() as stack:
             try:
                 async with timeout_at(self._new_deadline()):
-                    # Each consumer once, and in one order for all transactions, so that none waits
-                    # for another's.
+                    # Each consumer once, and in one order for all transactions, against deadlocks.
                     for alone in sorted({each.alone() for each in deliveries}, key=id):
                         await stack.enter_async_context(alone)
             except asyncio.TimeoutError:
@@ -661,7 +660,7 @@ class Transactions:
         asking = [*self._storing, *([] if self._adding is None else [self._adding])]
         if asking:
             await asyncio.wait(asking)
-        # What is on the wire may be written behind the end, if nobody waits for it.
+        # A batch in flight could otherwise be written after EndTxn.
         await self._sender.until_quiet()
         try:
             if self._has_begun:

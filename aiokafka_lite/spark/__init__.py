@@ -7,8 +7,8 @@
     spark.dataSource.register(KafkaDataSource)
     spark.read.format("aiokafka_lite").option("kafka.bootstrap.servers", "localhost:9092")
 
-All code here runs without an event loop, in processes that Spark forks. Modules that need pyspark
-or pyarrow import it late, so that options and plans can be used without them.
+All code here runs without an event loop, in processes that Spark forks. Modules import pyspark and
+pyarrow late, so that options and plans can be used without them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,6 @@ def __getattr__(name: str) -> object:
 
 
 def _require_spark() -> None:
-    """Raise if a package that the source needs is missing.
-
-    Raises:
-        ImportError: PySpark is missing or older than 4.0, or pyarrow is missing.
-    """
     try:
         import pyspark
     except ModuleNotFoundError as error:

@@ -1,7 +1,6 @@
-"""The reader of a batch query, which plans once, and how a task reads its part.
+"""The reader of a batch query, and how a task reads its part.
 
-A reader is pickled into every task. So it holds the options as text and the columns, and imports
-the code for planning only when it plans.
+Readers are pickled into every task. So they hold only the options as text and the columns.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from aiokafka_lite._compat import Self, override
-from aiokafka_lite.spark.build import Build, compare, own_build
-from aiokafka_lite.spark.process import answer_at_once
+from aiokafka_lite.spark.process import Build, answer_at_once, compare, own_build
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +41,6 @@ class TaskReader:
     is_streaming = False
 
     def __init__(self, raw: Mapping[str, str], schema: pa.Schema) -> None:
-        """Take the given options, and the schema of the rows."""
         self.raw = dict(raw)
         self.schema = schema
 
@@ -52,14 +49,7 @@ class TaskReader:
         return _unpickled, (type(self), self.raw, self.schema, own_build())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read the records of a task's input.
-
-        Args:
-            partition: None or a plain InputPartition if the plan is empty.
-
-        Raises:
-            KafkaError: See `read_ranges`.
-        """
+        """Read the records of a task's input, which is a plain InputPartition or None if empty."""
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
         from aiokafka_lite.spark.reading.batches import read_ranges
@@ -82,16 +72,9 @@ def _unpickled(
 
 
 class KafkaBatchReader(TaskReader, DataSourceReader):
-    """Plans a batch query in a process of the driver, and reads it in tasks."""
-
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        """Look up the query's start and end offsets, and divide the records among tasks.
-
-        Raises:
-            KafkaError: The options are not valid, no broker was reached, or topics or offsets do
-                not exist.
-        """
+        """Look up the query's start and end offsets, and divide the records among tasks."""
         from aiokafka_lite.spark.planning.driver import batch_tasks
 
         return [KafkaInputPartition(task) for task in batch_tasks(self.raw)]

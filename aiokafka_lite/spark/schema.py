@@ -1,8 +1,7 @@
-"""The columns of the source, as Spark and as Arrow name their types.
+"""The columns of the source, with Spark's and Arrow's names of their types.
 
-They are those of Spark's own Kafka source. A user's schema chooses among them, in any order, and
-what is left out costs nothing. What comes out has to be to the letter what Spark makes of the same
-schema (`to_arrow_schema(…, timezone="UTC")`), or Spark refuses the rows.
+The columns are those of Spark's own Kafka source. The Arrow schema must equal the result of Spark's
+`to_arrow_schema(…, timezone="UTC")`, or Spark rejects the rows.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from aiokafka_lite.errors import KafkaConfigurationError
 
 
 class SparkType(Protocol):
-    """The part of Spark's types that is used here, so that nothing of pyspark is imported."""
+    """The part of Spark's types that is used here, so that pyspark is not imported."""
 
     def simpleString(self) -> str:  # noqa: N802 -- pyspark's name
-        """Return the type as SQL writes it."""
+        ...
 
 
 class SparkField(Protocol):
-    """A column of a Spark schema: pyspark's StructField is one."""
+    """A column of a Spark schema: pyspark's StructField."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +36,7 @@ class SparkField(Protocol):
 
 
 class ColumnType(NamedTuple):
-    """A column's type, as Spark's `simpleString` says it, and as Arrow has it."""
+    """A column's type, as Spark's `simpleString` returns it, and Arrow's."""
 
     spark_type: str
     arrow_type: pa.DataType
@@ -63,12 +62,11 @@ COLUMNS: Final[Mapping[str, ColumnType]] = MappingProxyType(
 
 
 def column_names(*, include_headers: bool) -> list[str]:
-    """Return the names of the columns that there are without a user's schema, in order."""
     return [name for name in COLUMNS if include_headers or name != "headers"]
 
 
 def spark_ddl(*, include_headers: bool) -> str:
-    """Return the schema that there is without a user's, as Spark parses it."""
+    """Return the default schema, as Spark parses it."""
     # A plain "timestamp" may mean the type without a time zone, by a setting of the session.
     return ", ".join(
         f"{name} {COLUMNS[name].spark_type.replace('timestamp', 'timestamp_ltz')}"
@@ -77,21 +75,16 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 
 def default_schema(*, include_headers: bool) -> pa.Schema:
-    """Return the same for batches of rows."""
     return pa.schema(
         [(name, COLUMNS[name].arrow_type) for name in column_names(include_headers=include_headers)]
     )
 
 
 def arrow_schema(fields: Sequence[SparkField]) -> pa.Schema:
-    """Return the schema of the batches for a schema of Spark's.
-
-    Args:
-        fields: The columns wanted: `StructType.fields`.
+    """Return the schema of the batches for the fields of a schema of Spark's.
 
     Raises:
-        KafkaConfigurationError: There is no such column, or it has another type, or it can hold
-            nulls and the schema says that it does not; the message says what can be had.
+        KafkaConfigurationError: A column does not exist, has another type, or can hold nulls.
     """
     if not fields:
         raise KafkaConfigurationError(

@@ -1,7 +1,6 @@
 """`KafkaDataSource`: the class behind ``format("aiokafka_lite")``.
 
-Spark creates an instance in a separate process when a query loads. It pickles the instance, and
-unpickles it in every process that plans or reads. So an instance holds only the given options.
+Spark pickles an instance into every process. So it holds only the given options.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from pyspark.sql.datasource import DataSource
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.build import Build, compare, own_build
 from aiokafka_lite.spark.options import SourceOptions, names_topics, parse_options
-from aiokafka_lite.spark.process import settle
+from aiokafka_lite.spark.process import Build, compare, own_build, settle
 from aiokafka_lite.spark.spark_home import use_drivers_python
 
 if TYPE_CHECKING:
@@ -36,11 +34,11 @@ _READS_ONLY: Final = (
 )
 
 
-class _SaysItsBuild(ABCMeta):
+class _PickledWithBuild(ABCMeta):
     """The metaclass of a class that is pickled with the build of its process."""
 
 
-class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
+class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
     """Kafka as a source of batch and streaming queries, with the options of Spark's own source.
 
     ::
@@ -100,20 +98,12 @@ class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Reject writes.
-
-        Raises:
-            OptionError: Always. The message names packages that write.
-        """
+        """Raise OptionError: the message names packages that write."""
         raise OptionError(_READS_ONLY)
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Reject writes.
-
-        Raises:
-            OptionError: Always. The message names packages that write.
-        """
+        """Raise OptionError: the message names packages that write."""
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:
@@ -121,28 +111,24 @@ class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
 
 
 def _pickled(
-    source: _SaysItsBuild,
-) -> str | tuple[Callable[[Build], _SaysItsBuild], tuple[Build]]:
+    source: _PickledWithBuild,
+) -> str | tuple[Callable[[Build], _PickledWithBuild], tuple[Build]]:
     if source is not KafkaDataSource:
         return source.__qualname__  # a subclass is pickled by its name
     use_drivers_python()
     return _unpickled, (own_build(),)
 
 
-def _unpickled(sender: Build) -> _SaysItsBuild:
+def _unpickled(sender: Build) -> _PickledWithBuild:
     compare(sender)
     return KafkaDataSource
 
 
-copyreg.pickle(_SaysItsBuild, _pickled)
+copyreg.pickle(_PickledWithBuild, _pickled)
 
 
 def parse_either(options: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a batch or streaming query. Spark does not pass the kind of the query.
-
-    Raises:
-        OptionError: Neither kind of query accepts them.
-    """
+    """Parse the options of a batch or streaming query: Spark does not pass the kind of query."""
     try:
         return parse_options(options, is_streaming=False)
     except OptionError as batch_error:

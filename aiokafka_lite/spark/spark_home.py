@@ -1,14 +1,14 @@
-"""Makes Spark's Python processes start in a third of the time, and run the right Python.
+"""Starts Spark's Python processes in a third of the time, and with the right Python.
 
-Every Python process of Spark's has `pyspark.zip` first on its path: the workers of a session, and
-for each streaming query a process that plans it. Python compiles what it imports from an archive
-each time, which takes a second or two for PySpark. Spark looks for the archive in SPARK_HOME. So
-we make a SPARK_HOME of links to PySpark's own files. Only the archive differs: in its place is a
-folder that links to the installed package, whose bytecode is there.
+Each of them imports PySpark from the archive `pyspark.zip` in SPARK_HOME, whose modules Python
+compiles each time, in a second or two. So this module makes a SPARK_HOME of links to PySpark's own
+files. Only the archive is replaced, by a folder that links to the installed package and its
+bytecode.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -17,7 +17,13 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
-from aiokafka_lite.spark.cache import cached_folder
+
+def cached_folder(environment: Mapping[str, str], kind: str, content: str) -> Path:
+    """Return the folder in the user's cache for this content, which need not exist yet."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache")
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return Path(base).expanduser() / "aiokafka-lite" / f"{kind}-{digest}"
+
 
 _ARCHIVE: Final = Path("python", "lib", "pyspark.zip")
 # With these Spark finds YARN, and sends the archive to its executors.
@@ -27,17 +33,17 @@ _YARN: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 def use_installed_pyspark(
     environment: MutableMapping[str, str] = os.environ, package: Path | None = None
 ) -> Path | None:
-    """Make sessions that start from now on run Python processes without the archive.
+    """Make new sessions run Python processes without the archive.
 
-    SPARK_HOME then names a folder of links in the user's cache. Nothing is done if SPARK_HOME is
-    set already, if YARN is set up, on Windows, and if the folder cannot be written.
+    SPARK_HOME then names a folder of links in the user's cache. The call has no effect if
+    SPARK_HOME is already set, if YARN is set up, on Windows, or if the folder cannot be written.
 
     Args:
         environment: Where SPARK_HOME is set, and HOME and XDG_CACHE_HOME are looked up.
         package: PySpark's folder; by default that of the installed one.
 
     Returns:
-        The folder, None where nothing was done.
+        The folder, or None if the call had no effect.
     """
     if os.name == "nt" or any(name in environment for name in ("SPARK_HOME", *_YARN)):
         return None
@@ -59,9 +65,8 @@ def use_installed_pyspark(
 def use_drivers_python() -> None:
     """Make the workers of a local session run this Python, unless PYSPARK_PYTHON names one.
 
-    Otherwise they run the `python3` of the PATH; in a virtual environment that is not activated,
-    that one has no aiokafka_lite. Registering the source calls this. Sessions on other machines
-    are left alone.
+    Otherwise they run the `python3` of the PATH, which has no aiokafka_lite if a virtual
+    environment is not activated. Registering the source calls this.
     """
     from pyspark import SparkContext
 
@@ -78,7 +83,6 @@ def _installed_package() -> Path | None:
 
 
 def _links(package: Path) -> dict[Path, Path]:
-    """Return the folder's links: where each is in the folder, and its target."""
     links = {
         Path(each.name): each
         for each in package.iterdir()
@@ -100,8 +104,8 @@ def _make(home: Path, links: Mapping[Path, Path]) -> None:
         for link, target in links.items():
             (fresh / link).parent.mkdir(parents=True, exist_ok=True)
             (fresh / link).symlink_to(target)
-        fresh.rename(home)  # as a whole, for whoever starts Spark at the same time
+        fresh.rename(home)  # atomically, because another process may start Spark now
     except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
-        if not home.is_dir():  # or else somebody was faster
+        if not home.is_dir():  # otherwise another process was faster
             raise

@@ -1,10 +1,8 @@
-"""The reader of a streaming query, as long as the query runs.
+"""The reader of a streaming query.
 
 Spark keeps one reader in a separate process, for planning, and pickles other readers into every
-task. The reader that plans has a connection to the cluster. The pickled ones have only the options.
-
-Since PySpark 4.2 Spark passes the start of a batch and the limit of its trigger (admission control)
-to `latestOffset`. One signature serves all versions: 4.0 and 4.1 pass no arguments.
+task. Only the reader that plans has a connection to the cluster. Since PySpark 4.2 Spark passes the
+start of a batch and the limit of its trigger to `latestOffset` (admission control).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.spark.batch import KafkaInputPartition, TaskReader
-from aiokafka_lite.spark.offsets import SparkOffsets, from_spark, to_spark
+from aiokafka_lite.spark.ranges import SparkOffsets, from_spark, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -37,8 +35,6 @@ else:
 
 
 class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in a process of the driver, and reads them in tasks."""
-
     is_streaming = True
 
     _planned_by: StreamPlanning | None = None
@@ -53,12 +49,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def initialOffset(self) -> SparkOffsets:
-        """Return the start of the query. Spark calls it only without a checkpoint.
-
-        Raises:
-            KafkaError: The options are not valid, no broker was reached, or topics or offsets do
-                not exist.
-        """
+        """Return the start of the query. Spark calls it only without a checkpoint."""
         return to_spark(self._planning.batches.initial())
 
     @override
@@ -67,13 +58,8 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
     ) -> SparkOffsets:
         """Return the end of the next batch: `start` if there is no batch yet.
 
-        Args:
-            start: The start of the batch. None before PySpark 4.2.
-            limit: The result of `getDefaultReadLimit`, or ReadAllAvailable if the trigger reads
-                everything (once). None before PySpark 4.2.
-
-        Raises:
-            KafkaError: No broker was reached, or leaders did not respond.
+        `limit` is the result of `getDefaultReadLimit`, or ReadAllAvailable if the trigger reads
+        everything (once). Before PySpark 4.2 both are None.
         """
         planning = self._planning
         begin = None if start is None else from_spark(start)
@@ -99,11 +85,6 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set the end of the query to the current ends of the partitions.
-
-        Raises:
-            KafkaError: No broker was reached, or leaders did not respond.
-        """
         self._planning.batches.fix_target()
 
     @override
@@ -114,18 +95,11 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def partitions(self, start: SparkOffsets, end: SparkOffsets) -> Sequence[InputPartition]:
-        """Return the inputs of a batch's tasks.
-
-        Raises:
-            DataLossError: Records of the batch do not exist any more, and failOnDataLoss is true.
-            KafkaError: No broker was reached, or leaders did not respond.
-        """
         tasks = self._planning.tasks(from_spark(start), from_spark(end))
         return [KafkaInputPartition(task) for task in tasks]
 
     @override
     def commit(self, end: SparkOffsets) -> None:
-        """Note that all records up to `end` were processed."""
         self._planning.processed(from_spark(end))
 
     @override

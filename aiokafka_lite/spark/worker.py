@@ -1,10 +1,7 @@
-"""What a Python worker keeps from one task to the next.
+"""State of a Python worker that later tasks reuse.
 
-Spark reuses its workers: connections, the cluster's metadata and what was learnt about records
-serve the tasks and micro-batches that follow, so that a task's first request is its first Fetch.
-
-A worker runs one task at a time, but nothing here relies on it: whoever reads has a cluster of its
-own, taken out and put back. Workers are forked; a child finds nothing here.
+With connections, metadata and record sizes of earlier tasks, a task's first request is its first
+Fetch. Every reader borrows a cluster of its own. A forked child begins without this state.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 
 _Key: TypeAlias = frozenset[tuple[str, str]]
 
-# Options and clusters that are kept; the one that was not used for longest goes.
+# The number of options and clusters that are kept: the most recently used ones.
 MOST_KEPT: Final = 8
 MOST_TOPICS: Final = 10_000
 
@@ -31,7 +28,7 @@ ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class _Kept:
-    """All that is kept, in one place, so that a fork can forget it."""
+    """All of the state in one object, so that a fork can drop it."""
 
     def __init__(self) -> None:
         self.options: dict[tuple[bool, _Key], SourceOptions] = {}
@@ -46,7 +43,7 @@ _kept = _Kept()
 
 def _forget() -> None:
     global _kept
-    _kept = _Kept()  # clusters of the parent: nobody here closes what is the parent's
+    _kept = _Kept()  # the parent's clusters stay open, because only the parent may close them
 
 
 if hasattr(os, "register_at_fork"):
@@ -54,11 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def options_of(raw: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Return the parsed options; the same object for the same text, so that clusters are shared.
-
-    Raises:
-        OptionError: See `parse_options`.
-    """
+    """Return the parsed options: the same object for the same text, so that clusters are shared."""
     lowered = frozenset((name.lower(), value) for name, value in raw.items())
     key = (is_streaming, lowered)
     options = _kept.options.pop(key, None)
@@ -75,11 +68,7 @@ def options_of(raw: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
 
 @contextmanager
 def borrowed_cluster(options: SourceOptions) -> Iterator[BlockingCluster]:
-    """Lend a cluster to the with block, which nobody else uses meanwhile.
-
-    One that was used before comes with its connections and its metadata. Whoever leaves the block
-    with requests in flight has closed their connections.
-    """
+    """Lend a cluster, possibly with open connections and metadata, to the with block."""
     kept = _kept
     key = kept.cluster_keys.get(id(options))
     idle = [] if key is None else kept.clusters.pop(key, [])
@@ -106,7 +95,6 @@ def _close_oldest(kept: _Kept) -> None:
 
 
 def new_cluster(options: SourceOptions) -> BlockingCluster:
-    """Return a cluster that is not connected yet."""
     size = options.receive_buffer_bytes
     return BlockingCluster(
         options.client,
@@ -116,10 +104,10 @@ def new_cluster(options: SourceOptions) -> BlockingCluster:
 
 
 def fetch_template(options: SourceOptions) -> FetchTemplate:
-    """Return what makes Fetch requests for these options.
+    """Return the template of Fetch requests for these options.
 
-    `min_bytes` is not the user's: all that is asked for is there already, and the rest of a range
-    may well be less.
+    It ignores `min_bytes`: the requested records exist already, and the rest of a range may be
+    less.
     """
     key = (options.max_wait_ms, ISOLATION_LEVELS[options.isolation_level])
     template = _kept.templates.get(key)
@@ -133,14 +121,14 @@ def fetch_template(options: SourceOptions) -> FetchTemplate:
 
 
 def record_sizes() -> MutableMapping[str, float]:
-    """Return the bytes that an offset has taken lately, by topic."""
+    """Return the recent average bytes of an offset, by topic."""
     if len(_kept.record_bytes) > MOST_TOPICS:
         _kept.record_bytes.clear()
     return _kept.record_bytes
 
 
 def close_all() -> None:
-    """Close and forget everything: for tests, and for processes that go on without reading."""
+    """Close and forget everything, such as after a test."""
     kept = _kept
     _forget()
     for clusters in kept.clusters.values():

@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from aiokafka_lite.client.offsets import Offsets
-from aiokafka_lite.spark.offsets import from_spark
+from aiokafka_lite.spark.ranges import from_spark
 from demos.parquet.commits import Commit
 from demos.parquet.errors import PipelineError
 from demos.parquet.storage import Storage

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka_lite.client.offsets import Offsets
-from aiokafka_lite.spark.offsets import from_spark, to_spark
+from aiokafka_lite.spark.ranges import from_spark, to_spark
 from demos.parquet.metrics import BatchMetrics
 from demos.parquet.storage import Storage
 from demos.parquet.watermark import Watermark

@@ -9,8 +9,7 @@ import pytest
 
 from aiokafka_lite.settings.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
 from aiokafka_lite.settings.security import SECURITY_NAMES
-from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.options.source_options import NAMES
+from aiokafka_lite.spark.options import NAMES, parse_options
 from tests.support.for_each import for_each
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()

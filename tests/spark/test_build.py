@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 from pyspark import cloudpickle
 
-from aiokafka_lite.spark import KafkaDataSource, build
+from aiokafka_lite.spark import KafkaDataSource, process
 from aiokafka_lite.spark.batch import KafkaBatchReader
-from aiokafka_lite.spark.build import Build, own_build
+from aiokafka_lite.spark.process import Build, own_build
 from aiokafka_lite.spark.schema import default_schema
 from tests.support.extensions import but_for_plain_python
 
@@ -44,7 +44,7 @@ def a_reader() -> object:
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    build.compare.cache_clear()
+    process.compare.cache_clear()
 
 
 def loaded(dumped: bytes) -> object:
@@ -94,7 +94,7 @@ def test_nothing_is_said_where_all_run_the_same(
 
 def test_a_worker_in_plain_python_says_so(caplog: pytest.LogCaptureFixture) -> None:
     plain = own_build()._replace(is_compiled=False)
-    with mock.patch("aiokafka_lite.spark.build.own_build", return_value=plain):
+    with mock.patch("aiokafka_lite.spark.process.own_build", return_value=plain):
         loaded(pickled_by(plain, KafkaDataSource, pickle))
     (said,) = warnings_of(caplog)
     assert "decoded by plain Python" in said

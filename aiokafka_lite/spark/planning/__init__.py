@@ -1,5 +1,5 @@
-"""The driver's side: looks offsets up, decides what is read, divides it among tasks.
+"""The driver's side: looks up offsets, chooses ranges, divides them among tasks.
 
-subscribed, resolution, data_loss, admission, splitting (rules, no I/O) → planner (one query, with
-client/offset_lookups.py) → micro_batches, group_commits → driver (what Spark's readers call).
+resolution, data_loss, splitting (rules without I/O) → planner (one query, with
+client/offset_lookups.py) → micro_batches, group_commits → driver (called by Spark's readers).
 """

@@ -1,9 +1,4 @@
-"""Reports records that are gone before they were read: with an error, or with a warning.
-
-It does no I/O: what there was to read, what there is, and the option failOnDataLoss decide.
-Warnings go to the log `aiokafka_lite.spark`. With no handler installed, as in Spark's Python
-workers, Python writes them to stderr, and Spark passes them on to its own.
-"""
+"""Reports records that were deleted before they were read: as an error or a warning."""
 
 from __future__ import annotations
 
@@ -21,21 +16,15 @@ SHOWN: Final = 5  # of many partitions
 
 
 class DataLossPolicy:
-    """Raises for lost records, or warns of them."""
+    """Raises or warns about lost records, by the option failOnDataLoss."""
 
     def __init__(self, *, are_fatal: bool) -> None:
-        """Take what the option failOnDataLoss says."""
         self.are_fatal = are_fatal
 
     def report(
         self, loss: str, tp: TopicPartition | None = None, offset: int | None = None
     ) -> None:
-        """Tell of records that may be lost; returns only if reading is to go on without them.
-
-        Args:
-            loss: What was found, naming topics, partitions and offsets.
-            tp: The partition, if it is about one.
-            offset: The first offset that is missing, if it is known.
+        """Report records that may be lost. Returns only if reading continues without them.
 
         Raises:
             DataLossError: The option failOnDataLoss is true.
@@ -56,18 +45,7 @@ class DataLossPolicy:
 def begins_of_added(
     added: Collection[TopicPartition], earliest: Offsets, data_loss: DataLossPolicy
 ) -> Offsets:
-    """Return where partitions begin that were not there in the batch before.
-
-    A partition that was never read and does not begin at 0 any more has lost records.
-
-    Args:
-        added: The partitions.
-        earliest: Their first offsets; lacks those that are gone again.
-        data_loss: Is told what is lost.
-
-    Raises:
-        DataLossError: As `data_loss` decides.
-    """
+    """Return the first offsets of new partitions: one that does not begin at 0 has lost records."""
     if gone := [tp for tp in added if tp not in earliest]:
         data_loss.report(
             f"partitions {named(gone)} were added, but were deleted before the query had read them",
@@ -85,12 +63,7 @@ def begins_of_added(
 
 
 def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy) -> None:
-    """Compare where a batch is to begin with where it is to end.
-
-    Raises:
-        DataLossError: Partitions are gone, or end before they begin, and `data_loss` does not
-            want to go on.
-    """
+    """Report partitions that are deleted, or that end before the batch begins."""
     if gone := [tp for tp in begins if tp not in ends]:
         data_loss.report(f"partitions {named(gone)} were deleted", min(gone), begins[min(gone)])
     for tp, end in ends.items():
@@ -104,7 +77,7 @@ def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy
 
 
 def named(tps: Iterable[TopicPartition]) -> str:
-    """Return partitions for a message; of many, the first ones and how many there are."""
+    """Return partitions for a message; of many, the first ones and their number."""
     names = [f"{tp.topic}/{tp.partition}" for tp in sorted(tps)]
     if len(names) > SHOWN:
         names[SHOWN:] = [f"... ({len(names)} partitions in all)"]

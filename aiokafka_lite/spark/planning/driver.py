@@ -1,4 +1,4 @@
-"""What the driver's processes do for a query: look offsets up, and plan what its tasks read."""
+"""The calls of Spark's readers in the driver's processes: look up offsets, plan tasks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.planning.admission import Admission
 from aiokafka_lite.spark.planning.group_commits import GroupCommits
-from aiokafka_lite.spark.planning.micro_batches import MicroBatches
+from aiokafka_lite.spark.planning.micro_batches import Admission, MicroBatches
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.spark.planning.splitting import Task
 from aiokafka_lite.spark.process import settle
@@ -20,39 +19,24 @@ log = logging.getLogger("aiokafka_lite.spark")
 
 
 def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
-    """Return which task of a batch query reads which ranges.
-
-    Raises:
-        OptionError: The options cannot be used.
-        KafkaError: See `Planner.batch_ranges`.
-    """
+    """Return the ranges of each task of a batch query."""
     settle()
     options = worker.options_of(raw, is_streaming=False)
     _warn(options)
-    # Spark reuses the processes that plan as well: the next query finds the connections open.
+    # Spark also reuses processes that plan: the next query finds open connections.
     with worker.borrowed_cluster(options) as cluster:
         planner = Planner(options, cluster)
         return planner.tasks(planner.batch_ranges())
 
 
 class StreamPlanning:
-    """The parts that plan one streaming query, from its first question to its end.
+    """The parts that plan one streaming query.
 
-    Attributes:
-        options: The query's.
-        batches: Where its micro-batches begin and end.
+    Raises:
+        OptionError: The options cannot be used, or not with this PySpark.
     """
 
     def __init__(self, raw: Mapping[str, str], *, has_admission_control: bool = True) -> None:
-        """Parse the options and put the parts together; nothing is connected yet.
-
-        Args:
-            raw: The options as they were given.
-            has_admission_control: Whether Spark says where each batch begins.
-
-        Raises:
-            OptionError: The options cannot be used, or not with this PySpark.
-        """
         self.options = options = worker.options_of(raw, is_streaming=True)
         if not has_admission_control:
             _refuse_limit(options)
@@ -72,28 +56,21 @@ class StreamPlanning:
         )
 
     def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
-        """Return which task reads which ranges of a batch.
-
-        Raises:
-            DataLossError, KafkaError: See `Planner.stream_ranges`.
-        """
         return self._planner.tasks(self.batches.ranges(start, end))
 
     def processed(self, offsets: Offsets) -> None:
-        """Take note of what was processed: commit it, if that was asked for."""
+        """Commit processed offsets, if the option commitOffsetsToGroup is set."""
         if self._commits is not None:
             self._commits.commit(offsets)
 
     def close(self) -> None:
-        """Close the connections."""
         self._cluster.close()
 
 
 def _refuse_limit(options: SourceOptions) -> None:
-    """Refuse a limit at which PySpark 4.0 and 4.1 would end a query.
+    """Refuse a limit with which PySpark 4.0 and 4.1 would end a query too early.
 
-    A trigger availableNow asks such a source once where the data ends. What a limit leaves out
-    would not be read, and nobody would know.
+    The trigger availableNow asks such a source only once for the end.
     """
     if options.max_offsets_per_trigger is not None and options.admission_control == "engine":
         raise OptionError(
@@ -106,6 +83,5 @@ def _refuse_limit(options: SourceOptions) -> None:
 
 
 def _warn(options: SourceOptions) -> None:
-    """Log the warnings about options; Spark shows them in the driver's log."""
     for warning in options.warnings:
         log.warning("%s", warning)

@@ -1,11 +1,9 @@
 """Offsets of processed micro-batches, committed to a Kafka group so that its lag can be seen.
 
-Spark goes by its checkpoint alone: what is committed here is for `kafka-consumer-groups`, Burrow
-and the like, and nothing is ever read from it. So a commit that fails is no reason to fail a
-query, nor to hold it up: it is tried for some seconds, then left to a later micro-batch, which
-commits what this one would have, and more. The log warns of it once.
+Spark uses its checkpoint only. So a failed commit neither fails a query nor delays it for long: it
+is retried for some seconds. Then a later micro-batch commits its own offsets. The log warns once.
 
-The group has no members (Kafka's tools show it as Empty). One that others are members of refuses.
+The group has no members (Kafka's tools show it as Empty). A group with members rejects the commits.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")
 
-# How long a micro-batch may be held up by a commit.
+# How long a commit may delay a micro-batch.
 TRIED_FOR_S: Final = 5.0
-# After a failure micro-batches leave commits alone for so long, first and at most.
-LEFT_ALONE_FIRST_S: Final = 1.0
-LEFT_ALONE_LAST_S: Final = 60.0
-# Kafka forgets what was committed, seven days ago by default: a quiet topic is committed again.
+# The first and the longest time without commits after failures.
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_LAST_S: Final = 60.0
+# Kafka deletes offsets that were committed seven days ago (by default).
 COMMITTED_AGAIN_AFTER_S: Final = 3600.0
 
 _IN_USE: Final = (
@@ -63,8 +61,6 @@ ADVICE: Final[Mapping[type[KafkaError], str]] = {
 
 
 class GroupCommits:
-    """Commits to one group, as nobody's member."""
-
     def __init__(
         self,
         group_id: str,
@@ -73,14 +69,6 @@ class GroupCommits:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take the group, and whom to ask for its coordinator.
-
-        Args:
-            group_id: What the option commitOffsetsToGroup names.
-            cluster: A view of it is not needed.
-            clock: Tells the time in seconds.
-            sleep: Waits for so many seconds.
-        """
         self._group_id = group_id
         self._cluster = cluster
         self._clock = clock
@@ -88,16 +76,12 @@ class GroupCommits:
         self._coordinator: Node | None = None
         self._committed: Offsets = {}
         self._committed_all_at = float("-inf")
-        self._failures = Backoff(LEFT_ALONE_FIRST_S, LEFT_ALONE_LAST_S, random.Random())
+        self._failures = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S, random.Random())
         self._next_attempt_at = float("-inf")
         self._warned_of: type[KafkaError] | None = None
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit what has changed since the last commit; takes 5 seconds at most, or little more.
-
-        Args:
-            offsets: Of each partition, the next offset to be read.
-        """
+        """Commit the offsets that changed since the last commit. Takes about 5 seconds at most."""
         now = self._clock()
         if now < self._next_attempt_at:
             return
@@ -123,7 +107,6 @@ class GroupCommits:
             log.warning("group %s: offset commits succeed again", self._group_id)
 
     def _carry_through(self, left: Offsets) -> None:
-        """Commit until nothing is left, or it does not help, or time is over."""
         config = self._cluster.config
         backoff = Backoff(config.retry_backoff_s, config.retry_backoff_max_s, random.Random())
         give_up_at = self._clock() + TRIED_FOR_S
@@ -131,7 +114,7 @@ class GroupCommits:
             try:
                 return self._attempt(left, give_up_at - self._clock())
             except KafkaError as error:
-                # Where it is said that it is not, or that cannot be asked, it is looked for again.
+                # After any failure the coordinator is looked up again.
                 self._coordinator = None
                 delay_s = backoff.next_delay_s()
                 if not error.retriable or self._clock() + delay_s >= give_up_at:
@@ -139,11 +122,7 @@ class GroupCommits:
             self._sleep(delay_s)
 
     def _attempt(self, left: Offsets, timeout_s: float) -> None:
-        """Commit once; what is committed is left no more.
-
-        Raises:
-            KafkaError: The coordinator was not found or not reached, or refuses.
-        """
+        """Commit once, and remove the committed offsets from `left`."""
         timeout_s = min(max(timeout_s, 0.1), self._cluster.config.request_timeout_s)
         if self._coordinator is None:
             request = coordinator_request(self._group_id)
@@ -156,7 +135,7 @@ class GroupCommits:
             for outcome in topic.partitions:
                 tp = TopicPartition(topic.name, outcome.partition_index)
                 error_class = for_code(outcome.error_code) if outcome.error_code else None
-                # A deleted topic has no lag: there is nothing to try again.
+                # A deleted topic has no lag, and needs no retry.
                 if error_class is None or error_class is UnknownTopicOrPartitionError:
                     if tp in left:
                         self._committed[tp] = left.pop(tp)
@@ -184,7 +163,7 @@ class GroupCommits:
         )
 
     def _warn(self, error: KafkaError, left: Offsets) -> None:
-        """Warn of a failure, unless that was done and it is still the same."""
+        """Warn of a failure, unless the previous failure was the same."""
         if type(error) is self._warned_of:
             return
         self._warned_of = type(error)

@@ -1,47 +1,124 @@
-"""Where the micro-batches of a streaming query begin and end.
+"""The starts and ends of a streaming query's micro-batches.
 
-Spark asks, in this order: where the query begins (only if no checkpoint knows), where the next
-batch ends, and what lies between. From PySpark 4.2 on it says with the second question where the
-batch begins; before that one has to remember. Of a query that goes on from a checkpoint it asks
-for what lies between first, or else it names the beginning of the next batch.
+Spark asks in this order: for the query's start (only without a checkpoint), for the end of the next
+batch, and for its ranges. From PySpark 4.2 on the second question contains the batch's start. For a
+query that continues from a checkpoint, Spark first asks for ranges or names the next start.
 
-**The beginning of a query is in no checkpoint.** Spark's own source writes it to a file of the
-checkpoint, whose place a Python source is not told. What is in the checkpoint is where the first
-batch ends, before anything of it is read. So partitions that begin at their end (startingOffsets
-"latest") are left out of the first batch: it ends there where it begins, and a query that stops
-before the first batch is done finds in its checkpoint where it began. Other partitions begin where
-the options say, however often they are asked.
+**No checkpoint has the start of a query**, but it has the end of the first batch. So the first
+batch reads no records of partitions that begin at their end (startingOffsets "latest"), and a query
+that stops before its first batch is finished finds its start there. Spark's own source has a file
+for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+import math
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeAlias
 
 from aiokafka_lite.client.offsets import LATEST, Offsets
-from aiokafka_lite.spark.options.positions import AtOffsets, AtTimestamp, AtTimestamps, Latest
+from aiokafka_lite.spark.options import AtOffsets, AtTimestamp, AtTimestamps, Latest
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.errors import OptionError
     from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.planning.admission import Admission
     from aiokafka_lite.spark.planning.planner import Planner
     from aiokafka_lite.spark.ranges import KafkaOffsetRange
     from aiokafka_lite.structs import TopicPartition
+
+EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]
+"""Looks up the first offsets of partitions; leaves out deleted ones."""
+
+
+class Admission:
+    """The options per trigger: how many new offsets a micro-batch takes, or whether it waits.
+
+    The rules are those of Spark's own Kafka source. In the arguments, None is no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_offsets: int | None,
+        min_offsets: int | None,
+        max_delay_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_offsets = max_offsets
+        self._min_offsets = min_offsets
+        self._max_delay_s = max_delay_s
+        self._clock = clock
+        self._last_batch_at: float | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self._max_offsets is None and self._min_offsets is None
+
+    def admit(
+        self,
+        start: Offsets,
+        latest: Offsets,
+        earliest: EarliestOffsets,
+        *,
+        may_wait: bool = True,
+    ) -> Offsets:
+        """Return the end of the next batch, which is `start` if it waits for more offsets.
+
+        `earliest` is called for partitions that `start` does not have. `may_wait` is False if no
+        more records follow.
+        """
+        if may_wait and self._min_offsets is not None and self._must_wait(start, latest):
+            return start
+        if self._max_offsets is None:
+            return latest
+        added = latest.keys() - start.keys()
+        begins = {**earliest(added), **start} if added else start
+        return prorate(self._max_offsets, begins, latest)
+
+    def _must_wait(self, start: Offsets, latest: Offsets) -> bool:
+        """Whether too few offsets arrived, after too short a time. The first batch never waits."""
+        now = self._clock()
+        if self._last_batch_at is not None and now - self._last_batch_at < self._max_delay_s:
+            # A new partition counts from offset 0, to save a lookup in each waiting trigger.
+            arrived = sum(end - start.get(tp, 0) for tp, end in latest.items())
+            if arrived < (self._min_offsets or 0):
+                return True
+        self._last_batch_at = now
+        return False
+
+
+def prorate(limit: int, begins: Offsets, latest: Offsets) -> Offsets:
+    """Return ends that cover about `limit` offsets, in proportion to each partition's backlog.
+
+    A part is at least one offset, so that small partitions do not starve. Partitions without a
+    begin, or past their end, are not limited: the planner reports them.
+    """
+    backlog = {
+        tp: end - begins[tp] for tp, end in latest.items() if tp in begins and end > begins[tp]
+    }
+    total = float(sum(backlog.values()))
+    if total < 1:
+        return dict(latest)
+    ends = dict(latest)
+    for tp, size in backlog.items():
+        part = limit * (size / total)
+        ends[tp] = min(latest[tp], begins[tp] + (math.floor(part) if part >= 1 else 1))
+    return ends
+
 
 log = logging.getLogger("aiokafka_lite.spark")
 
 
 class MicroBatches:
-    """Decides about one query's micro-batches, for as long as the query runs.
+    """Plans one query's micro-batches, as long as the query runs.
 
-    Attributes:
-        newest: The ends of all partitions when they were last looked up, None before that.
+    `newest` has the ends of all partitions at their last lookup, None before that.
     """
 
     def __init__(self, options: SourceOptions, planner: Planner, admission: Admission) -> None:
-        """Take what the query was asked to read, and who looks offsets up."""
         self._options = options
         self._planner = planner
         self._admission = admission
@@ -53,11 +130,7 @@ class MicroBatches:
         self.newest: Offsets | None = None
 
     def initial(self) -> Offsets:
-        """Return where the query begins that has no checkpoint: the same however often asked.
-
-        Raises:
-            OptionError, KafkaError: See `Planner.beginning`.
-        """
+        """Return the start of a query without a checkpoint, which is always the same."""
         if self._initial is None:
             initial, self._mismatch = self._planner.beginning()
             self._at_end = frozenset(self._beginning_at_end(initial))
@@ -67,7 +140,7 @@ class MicroBatches:
         return self._initial
 
     def _beginning_at_end(self, initial: Offsets) -> Collection[TopicPartition]:
-        """Return the partitions whose beginning may be another one when it is asked for later."""
+        """Return the partitions whose start would be another one at a later lookup."""
         match self._options.starting:
             case Latest():
                 return initial.keys()
@@ -80,26 +153,19 @@ class MicroBatches:
                 return ()
 
     def fix_target(self) -> None:
-        """Read what is there now and nothing that comes later: the trigger availableNow.
-
-        Raises:
-            KafkaError: See `Planner.latest`.
-        """
+        """Read only the records that exist now: the trigger availableNow."""
         self._target = self._planner.latest()
 
     def next_end(self, start: Offsets | None, *, is_limited: bool) -> Offsets:
-        """Return where the next batch ends: at `start` if there is to be none yet.
+        """Return the end of the next batch, which is `start` if there is no batch yet.
 
-        Args:
-            start: Where it begins; None if Spark did not say, which is remembered then.
-            is_limited: False if the trigger takes everything, whatever the options say.
+        `start` is None if Spark did not pass it. Without `is_limited` the trigger reads everything.
 
         Raises:
             OptionError: The query is new, and an option names other partitions than there are.
-            KafkaError: See `Planner.latest`.
         """
         if start is None:
-            # A query that goes on from a checkpoint has asked for ranges before it comes here.
+            # A query that continues from a checkpoint has requested ranges before.
             start = self.initial() if self._last_end is None else self._last_end
         is_first = self._last_end is None and start == self._initial
         if is_first and self._mismatch is not None:
@@ -116,18 +182,13 @@ class MicroBatches:
         return end
 
     def ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
-        """Return what a batch reads.
-
-        Raises:
-            DataLossError, KafkaError: See `Planner.stream_ranges`.
-        """
         is_resumed, self._last_end = self._last_end is None, end
         if start == end:
-            return []  # how a query that goes on from a checkpoint says where it is
+            return []  # a query that continues from a checkpoint passes its position like this
         if self._target is not None:
             self._planner.check_target(
-                # A batch that a run before this one has planned may end elsewhere; what of it is
-                # gone its tasks find out, and the option failOnDataLoss decides.
+                # A batch that an earlier run has planned may end elsewhere. Its tasks find deleted
+                # records, and the option failOnDataLoss decides.
                 {tp: offset for tp, offset in end.items() if offset <= self._target.get(tp, -1)}
             )
         if start == self._initial:
@@ -135,11 +196,7 @@ class MicroBatches:
         return self._planner.stream_ranges(start, end)
 
     def _as_begun(self, start: Offsets, end: Offsets, *, is_resumed: bool) -> Offsets:
-        """Return where the first batch began when it was planned by a run that is over.
-
-        A partition which that batch does not have was added since, and is not gone: the next batch
-        reads it.
-        """
+        """Return the start of the first batch if an earlier run planned that batch."""
         if is_resumed:
             start = {tp: offset for tp, offset in start.items() if tp in end}
         moved = {tp: end[tp] for tp in self._at_end if tp in end and start.get(tp, 0) > end[tp]}

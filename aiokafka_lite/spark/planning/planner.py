@@ -1,7 +1,6 @@
-"""Finds out which offsets a query reads: what the driver asks Kafka, and the rules for the answers.
+"""Determines the offsets that a query reads, by requests of the driver to Kafka.
 
-The rules are those of Spark's own Kafka source (`KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`);
-what differs is said where it does. A planner belongs to one query and is used by one thread.
+The rules are those of Spark's own Kafka source (`KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`).
 """
 
 from __future__ import annotations
@@ -29,9 +28,13 @@ from aiokafka_lite.spark.planning.data_loss import (
     check_continuation,
     named,
 )
-from aiokafka_lite.spark.planning.resolution import Bounds, EndingOffsets, StartingOffsets
+from aiokafka_lite.spark.planning.resolution import (
+    Bounds,
+    EndingOffsets,
+    StartingOffsets,
+    Subscribed,
+)
 from aiokafka_lite.spark.planning.splitting import Task, split
-from aiokafka_lite.spark.planning.subscribed import Subscribed
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 
@@ -43,18 +46,18 @@ ATTEMPTS_AT_LEAST: Final = 1
 
 
 class Beginning(NamedTuple):
-    """Where a query begins: of the partitions that there are and that its options name.
-
-    `mismatch` is what is wrong if those are not the same, for a query that is new. One that goes
-    on has been right once: partitions come and go.
-    """
+    """The start of a query, and the error of a new query whose options name other partitions."""
 
     offsets: Offsets
     mismatch: OptionError | None
 
 
 class Planner:
-    """Finds the partitions of a query, and where batches of it begin and end."""
+    """Finds the partitions of a query, and the starts and ends of its batches.
+
+    It belongs to one query and one thread, and so does its cluster. Its methods raise KafkaError if
+    no broker can be used, or leaders do not respond.
+    """
 
     def __init__(
         self,
@@ -64,14 +67,6 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take the options, and the lookups that ask brokers.
-
-        Args:
-            options: The query's.
-            cluster: The planner's own: its view holds the query's topics.
-            clock: Tells the time in seconds.
-            sleep: Waits for so many seconds.
-        """
         self._options = options
         self._subscribed = Subscribed(options.subscription)
         self._data_loss = DataLossPolicy(are_fatal=options.fail_on_data_loss)
@@ -92,13 +87,10 @@ class Planner:
 
     # --- Partitions --------------------------------------------------------------------------
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions that the subscription means now, in order.
-
-        A subscribed topic that does not exist is waited for, `fetchOffset.numRetries` times.
+        """Return the partitions of the subscription, in order, and wait for missing topics.
 
         Raises:
             UnknownTopicOrPartitionError: A subscribed topic does not exist.
-            KafkaError: No broker can be used, or one refuses metadata.
         """
         tps = self._retried(self._all_present)
         for text in self._subscribed.left_out(self.view):
@@ -114,10 +106,9 @@ class Planner:
         self._is_known = True
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        """Ask again what failed for a reason that may pass, `fetchOffset.numRetries` times in all.
+        """Retry a lookup, which takes up to `kafka.request.timeout.ms` each time.
 
-        Each time lasts up to `kafka.request.timeout.ms`, as what passes soon is retried inside. A
-        query that has reached no broker at all is not asked for again: an address may be wrong.
+        There is no retry before any broker was reached, because an address may be wrong.
         """
         for _ in range(1, self._attempts):
             try:
@@ -130,12 +121,10 @@ class Planner:
         return ask()
 
     def _present(self, known: Collection[TopicPartition] | None) -> list[TopicPartition]:
-        """Return the subscription's partitions in the view, having waited for missing topics.
+        """Return the subscription's partitions in the view, after waiting for missing topics.
 
-        Args:
-            known: What was read before, as far as that is known. Topics of it may be gone by now:
-                that is a loss, which is reported with the batch. None when a query begins: then
-                every topic has to be there.
+        The loss of `known` topics is reported with the batch. At the start of a query (None) every
+        topic must exist.
         """
         for attempt in range(1, self._attempts + 1):
             missing = self._subscribed.missing(self.view)
@@ -165,20 +154,15 @@ class Planner:
 
     @property
     def view(self) -> ClusterView:
-        """The latest view of the cluster, with the topics that the query needs."""
         return self._lookups.view
 
     # --- Where queries begin and end -----------------------------------------------------------
     def beginning(self) -> Beginning:
-        """Return where a query begins that no checkpoint tells about.
-
-        Offsets the log does not have any more, or not yet, are lost records: with failOnDataLoss
-        false the query begins with the next one there is.
+        """Return the start of a query without a checkpoint.
 
         Raises:
             OptionError: A partition has no record as late as the timestamp.
             DataLossError: The log does not have an offset that the option names.
-            KafkaError: As `partitions`, or leaders did not answer.
         """
         start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
         tps = self.partitions()
@@ -187,13 +171,11 @@ class Planner:
         return Beginning(offsets, start.mismatch(tps))
 
     def batch_ranges(self) -> list[KafkaOffsetRange]:
-        """Return what a batch query reads, in order; empty ranges are left out.
+        """Return the ranges of a batch query, in order; empty ranges are left out.
 
-        Raises:
-            OptionError: An option names other partitions than there are, a partition has no
-                record as late as the timestamp, or its start is after its end.
-            DataLossError: The log does not have offsets that the options name.
-            KafkaError: As `partitions`, or leaders did not answer.
+        Raises: as `beginning`, and
+            OptionError: An option names other partitions than there are, or a start is after its
+                end.
         """
         start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
         end = EndingOffsets(self._options.ending)
@@ -213,7 +195,7 @@ class Planner:
     def _bounds(
         self, tps: Collection[TopicPartition], *queries: Mapping[TopicPartition, int]
     ) -> tuple[Bounds, list[Offsets]]:
-        """Ask for both ends of partitions and for offsets by time, all in one round trip."""
+        """Look up both ends of partitions and offsets by time, all in one round trip."""
         ends = dict.fromkeys(tps, EARLIEST), dict.fromkeys(tps, LATEST)
         earliest, latest, *times = self._retried(lambda: self._lookups.offsets(*ends, *queries))
         if gone := [tp for tp in tps if tp not in earliest or tp not in latest]:
@@ -224,19 +206,10 @@ class Planner:
 
     # --- Micro-batches -------------------------------------------------------------------------
     def latest(self, known: Offsets | None = None) -> Offsets:
-        """Return the ends of all partitions there are, new ones included, in one round trip.
+        """Return the ends of all partitions, new ones included, in one round trip.
 
-        An end below what is known is most likely that of a broker that lags behind: it is asked
-        for again, `fetchOffset.numRetries` times, and then returned.
-
-        Args:
-            known: Where the query is, as far as that is known. Topics of it that are gone are
-                left out, as their loss is reported with the batch; others that are not there
-                only where failOnDataLoss is false.
-
-        Raises:
-            UnknownTopicOrPartitionError: A subscribed topic does not exist, and did not.
-            KafkaError: No broker can be used, or leaders did not answer.
+        An end below a known offset is most likely that of a broker that lags behind: the lookup is
+        repeated. Missing topics of `known` are left out: their loss is reported with the batch.
         """
         for attempt in range(1, self._attempts + 1):
             ends = self._retried(lambda: self._latest(known))
@@ -260,11 +233,7 @@ class Planner:
             is_fresh = True
 
     def earliest(self, tps: Collection[TopicPartition]) -> Offsets:
-        """Return where partitions begin; those that are gone are left out.
-
-        Raises:
-            KafkaError: No broker can be used, or leaders did not answer.
-        """
+        """Return the first offsets of partitions; deleted ones are left out."""
         return self._retried(lambda: self._earliest(tps)) if tps else {}
 
     def _earliest(self, tps: Collection[TopicPartition]) -> Offsets:
@@ -274,15 +243,11 @@ class Planner:
         return self._lookups.offsets(query)[0]
 
     def stream_ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
-        """Return what a micro-batch reads, in order; empty ranges are left out.
-
-        Partitions that `start` does not have are read from their beginning, which is offset 0
-        unless records are lost.
+        """Return the ranges of a micro-batch, in order; empty ranges are left out.
 
         Raises:
-            DataLossError: Partitions are gone or end before they begin, new ones do not begin at
-                0, and failOnDataLoss is true.
-            KafkaError: No broker can be used, or leaders did not answer.
+            DataLossError: Partitions are deleted or end before they begin, or new ones do not begin
+                at 0, and failOnDataLoss is true.
         """
         if not self._is_known:
             self._retried(self._refresh)
@@ -295,11 +260,7 @@ class Planner:
         return self._ranges(begins, end)
 
     def _check_topic_ids(self, start: Offsets, end: Offsets) -> None:
-        """Report topics that are others than in the batch before, however long they are by now.
-
-        Spark's own source goes by offsets alone; so does this one after a restart, as a checkpoint
-        has no room for ids.
-        """
+        """Report topics that were recreated since the previous batch. Checkpoints have no ids."""
         read_before = {tp.topic for tp in start}
         for topic in sorted({tp.topic for tp in end}):
             topic_id = self.view.topic_id(topic)
@@ -311,12 +272,10 @@ class Planner:
                 self._data_loss.report(f"topic {topic} was deleted and recreated")
 
     def check_target(self, end: Offsets) -> None:
-        """Check that partitions still have all that a trigger availableNow is to read.
+        """Check that partitions still have all records that a trigger availableNow has to read.
 
         Raises:
-            DataLossError: Partitions are gone, or shorter than that, whatever failOnDataLoss
-                says: the query would end without having read what it was to read.
-            KafkaError: No broker can be used, or leaders did not answer.
+            DataLossError: They do not, whatever failOnDataLoss is.
         """
         latest = self.latest(end)
         if gone := [tp for tp in end if tp not in latest]:
@@ -333,7 +292,6 @@ class Planner:
                 ).at(tp, latest[tp])
 
     def _ranges(self, begins: Offsets, ends: Offsets) -> list[KafkaOffsetRange]:
-        """Return what lies between, with what is known of each partition's leader."""
         nodes, topics = self.view.nodes, self.view.topics
         ranges: list[KafkaOffsetRange] = []
         for tp in sorted(ends):
@@ -342,7 +300,7 @@ class Planner:
                 continue
             topic = topics.get(tp.topic)
             partition = None if topic is None else topic.partitions.get(tp.partition)
-            if topic is None or partition is None:  # it is gone: its task will say so
+            if topic is None or partition is None:  # it was deleted: its task reports that
                 ranges.append(KafkaOffsetRange(tp.topic, tp.partition, start, end))
                 continue
             leader = nodes.get(partition.leader)
@@ -353,7 +311,6 @@ class Planner:
         return ranges
 
     def tasks(self, ranges: Iterable[KafkaOffsetRange]) -> list[Task]:
-        """Return which task reads which ranges, as the options about tasks say."""
         return split(
             ranges,
             min_partitions=self._options.min_partitions,

@@ -1,7 +1,4 @@
-"""From where a query begins or ends, as its options say it, to an offset of each partition.
-
-Without asking anybody: a position says what is to be asked, and makes offsets of the answers.
-"""
+"""Resolves the options of a query in the metadata of a cluster, without I/O."""
 
 from __future__ import annotations
 
@@ -10,18 +7,110 @@ from typing import NamedTuple
 
 from aiokafka_lite.client.offset_lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
-from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.options import TimestampStrategy
-from aiokafka_lite.spark.options.positions import (
+from aiokafka_lite.client.view import ClusterView, TopicView
+from aiokafka_lite.errors import (
+    KafkaError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.spark.options import (
+    Assign,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
     Earliest,
     Latest,
     Position,
+    Subscribe,
+    Subscription,
+    TimestampStrategy,
 )
 from aiokafka_lite.spark.planning.data_loss import DataLossPolicy, named
 from aiokafka_lite.structs import TopicPartition
+
+
+class Subscribed:
+    """The partitions of a subscription, in a view of the cluster.
+
+    As in Spark's own source, internal topics and assigned partitions that do not exist are left
+    out. `topics` are those whose metadata are needed; None for all.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._assigned: dict[str, set[int]] | None = None
+        self.topics: frozenset[str] | None = None
+        match subscription:
+            case Assign(partitions):
+                self._assigned = {}
+                for topic, partition in partitions:
+                    self._assigned.setdefault(topic, set()).add(partition)
+                self.topics = frozenset(self._assigned)
+            case Subscribe(topics):
+                self.topics = frozenset(topics)
+        self._option = {Assign: "assign", Subscribe: "subscribe"}.get(
+            type(subscription), "subscribePattern"
+        )
+
+    def partitions(self, view: ClusterView) -> list[TopicPartition]:
+        assigned = self._assigned
+        return [
+            TopicPartition(name, index)
+            for name, topic in sorted(view.topics.items())
+            if not topic.is_internal and self._means(name)
+            for index in topic.partitions
+            if assigned is None or index in assigned[name]
+        ]
+
+    def missing(self, view: ClusterView) -> dict[str, KafkaError]:
+        """Return the named topics without partitions, each with its error."""
+        return {
+            name: self._error(name, view.topics.get(name))
+            for name in sorted(self.topics or ())
+            if (topic := view.topics.get(name)) is None
+            or (not topic.partitions and not topic.is_internal)
+        }
+
+    def left_out(self, view: ClusterView) -> list[str]:
+        """Return warnings about named topics and partitions that are not read."""
+        unread: list[str] = []
+        if self.topics is None and not self.partitions(view):
+            unread.append(
+                "no existing topic matches the option subscribePattern: no records are read until "
+                "one matches"
+            )
+        for name in sorted(self.topics or ()):
+            topic = view.topics.get(name)
+            if topic is None:
+                continue
+            if topic.is_internal:
+                unread.append(f"topic {name} is internal to Kafka, so it is not read")
+            elif self._assigned is not None:
+                absent = sorted(self._assigned[name] - topic.partitions.keys())
+                if absent and topic.partitions:
+                    unread.append(
+                        f"the option assign names partition {', '.join(map(str, absent))} of topic "
+                        f"{name}, which does not exist yet: it is read as soon as it exists"
+                    )
+        return unread
+
+    def _means(self, topic: str) -> bool:
+        subscription = self._subscription
+        if isinstance(subscription, Assign | Subscribe):
+            return self.topics is not None and topic in self.topics
+        return subscription.matches(topic)
+
+    def _error(self, name: str, topic: TopicView | None) -> KafkaError:
+        error_class = (topic.error if topic is not None else None) or UnknownTopicOrPartitionError
+        if error_class is UnknownTopicOrPartitionError:
+            return error_class(
+                f"topic {name}, which the option {self._option} names, does not exist: create it, "
+                "or check its name"
+            )
+        return error_class(
+            f"topic {name}, which the option {self._option} names, cannot be read: "
+            f"{error_class.description.rstrip('.')}"
+        )
 
 
 class Bounds(NamedTuple):
@@ -32,7 +121,7 @@ class Bounds(NamedTuple):
 
 
 class _Edge:
-    """One end of what a query reads."""
+    """The start or the end of a query."""
 
     name: str
 
@@ -41,7 +130,7 @@ class _Edge:
 
     @property
     def option(self) -> str:
-        """The option that said it, for messages."""
+        """The name of its option, for messages."""
         match self._position:
             case AtTimestamp():
                 return f"{self.name}Timestamp"
@@ -50,7 +139,7 @@ class _Edge:
         return f"{self.name}Offsets"
 
     def mismatch(self, tps: Collection[TopicPartition]) -> OptionError | None:
-        """Return what is wrong with an option that does not name these partitions exactly."""
+        """Return the error of an option that does not name these partitions exactly."""
         hint = ""
         match self._position:
             case AtOffsets(offsets):
@@ -73,7 +162,7 @@ class _Edge:
         )
 
     def query(self, tps: Collection[TopicPartition]) -> OffsetQuery:
-        """Return the times that offsets are to be looked up by, besides both ends of the log."""
+        """Return the timestamps to look up, in addition to both ends of the log."""
         match self._position:
             case AtTimestamp(timestamp_ms):
                 return dict.fromkeys(tps, timestamp_ms)
@@ -82,15 +171,7 @@ class _Edge:
         return {}
 
     def resolve(self, bounds: Bounds, times: Offsets) -> Offsets:
-        """Return an offset for each partition that there is and the option names.
-
-        Args:
-            bounds: What each partition has.
-            times: The answers to `query`.
-
-        Raises:
-            OptionError: See `_unmatched`.
-        """
+        """Return an offset for each partition that exists. `times` are the results of `query`."""
         match self._position:
             case Earliest():
                 return dict(bounds.earliest)
@@ -113,11 +194,7 @@ class _Edge:
         return bounds.latest[tp]
 
     def within(self, offsets: Offsets, bounds: Bounds, data_loss: DataLossPolicy) -> Offsets:
-        """Return offsets that the log has, or the nearest ones where `data_loss` goes on without.
-
-        Raises:
-            DataLossError: The option names an offset the log does not have, and that is fatal.
-        """
+        """Return offsets that the log has: the nearest ones, if `data_loss` does not raise."""
         if not isinstance(self._position, AtOffsets):
             return offsets
         nearest = dict(offsets)
@@ -136,8 +213,6 @@ class _Edge:
 
 
 class StartingOffsets(_Edge):
-    """Resolves where a query begins."""
-
     name = "starting"
 
     def __init__(self, position: Position, strategy: TimestampStrategy) -> None:
@@ -162,11 +237,7 @@ class StartingOffsets(_Edge):
         return bounds.latest[tp]
 
     def check_order(self, begins: Offsets, ends: Offsets, end: EndingOffsets) -> None:
-        """Refuse a batch that would end before it begins.
-
-        Raises:
-            OptionError: In one partition it would.
-        """
+        """Raise OptionError if a partition would end before it begins."""
         for tp, begin in begins.items():
             if ends[tp] < begin:
                 raise OptionError(
@@ -177,6 +248,4 @@ class StartingOffsets(_Edge):
 
 
 class EndingOffsets(_Edge):
-    """Resolves where a batch query ends."""
-
     name = "ending"

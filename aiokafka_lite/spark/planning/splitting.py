@@ -1,10 +1,8 @@
-"""Which tasks read which ranges: large ranges are split, small ones share a task.
+"""Divides ranges among tasks: large ranges are split, small ones share a task.
 
-Splitting follows Spark's own Kafka source (`KafkaOffsetRangeCalculator`) to the offset, so that a
-query has the same partitions whichever source it reads with; hence floating point where integers
-would do, and parts of one partition treated alike if one of them is small. Sharing is ours alone:
-a task costs Spark some 30 ms of CPU whatever it reads, so ranges of a few records are read
-together, those of one leader first, as a task then needs few connections.
+Splitting follows Spark's own Kafka source (`KafkaOffsetRangeCalculator`) to the offset, hence the
+floating point. Sharing is an addition: a task costs Spark some 30 ms of CPU, so ranges of few
+records are read together, those of one leader first.
 """
 
 from __future__ import annotations
@@ -26,14 +24,10 @@ def split(
     max_records_per_partition: int | None,
     min_records_per_task: int,
 ) -> list[Task]:
-    """Return what each task reads, the largest task first; empty ranges are left out.
+    """Return the ranges of each task, the largest task first; empty ranges are left out.
 
-    Args:
-        ranges: At most one of each partition.
-        min_partitions: About how many tasks to have at least; ranges are split for it, and not
-            brought together again beyond it.
-        max_records_per_partition: The most offsets that a task covers.
-        min_records_per_task: Ranges of fewer offsets share a task; 0 gives each its own.
+    Ranges of fewer than `min_records_per_task` offsets share a task; 0 gives each its own. Large
+    ones are split to get about `min_partitions` tasks.
     """
     pieces = divide(
         ranges,
@@ -48,7 +42,7 @@ def split(
         if min_partitions is not None:
             wanted = max(wanted, min_partitions - len(large))
         tasks += _shared(small, wanted, max_records_per_partition)
-    # A large task that starts last is what a query waits for.
+    # A query would wait for a large task that starts last.
     return sorted(tasks, key=lambda task: (-_size(task), task[0][:3]))
 
 
@@ -84,14 +78,14 @@ def divide(
 
 
 def _part_count(size: int, total: int, wanted: int) -> int:
-    """Return how many of `wanted` parts a range gets, rounded as Java's Math.round does."""
+    """Return how many of `wanted` parts a range gets, rounded like Java's Math.round."""
     exact = float(size) / float(total) * wanted
     below = math.floor(exact)
     return max(below + 1 if exact - below >= 0.5 else below, 1)
 
 
 def _parts(piece: KafkaOffsetRange, count: int) -> list[KafkaOffsetRange]:
-    """Return a range in `count` parts of as near the same size as can be, the larger ones last."""
+    """Return a range in `count` parts of about the same size, the larger ones last."""
     parts = []
     start, remaining = piece.start, piece.size
     for left in range(count, 0, -1):
@@ -104,11 +98,7 @@ def _parts(piece: KafkaOffsetRange, count: int) -> list[KafkaOffsetRange]:
 
 
 def _shared(small: Sequence[KafkaOffsetRange], wanted: int, limit: int | None) -> list[Task]:
-    """Return `wanted` tasks of about the same size, more if `limit` offsets a task need more.
-
-    Ranges are taken in the order of their leaders, and a task takes from where the one before it
-    ended.
-    """
+    """Return `wanted` tasks of about the same size, more if `limit` offsets a task need more."""
     wanted = min(max(wanted, 1), len(small))
     total = sum(piece.size for piece in small)
     tasks: list[list[KafkaOffsetRange]] = []
@@ -127,7 +117,7 @@ def _shared(small: Sequence[KafkaOffsetRange], wanted: int, limit: int | None) -
 
 
 def _add(task: list[KafkaOffsetRange], piece: KafkaOffsetRange) -> None:
-    """Add a range to a task, joined with the one it continues."""
+    """Add a range to a task, joined with the range that it continues."""
     if task and task[-1][:2] == piece[:2] and task[-1].end == piece.start:
         task[-1] = task[-1]._replace(end=piece.end)
     else:

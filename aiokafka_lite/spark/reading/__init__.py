@@ -1,5 +1,4 @@
-"""What tasks do: fetch ranges of offsets, and hand Spark their records as Arrow batches.
+"""The tasks' side: fetches ranges of offsets, and returns their records to Spark as Arrow batches.
 
-progress (one range) → failures, fetching (requests and answers) → prefetch (a thread, where it
-pays) → batches (what a task calls).
+progress (one range) → failures, fetching (requests and responses) → batches (called by a task).
 """

@@ -1,25 +1,25 @@
-"""What a task does: ranges of offsets become Arrow batches.
+"""Ranges of offsets become Arrow batches in a task.
 
-Records go from the answer's bytes into the columns' memory, and that is all that is done for each
-of them. The next Fetch is on its way before the first is decoded. Where there is much to read a
-thread receives an answer while the one before it is decoded and handed on to Spark; a small range
-ends before a thread would have paid for itself.
+The next Fetch is sent before the first record is decoded. For large ranges a thread receives the
+next response during the decoding; for small ranges a thread would cost more than it saves.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import pyarrow as pa
 
+from aiokafka_lite._compat import Self
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.reading.fetching import Fetching
-from aiokafka_lite.spark.reading.prefetch import Prefetch
 from aiokafka_lite.spark.reading.progress import FetchedChunk
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH: Final = 10_000
 # Keys, values and headers of a batch of several rows.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# What a compressed batch may become. A record may be as large as producers are allowed to make it
-# (max.request.size), and nobody who reads a topic can choose which of them to take.
+# The decompressed size of a batch. A record may be as large as the limit of the producer
+# (max.request.size), and readers of a topic cannot leave it out.
 MAX_INFLATED_BYTES: Final = 1 << 30
-# From here on a thread pays.
+# With more bytes left, a thread is worth its cost.
 THREAD_FROM_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -47,19 +47,12 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of some ranges, each exactly once, in order of offsets within a range.
 
-    Rows of several ranges may share a batch. Closing the iterator early is fine at any time.
-
-    Args:
-        ranges: What to read; empty ones are passed over.
-        options: How to; by `worker.options_of`, so that connections are kept for later tasks.
-        schema: Of the batches, see `schema.arrow_schema`.
-        clock: Tells the time in seconds.
-        sleep: Waits for so many seconds; by default no longer than until the iterator is closed.
+    Rows of several ranges may share a batch. The iterator may be closed early.
 
     Raises:
-        DataLossError: Offsets are gone, and failOnDataLoss is true.
-        ReadTimeoutError: A partition brought nothing for kafkaConsumer.pollTimeoutMs.
-        KafkaError: A record cannot be decoded, or the cluster cannot be read; names the place.
+        DataLossError: Offsets do not exist any more, and failOnDataLoss is true.
+        ReadTimeoutError: A partition returned no records for kafkaConsumer.pollTimeoutMs.
+        KafkaError: A record cannot be decoded, or the cluster cannot be read.
     """
     settle()
     with worker.borrowed_cluster(options) as cluster:
@@ -81,10 +74,10 @@ def read_ranges(
 
 
 def _answers(fetching: Fetching) -> Generator[list[FetchedChunk], None, None]:
-    """Yield the chunks of each answer; if there are many answers, a thread receives them."""
+    """Yield the chunks of each response; if there are many responses, a thread receives them."""
     answers = fetching.answers()
     while (chunks := next(answers, None)) is not None:
-        yield chunks  # emptied by whoever takes it, so that its memory serves again
+        yield chunks  # the caller empties it, so that its memory is reused
         if fetching.left_bytes >= THREAD_FROM_BYTES:
             break
     else:
@@ -137,3 +130,63 @@ def _record_set(chunk: FetchedChunk, options: SourceOptions) -> RecordSet:
         max_batch_bytes=MAX_INFLATED_BYTES,
         may_block=True,
     )
+
+
+T = TypeVar("T")
+
+
+class _End:
+    """The end of the items, with the error that caused it."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class Prefetch(Generic[T]):
+    """Iterates over another iterator in a thread, one item ahead, until it is closed.
+
+    The thread starts on the next item when the previous one is taken, so the caller has released
+    the one before. `interrupt` makes a waiting source fail soon.
+    """
+
+    def __init__(self, source: Iterator[T], name: str, interrupt: Callable[[], None]) -> None:
+        self._source = source
+        self._interrupt = interrupt
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._made: SimpleQueue[T | _End] = SimpleQueue()
+        self._end: _End | None = None
+        self._wanted.put(True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while self._wanted.get():
+                # The item is not referenced here.
+                self._made.put(next(self._source))
+        except StopIteration:
+            self._made.put(_End(None))
+        except BaseException as error:  # noqa: BLE001 -- raised where the item is taken
+            self._made.put(_End(error))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if self._end is None:
+            item = self._made.get()
+            if not isinstance(item, _End):
+                self._wanted.put(True)
+                return item
+            self._end = item
+        error, self._end.error = self._end.error, None
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the thread and wait for it. Idempotent."""
+        self._wanted.put(False)
+        if self._thread.is_alive():
+            self._interrupt()
+            self._thread.join()

@@ -1,9 +1,8 @@
-"""Handles ranges that could not be fetched: finds them elsewhere, tries again, or gives up.
+"""Handles ranges that could not be fetched: finds another leader, retries, or fails.
 
-A partition that fails is looked up in fresh metadata and tried again, at first at once, then with
-growing delays. If it has brought nothing for kafkaConsumer.pollTimeoutMs, counted from its first
-failure, the task fails. What is gone for good is data loss: an error, or with failOnDataLoss=false
-a warning, and reading goes on with what is left of the range.
+A partition that fails is looked up in new metadata and retried, first at once, then with growing
+delays, for kafkaConsumer.pollTimeoutMs. Deleted records are data loss: an error, or with
+failOnDataLoss=false a warning, and reading continues with the rest of the range.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A topic that is unknown to brokers for so long does not exist: new ones become known by then.
+# A topic that brokers do not know for this long does not exist.
 MISSING_FOR_S: Final = 2 * GONE_AFTER_S
 
 # ListOffsets: where those records begin that the leader has on its own disk (KIP-405).
@@ -48,7 +47,7 @@ WHAT_TO_DO: Final = (
 
 
 class LogEndsError(StaleMetadata):
-    """A log seems to end before the range does: true, or a new leader that is not up to date."""
+    """A log seems to end before the range does: true, or a new leader that lags behind."""
 
 
 class NothingLeftError(StaleMetadata):
@@ -56,8 +55,6 @@ class NothingLeftError(StaleMetadata):
 
 
 class FetchFailures:
-    """Deals with the failures of one task's ranges."""
-
     def __init__(
         self,
         options: SourceOptions,
@@ -79,16 +76,15 @@ class FetchFailures:
 
     # --- Failures that pass ----------------------------------------------------------------
     def note(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
-        """Take note of what could not be fetched.
+        """Note ranges that could not be fetched.
 
         Raises:
-            KafkaError: This error, if it does not pass by itself.
-            ReadTimeoutError: It has been going on for too long.
+            KafkaError: The error is permanent, or lasts too long (ReadTimeoutError).
         """
         now = self._clock()
         for progress in failed:
             if not error.retriable and not isinstance(error, OffsetOutOfRangeError):
-                raise _told_of(progress, error) from error
+                raise _with_place(progress, error) from error
             progress.failed(error, now)
             progress.retry_at = now + self._delay_s(progress.failures)
             self._check_time(progress, now)
@@ -96,7 +92,7 @@ class FetchFailures:
 
     def _delay_s(self, failures: int) -> float:
         if failures <= 1:
-            return 0.0  # mostly a leader that has moved, or a connection that was idle
+            return 0.0  # usually the leader has moved, or the connection was idle
         return delay_after(failures - 2, self._first_delay_s, self._last_delay_s, self._rng)
 
     def _check_time(self, progress: RangeProgress, now: float) -> None:
@@ -111,20 +107,14 @@ class FetchFailures:
         raise timeout.at(progress.tp, progress.position) from error
 
     def wait(self, unfinished: Iterable[RangeProgress]) -> None:
-        """Wait until one of these may be tried again: none is in flight."""
+        """Wait until one of these ranges may be retried: none is in flight."""
         retry_at = min(progress.retry_at for progress in unfinished)
         if (delay_s := retry_at - self._clock()) > 0:
             self._sleep(delay_s)
 
     # --- Where to go on --------------------------------------------------------------------
     def locate(self, waiting: Iterable[RangeProgress]) -> None:
-        """Find out where those are led whose time has come.
-
-        Raises:
-            DataLossError: A topic is gone or was made anew, or its log does not reach there.
-            ReadTimeoutError: It has been going on for too long.
-            KafkaError: No broker tells where.
-        """
+        """Look up the leaders of ranges whose retry is due. Raises as `read_ranges`."""
         now = self._clock()
         due = [each for each in waiting if not each.is_located and each.retry_at <= now]
         if not due:
@@ -149,7 +139,7 @@ class FetchFailures:
                 self._look_for_gap(progress)
 
     def _find(self, progress: RangeProgress, *, is_fresh: bool) -> bool:
-        """Take the leader from the metadata at hand; whether there is one."""
+        """Set the leader from the current metadata; return whether there is one."""
         view = self._cluster.view
         topic = view.topics.get(progress.topic)
         leader = view.leader(progress.tp)
@@ -158,19 +148,19 @@ class FetchFailures:
         if progress.topic_id not in (ZERO_UUID, topic.topic_id):
             if not is_fresh:
                 return False
-            self._made_anew(progress)
+            self._recreated(progress)
         progress.topic_id = topic.topic_id
         progress.node, progress.leader_epoch = view.nodes[leader.leader], leader.leader_epoch
         progress.is_located = True
         return True
 
     def _not_found(self, progress: RangeProgress) -> None:
-        """Try a partition without a leader later; one that is gone is data loss."""
+        """Retry a partition without a leader later; a deleted one is data loss."""
         topic = self._cluster.view.topics.get(progress.topic)
         error = UnknownTopicOrPartitionError if topic is None else topic.error
         if error is not None and not error.retriable:
             reason = error.description.rstrip(".")
-            raise _told_of(progress, error(f"topic {progress.topic} cannot be read ({reason})"))
+            raise _with_place(progress, error(f"topic {progress.topic} cannot be read ({reason})"))
         self.note(
             [progress], (error or UnknownTopicOrPartitionError)("the partition has no leader now")
         )
@@ -180,15 +170,14 @@ class FetchFailures:
             self._lost(progress, progress.end, "the topic was deleted")
 
     # --- Data loss -------------------------------------------------------------------------
-    def _made_anew(self, progress: RangeProgress) -> None:
+    def _recreated(self, progress: RangeProgress) -> None:
         self._lost(progress, progress.position, "the topic was deleted and recreated")
         progress.leader_epoch = NO_EPOCH
 
     def _look_for_offsets(self, progress: RangeProgress) -> None:
-        """Find out what of a range is left.
+        """Look up which offsets of a range still exist.
 
-        A leader that does not know yet what its followers have does not say where its log ends
-        (KIP-207), so that what is said can be believed.
+        A leader that does not know the high watermark yet does not answer (KIP-207).
         """
         try:
             earliest, latest = (self._offset(progress, at) for at in (EARLIEST, LATEST))
@@ -206,7 +195,7 @@ class FetchFailures:
                 "truncated"
             )
             self._lost(progress, progress.end, why)
-        # Otherwise it was a leader that had lagged behind.
+        # Otherwise the leader had lagged behind.
 
     def _look_for_gap(self, progress: RangeProgress) -> None:
         """End a range for which a leader has no records, if all its records are on its disk."""
@@ -251,11 +240,7 @@ class FetchFailures:
         return found.offset
 
     def _lost(self, progress: RangeProgress, position: int, why: str) -> None:
-        """Raise, or warn and continue the range at another offset.
-
-        Raises:
-            DataLossError: The options say so.
-        """
+        """Raise DataLossError, or warn and continue the range at another offset."""
         there = f"the remaining records of this range begin at offset {position}"
         if position >= progress.end:
             there = "no records of this range remain"
@@ -280,7 +265,6 @@ def _is_gone(topic: TopicView | None, progress: RangeProgress) -> bool:
     return progress.partition not in topic.partitions
 
 
-def _told_of(progress: RangeProgress, error: KafkaError) -> KafkaError:
-    """Return the error with what was read."""
+def _with_place(progress: RangeProgress, error: KafkaError) -> KafkaError:
     text = error.args[0] if error.args else type(error).__name__
     return type(error)(f"{progress}: {text}").at(progress.tp, progress.position)

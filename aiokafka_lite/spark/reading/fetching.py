@@ -1,14 +1,12 @@
-"""Fetches ranges of offsets from their leaders: one request in flight per node, always.
+"""Fetches ranges of offsets from their leaders, with one request in flight per node.
 
-As soon as an answer is there, and before any of it is decoded, the next request goes to its node.
-Each request is complete in itself: ranges end and limits change with each answer, which a fetch
-session would have to be told anyway.
+The next request is sent to a node before its response is decoded. There are no fetch sessions,
+because ranges and limits change with each response.
 
-What is answered to a request without records is not much to go by: records of others may have used
-the answer's room up, a new leader may lag behind. An empty answer counts where no partition ahead
-of it in the request has brought any. After two such, what is left of a range that lies below the
-high watermark is a gap, as compaction has removed the last records of the log; unless the leader
-has moved it to remote storage, which may be too slow to be heard of in an answer's time (KIP-405).
+An empty response is weak evidence: records of other partitions may have filled it, or a new leader
+may lag behind. It counts if no partition before it in the request has records. After two of them,
+the rest of a range below the high watermark is a gap that compaction left, unless the leader has
+moved it to slow remote storage (KIP-405).
 """
 
 from __future__ import annotations
@@ -35,15 +33,15 @@ if TYPE_CHECKING:
     from aiokafka_lite.spark.options import SourceOptions
     from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
-# Answers beyond this gain nothing, and the memory of two is held.
+# Larger responses are not faster, and two of them are in memory.
 MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
-# So many empty answers show a gap at the end of a log.
+# This number of empty responses proves a gap at the end of a log.
 EMPTY_ANSWERS: Final = 2
 NO_REPLICA: Final = -1
 
 
 class _Asked(NamedTuple):
-    """A request in flight, and what it asks for: by topic name or id, and partition."""
+    """A request in flight, and its ranges: by topic name or id, and partition."""
 
     node: Node
     connection: BlockingConnection
@@ -52,7 +50,11 @@ class _Asked(NamedTuple):
 
 
 class Fetching:
-    """Fetches all of some ranges, once."""
+    """Fetches all of some ranges, once. The cluster is used only here until `close`.
+
+    `record_bytes` has the average bytes of an offset by topic, and is updated here. `sleep` by
+    default ends at `close`.
+    """
 
     def __init__(
         self,
@@ -65,17 +67,6 @@ class Fetching:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """Ask for nothing yet.
-
-        Args:
-            ranges: What to fetch.
-            options: How.
-            cluster: Used by nobody else meanwhile.
-            template: Of these options.
-            record_bytes: What an offset of a topic takes, known and learnt.
-            clock: Tells the time in seconds.
-            sleep: Waits for so many seconds; by default no longer than until `close`.
-        """
         self._cluster = cluster
         self._clock = clock
         self._template = template
@@ -95,20 +86,14 @@ class Fetching:
 
     @property
     def left_bytes(self) -> int:
-        """About how many bytes are still to be fetched, in answers that were not asked for yet."""
+        """About how many bytes are still to be requested."""
         return sum(progress.left_bytes for progress in self._unfinished)
 
     def answers(self) -> Iterator[list[FetchedChunk]]:
-        """Yield what each answer brought, in order of offsets for each range.
-
-        Raises:
-            DataLossError: Offsets are gone, and the options say that this is not to be.
-            ReadTimeoutError: A partition brought nothing for too long.
-            KafkaError: What does not pass by itself.
-        """
+        """Yield the chunks of each response, in order of offsets for each range."""
         self._send_all()
         while self._unfinished and not self._closed.is_set():
-            # Nothing here holds on to an answer: its memory serves for the next but one.
+            # The response is not referenced here, so that its memory is reused.
             if self._in_flight:
                 yield self._receive()
             else:
@@ -125,7 +110,7 @@ class Fetching:
 
     # --- Requests --------------------------------------------------------------------------
     def _send_all(self) -> None:
-        """Send a request to every node that has something to be asked for and none in flight."""
+        """Send a request to every node that has ranges to fetch and no request in flight."""
         busy = {asked.node for asked in self._in_flight}
         flying = {id(each) for asked in self._in_flight for each in asked.partitions.values()}
         waiting = [each for each in self._unfinished if id(each) not in flying]
@@ -134,7 +119,7 @@ class Fetching:
             self._drop_done()
         now = self._clock()
         by_node: dict[Node, list[RangeProgress]] = {}
-        taken: set[TopicPartition] = set()  # an answer does not say which range of it is meant
+        taken: set[TopicPartition] = set()  # a response does not name the range
         for progress in waiting:
             node = progress.node
             if progress.is_done or not progress.is_located or progress.retry_at > now:
@@ -159,7 +144,7 @@ class Fetching:
         try:
             connection = self._cluster.connection(node)
             if connection.muted_until > self._clock():
-                # A quota is used up: that is no failure, and nothing for the others to wait for.
+                # A quota is used up: that is no failure, and other nodes are not affected.
                 for progress in wanted:
                     progress.retry_at = connection.muted_until
                 return
@@ -199,7 +184,7 @@ class Fetching:
             self._failed(dict.fromkeys(asked.partitions.values()), error)
         else:
             self._in_flight.popleft()
-            # Without any topic where a quota is used up.
+            # A response has no topics if a quota is used up.
             if response.responses or not response.throttle_time_ms:
                 chunks = self._settle(asked, response)
         self._drop_done()
@@ -211,7 +196,6 @@ class Fetching:
         self._unfinished = [each for each in self._unfinished if not each.is_done]
 
     def _settle(self, asked: _Asked, response: FetchResponse) -> list[FetchedChunk]:
-        """Take what came of each partition, and note what did not."""
         chunks: list[FetchedChunk] = []
         left_out = set(asked.partitions.values())
         nodes = {
@@ -228,7 +212,7 @@ class Fetching:
                 if answer.error_code != NoError.errno:
                     self._refused(progress, answer, nodes)
                 elif answer.records:
-                    self._brought(progress, answer, chunks)
+                    self._received(progress, answer, chunks)
                 else:
                     self._empty(progress, answer, is_first=not chunks)
         if left_out:
@@ -239,7 +223,7 @@ class Fetching:
             self._failed(left_out, error)
         return chunks
 
-    def _brought(
+    def _received(
         self, progress: RangeProgress, answer: PartitionData, chunks: list[FetchedChunk]
     ) -> None:
         records = memoryview(answer.records or b"")
@@ -258,7 +242,7 @@ class Fetching:
             return
         chunks.append(FetchedChunk(progress, position, records, aborted))
         if behind is None:
-            progress.position = progress.end  # no whole batch: decoding says what is wrong with it
+            progress.position = progress.end  # no whole batch: decoding raises the error
         else:
             progress.advance(behind, len(records))
 
@@ -283,7 +267,7 @@ class Fetching:
             self._failures.note([progress], nothing)
 
     def _read_from(self, progress: RangeProgress, replica: int) -> None:
-        """Go on at the follower that the leader names (KIP-392)."""
+        """Continue at the follower that the leader names (KIP-392)."""
         node = self._cluster.view.nodes.get(replica)
         if node is None:
             error = StaleMetadata(
@@ -294,7 +278,7 @@ class Fetching:
             progress.node = node
 
     def _failed(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
-        # Followers are for when all goes well: the leader would name one that lags behind again.
+        # After a failure only leaders are read: they would name the same lagging follower again.
         self._rack = ""
         self._failures.note(failed, error)
 
@@ -307,7 +291,7 @@ class Fetching:
         if hint.leader_id >= 0 and hint.leader_epoch > progress.leader_epoch:
             node = nodes.get(hint.leader_id) or self._cluster.view.nodes.get(hint.leader_id)
             if node is not None:
-                # The tasks that come after this one begin there, too.
+                # Later tasks begin there, too.
                 self._cluster.apply_leader_hint(
                     progress.tp, node.id, hint.leader_epoch, nodes.values()
                 )

@@ -1,4 +1,4 @@
-"""How far a range of offsets has been fetched, without I/O."""
+"""The progress of fetching a range of offsets, without I/O."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 
-# Of a topic nothing is known of yet.
+# The size of a record of a topic that was not read yet.
 FIRST_GUESS_BYTES: Final = 1024.0
-# What one fetch brings while nothing is known: rows come soon, and the next fetch knows better.
+# The size of a topic's first fetch: rows arrive soon, and the next fetch has a better estimate.
 FIRST_FETCH_BYTES: Final = 1024 * 1024
-# Beyond what is expected of the rest of a range: it has to end with a whole batch.
+# Added to the expected size of the rest of a range, because it has to end with a whole batch.
 SPARE_SHARE: Final = 1.05
 SPARE_BYTES: Final = 16 * 1024
-# By how much the limit grows when a batch that has a part of the range did not fit.
+# The factor by which the limit grows when a batch of the range did not fit.
 SPARE_GROWTH: Final = 8
 
 
 class FetchedChunk(NamedTuple):
-    """The records of a range that one answer brought."""
+    """The records of a range in one response."""
 
     progress: RangeProgress
     fetch_offset: int
@@ -34,18 +34,12 @@ class RangeProgress:
     """A range that is being fetched. Only the fetching thread changes it.
 
     Attributes:
-        topic, partition, end: Of the range.
-        tp: Topic and partition.
-        position: The next offset to be fetched.
-        topic_id: Of the topic whose records are meant; of a new one if data loss is tolerated.
-        node: Where to fetch from; None until metadata say.
-        leader_epoch: What the leader is believed to have, -1: unknown.
-        is_located: Whether `node` may be asked: not after an error, until metadata were looked at.
-        failing_since: When fetching first failed since it last brought something, else None.
-        failures: How often it did since then.
-        retry_at: When it may be tried again.
-        error: The latest failure.
-        empty_answers: On end, that could not have been empty but for a gap.
+        topic_id: The id of the topic that is read; of a new one if data loss is tolerated.
+        node: The node to fetch from; None until it is in the metadata.
+        is_located: Whether `node` may be used: not after an error, until the next lookup.
+        failing_since: The first failure since records were received.
+        failures: The number of failures since then.
+        empty_answers: The number of empty responses in a row that count.
     """
 
     __slots__ = (
@@ -87,7 +81,6 @@ class RangeProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether all of the range was fetched."""
         return self.position >= self.end
 
     @property
@@ -97,21 +90,20 @@ class RangeProgress:
         return int((self.end - self.position) * record_bytes)
 
     def limit_bytes(self, most: int) -> int:
-        """Return how much the next fetch should bring: not much beyond the end."""
+        """Return the size of the next fetch: not much beyond the end."""
         if self.topic not in self._record_bytes:
             most = min(most, FIRST_FETCH_BYTES)
         return min(most, int(self.left_bytes * SPARE_SHARE) + self._spare_bytes)
 
     def ask_for_more(self) -> None:
-        """Ask for a larger batch with the next fetch: the answer had room for others' only.
+        """Request a larger batch with the next fetch.
 
-        A broker sends a batch beyond the limit for the first partition of an answer alone (KIP-74).
+        Only the first partition of a response gets a batch beyond its limit (KIP-74).
         """
         self._spare_bytes *= SPARE_GROWTH
 
     def advance(self, position: int, size_bytes: int) -> None:
-        """Go on after what an answer brought."""
-        # The latest answer counts: records change their size over time, if at all.
+        # Only the latest response counts, because sizes of records change over time.
         self._record_bytes[self.topic] = size_bytes / (position - self.position)
         self.position = position
         self.failing_since = self.error = None
@@ -119,7 +111,7 @@ class RangeProgress:
         self.empty_answers = 0
 
     def failed(self, error: KafkaError, now: float) -> None:
-        """Note that an attempt has failed; the node is not asked again before it is looked up."""
+        """Note a failure; the node is not used again before it is looked up."""
         self.error = error
         self.failures += 1
         self.is_located = False

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from aiokafka_lite.spark.offsets import SparkOffsets
+from aiokafka_lite.spark.ranges import SparkOffsets
 from tests.spark.alike.comparing import FAILURES, Row, Source
 
 QUERY_TIMEOUT_S = 100

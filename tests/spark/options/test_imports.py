@@ -18,7 +18,7 @@ parse_options(given, is_streaming=False)
 unwanted = {"asyncio", "ssl", "pyspark", "pyarrow", "dataclasses", "difflib", "cryptography"}
 unwanted |= {"aiokafka_lite.client.sasl", "inspect", "tempfile", "unicodedata"}
 unwanted |= {f"aiokafka_lite.{name}" for name in ("settings.jaas", "settings.tls")}
-unwanted |= {"aiokafka_lite.spark.options.java_pattern"}
+unwanted |= {"aiokafka_lite.spark.java_pattern"}
 print(*sorted(unwanted & set(sys.modules)))
 """
 

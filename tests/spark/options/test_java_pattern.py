@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.spark.options.java_pattern import JavaPatternError, compile_java
+from aiokafka_lite.spark.java_pattern import JavaPatternError, compile_java
 from tests.spark.options.patterns import BROKEN, NAMES, NOT_HERE, PATTERNS
 from tests.support.for_each import for_each
 

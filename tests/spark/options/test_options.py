@@ -8,16 +8,17 @@ import time
 import pytest
 
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.options import SourceOptions, parse_options
-from aiokafka_lite.spark.options.positions import (
+from aiokafka_lite.spark.options import (
     Assign,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
     Earliest,
     Latest,
+    SourceOptions,
     Subscribe,
     SubscribePattern,
+    parse_options,
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.options.cases import ACCEPTED, BROKER, REFUSED, STRICTER, TOPIC, Case

@@ -10,8 +10,7 @@ import pytest
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.options.positions import Earliest, Position, Subscribe, Subscription
+from aiokafka_lite.spark.options import Earliest, Position, SourceOptions, Subscribe, Subscription
 from aiokafka_lite.spark.planning.planner import Planner
 
 P = ParamSpec("P")

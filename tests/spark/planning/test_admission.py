@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.offsets import Offsets
-from aiokafka_lite.spark.planning.admission import Admission, prorate
+from aiokafka_lite.spark.planning.micro_batches import Admission, prorate
 from aiokafka_lite.structs import TopicPartition
 from tests.support.for_each import for_each
 

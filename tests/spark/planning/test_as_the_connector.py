@@ -21,12 +21,11 @@ from aiokafka_lite.broker import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.spark.offsets import from_spark
 from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.planning.admission import Admission
+from aiokafka_lite.spark.planning.micro_batches import Admission
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.spark.planning.splitting import divide
-from aiokafka_lite.spark.ranges import KafkaOffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange, from_spark
 
 pytestmark = pytest.mark.slow
 

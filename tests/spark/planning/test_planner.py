@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import KafkaError, OptionError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.options.positions import (
+from aiokafka_lite.spark.options import (
     Assign,
     AtOffsets,
     AtTimestamp,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.spark.reading.prefetch import Prefetch
+from aiokafka_lite.spark.reading.batches import Prefetch
 
 
 def nothing() -> None:

@@ -1,11 +1,10 @@
 """Regular expressions of Java, for names of topics, in the syntax of Python's `re`.
 
-Names of topics are made of ASCII letters and digits, dots, dashes and underscores. So a class of
-characters is worked out here, with Java's unions, intersections and properties, and handed on as
-the ASCII characters it has. Case-insensitivity is a class of two letters. Possessive quantifiers
-and atomic groups become a lookahead and a reference to what it found: once found it stays.
+Names of topics are ASCII. So a class of characters, with Java's unions, intersections and
+properties, is written as its ASCII characters. Without case, a letter is a class of two. Possessive
+quantifiers and atomic groups become a lookahead and a reference to the text that it found.
 
-Reference: the table in the documentation of `java.util.regex.Pattern` (Java 17).
+Reference: the documentation of `java.util.regex.Pattern` (Java 17).
 """
 
 from __future__ import annotations
@@ -65,14 +64,14 @@ _FLAGS: Final = re.compile(r"([idmsuxU]*)(?:-([idmsuxU]*))?([:)])")
 
 
 class JavaPatternError(ValueError):
-    """A pattern is wrong, or has no equal in Python's `re`."""
+    """A pattern is wrong, or has no equivalent in Python's `re`."""
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of Java so that it finds the same names of topics.
 
     Raises:
-        JavaPatternError: It is wrong, or cannot be had here.
+        JavaPatternError: See there.
     """
     try:
         return re.compile(_Translation(_unquoted(pattern)).whole(), re.ASCII)
@@ -83,7 +82,7 @@ def compile_java(pattern: str) -> re.Pattern[str]:
 
 
 def _unquoted(pattern: str) -> str:
-    r"""Replace what stands between \Q and \E, or the end, by escapes for each of its characters."""
+    r"""Replace \Q...\E by an escape for each of its characters."""
     parts: list[str] = []
     pos = 0
     while (at := pattern.find("\\", pos)) >= 0:
@@ -100,7 +99,7 @@ def _unquoted(pattern: str) -> str:
 
 
 class _Translation:
-    """One way through a pattern, by recursive descent; what it returns is in Python's syntax."""
+    """Translates a pattern by recursive descent. Its methods return Python's syntax."""
 
     def __init__(self, text: str) -> None:
         self._text: Final = text
@@ -187,7 +186,7 @@ class _Translation:
     def _group(self) -> str:
         flags = self._ignores_case, self._has_comments
         opening = self._opening()
-        if opening is None:  # flags for what follows, up to the end of the group around it
+        if opening is None:  # flags up to the end of the enclosing group
             return ""
         inside = self._alternatives()
         if self._next() != ")":
@@ -196,7 +195,7 @@ class _Translation:
         return self._once(inside) if opening == "(?>" else f"{opening}{inside})"
 
     def _opening(self) -> str | None:
-        """Read what a group begins with, after its parenthesis."""
+        """Read the beginning of a group, after its parenthesis."""
         if not self._take("?"):
             return self._capturing()
         for kind in (":", "=", "!", ">", "<=", "<!"):
@@ -299,7 +298,7 @@ class _Translation:
         return f"(?i:(?P=g{group}))" if self._ignores_case else f"(?P=g{group})"
 
     def _escaped(self) -> str | frozenset[str]:
-        """Read, after a backslash, one character or a set of them."""
+        """Read one character or a set of them, after a backslash."""
         character = self._text[self._pos : self._pos + 1]
         self._pos += 1
         if character.lower() in _PREDEFINED:
@@ -357,7 +356,6 @@ class _Translation:
 
     # --- Classes -----------------------------------------------------------------------------
     def _class(self) -> frozenset[str]:
-        """Read a class after its bracket; return its characters."""
         is_negated = self._take("^")
         found: frozenset[str] | None = None
         while True:
@@ -372,7 +370,7 @@ class _Translation:
             return ASCII - found if is_negated else found
 
     def _operand(self, *, is_first: bool) -> frozenset[str] | None:
-        """Read the union of what a class holds up to its end, or to &&; None if that is nothing."""
+        """Read a union up to && or the end of the class; None if it is empty."""
         found: set[str] | None = None
         while (character := self._peek()) and (character != "]" or is_first):
             if character == "&" and self._text.startswith("&&", self._pos):

@@ -1,8 +1,7 @@
-"""Options of the source, as text, become values; what cannot be used is refused.
+"""The options of a query, parsed and checked.
 
-Names, defaults and rules are those of Spark's own Kafka source (`KafkaSourceProvider.scala`), so
-that changing the format is all that a job needs. Parsing happens in every process that Spark
-starts, so it imports little and takes well under a millisecond.
+Names, defaults and rules are those of Spark's own Kafka source (`KafkaSourceProvider.scala`). Every
+process that Spark starts parses options, so this module imports little.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiokafka_lite._arguments import nearest
+from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
-from aiokafka_lite.client.offsets import EARLIEST, LATEST
+from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.settings.kafka_options import (
     DEFAULT_MAX_BYTES,
@@ -29,23 +29,120 @@ from aiokafka_lite.settings.raw_options import (
     is_topic_name,
     trimmed,
 )
-from aiokafka_lite.spark.options.positions import (
-    Assign,
-    AtOffsets,
-    AtTimestamp,
-    AtTimestamps,
-    Earliest,
-    Latest,
-    Position,
-    Subscribe,
-    SubscribePattern,
-    Subscription,
-)
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.config import ClientConfig
     from aiokafka_lite.client.sasl import Mechanism
+
+
+class _Value:
+    """The base of small values: equal if of one class with equal fields.
+
+    Creating dataclasses would slow down every worker. NamedTuples of two classes compare equal.
+    """
+
+    __slots__: tuple[str, ...] = ()
+    __match_args__: tuple[str, ...] = ()
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
+
+    __hash__ = None  # type: ignore[assignment] # some hold a dict
+
+    @override
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+        return f"{type(self).__name__}({fields})"
+
+
+class Earliest(_Value):
+    __slots__ = ()
+
+
+class Latest(_Value):
+    """The offset after each partition's last record."""
+
+    __slots__ = ()
+
+
+class AtOffsets(_Value):
+    """An offset for each partition; -1 is its latest, -2 its earliest (`client.offsets`)."""
+
+    __slots__ = ("offsets",)
+    __match_args__ = ("offsets",)
+
+    def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets: Offsets = dict(offsets)
+
+
+class AtTimestamp(_Value):
+    """Each partition's first record of that time (ms since the epoch) or later."""
+
+    __slots__ = ("timestamp_ms",)
+    __match_args__ = ("timestamp_ms",)
+
+    def __init__(self, timestamp_ms: int) -> None:
+        self.timestamp_ms = timestamp_ms
+
+
+class AtTimestamps(_Value):
+    """Each partition's first record of its own time (ms since the epoch) or later."""
+
+    __slots__ = ("timestamps_ms",)
+    __match_args__ = ("timestamps_ms",)
+
+    def __init__(self, timestamps_ms: Mapping[TopicPartition, int]) -> None:
+        self.timestamps_ms: dict[TopicPartition, int] = dict(timestamps_ms)
+
+
+Position: TypeAlias = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
+
+
+class Assign(_Value):
+    __slots__ = ("partitions",)
+    __match_args__ = ("partitions",)
+
+    def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
+        self.partitions = partitions
+
+
+class Subscribe(_Value):
+    __slots__ = ("topics",)
+    __match_args__ = ("topics",)
+
+    def __init__(self, topics: tuple[str, ...]) -> None:
+        self.topics = topics
+
+
+class SubscribePattern(_Value):
+    """The topics in whose names a pattern of Java is found, without internal ones.
+
+    As in Spark's own source, ``b`` finds ``abc``.
+
+    Raises:
+        JavaPatternError: The pattern is wrong, or has no equivalent in Python.
+    """
+
+    __slots__ = ("_search", "pattern")
+    __match_args__ = ("pattern",)
+
+    def __init__(self, pattern: str) -> None:
+        # Imported where it is used: most queries name their topics.
+        from aiokafka_lite.spark.java_pattern import compile_java
+
+        self.pattern = pattern
+        self._search = compile_java(pattern)
+
+    def matches(self, topic: str) -> bool:
+        return self._search.search(topic) is not None
+
+
+Subscription: TypeAlias = Assign | Subscribe | SubscribePattern
+
 
 TimestampStrategy: TypeAlias = Literal["error", "latest"]
 AdmissionControl: TypeAlias = Literal["engine", "source"]
@@ -87,51 +184,28 @@ NAMES: Final = {
         "allowPlaintextCredentials",
     )
 }
-"""What is known besides kafka.*, as it is written, by its name in lower case."""
+"""All options except kafka.*, by their names in lower case."""
 
-# What Spark puts among a table's options by itself.
+# Options that Spark adds to a table's.
 SPARKS_OWN: Final = frozenset({"path", "serialization.format"})
 
 
 class SourceOptions(Settings):
-    """The options of a query, parsed and checked; `parse_options` makes them.
+    """The options of a query, as docs/spark.md describes them. `parse_options` makes them.
 
     Attributes:
-        is_streaming: Whether it is a streaming query: some options are for these only.
-        subscription: Which partitions are read.
-        starting: Where a query begins that has no checkpoint yet.
-        ending: Where a batch query ends; `Latest()` for streaming ones.
-        timestamp_strategy: What becomes of a partition without a record as late as a starting
-            timestamp: an error, or its latest offset.
-        fail_on_data_loss: Whether records that are gone fail the query.
-        include_headers: Whether there is a column `headers`.
-        min_partitions: How many tasks are wanted at least; None: one per partition.
-        max_records_per_partition: How many offsets a task covers at most.
-        max_offsets_per_trigger: How many offsets a micro-batch covers at most.
-        min_offsets_per_trigger: How many have to be there for a micro-batch to be made ...
-        max_trigger_delay_s: ... unless the last one is this long ago.
-        fetch_retries: How often offsets are asked for, at least once, before a query fails.
-        fetch_retry_interval_s: How long to wait between two of these.
-        poll_timeout_s: How long a task waits for records that have to be there.
-        group_id_prefix: Without effect: nothing joins a group.
-        group_id: The same.
-        isolation_level: Whether records of open and aborted transactions are read.
-        client: How to reach the cluster.
-        mechanism: How to authenticate there; None: not.
-        client_rack: Where executors are; records come from the replica there (KIP-392).
-        max_wait_ms: How long a broker may wait until `min_bytes` are there.
-        min_bytes: What a broker waits for before it answers.
-        max_bytes: What one answer holds at most, unless its first batch is larger.
-        partition_max_bytes: What one partition adds to an answer, with the same exception.
-        check_crcs: Compare each batch with its checksum.
-        receive_buffer_bytes: The socket's (SO_RCVBUF); -1 is the system's default.
-        send_buffer_bytes: The socket's (SO_SNDBUF); -1 is the system's default.
-        min_records_per_task: Ranges smaller than this share a task.
+        ending: The end of a batch query; `Latest()` for streaming ones.
+        min_partitions: The smallest number of tasks; None is one per partition.
+        min_offsets_per_trigger: The fewest offsets of a micro-batch, until
+        max_trigger_delay_s: this time after the previous one.
+        fetch_retries: How often a lookup of offsets is tried, at least once.
+        poll_timeout_s: How long a task waits for records that must exist.
+        max_bytes: The size of a response, unless its first batch is larger.
+        partition_max_bytes: The size of one partition's records in it; likewise.
+        receive_buffer_bytes, send_buffer_bytes: The socket's; -1 is the system's default.
         commit_group: The group to which the offsets of processed micro-batches are committed.
-        admission_control: Who knows where the last micro-batch ended, which limits count from:
-            Spark, from PySpark 4.2 on, or the source, which remembers.
-        warnings: What the user should be told, once, by whoever plans the query: options that
-            have no effect, or not a good one.
+        admission_control: Whether Spark or the source remembers where the last batch ended.
+        warnings: Logged by the process that plans the query.
     """
 
     secrets = frozenset({"mechanism"})
@@ -171,11 +245,10 @@ class SourceOptions(Settings):
 
 
 def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Parse what a user gave to `.option(...)`; names are in any case.
+    """Parse the arguments of `.option(...)`; names are in any case.
 
     Raises:
-        OptionError: An option is unknown, malformed, missing, or not possible with the others;
-            the message names it, and its value unless that may be secret.
+        OptionError: An option is unknown, malformed, missing, or conflicts with others.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
     raw = RawOptions(options)
@@ -257,7 +330,6 @@ def _refuse_endings(raw: RawOptions) -> None:
 
 
 def names_topics(raw: Mapping[str, str]) -> bool:
-    """Return whether options name topics to read."""
     lowered = {name.lower() for name in raw}
     return any(name.lower() in lowered for name in SUBSCRIPTIONS)
 
@@ -295,7 +367,7 @@ def _subscription(raw: RawOptions) -> Subscription:
 
 
 def _position(raw: RawOptions, edge: str, default: Position) -> Position:
-    """Read where to start or end: of several options the most precise one is heeded."""
+    """Read a start or end: of several options the most precise one has effect."""
     if (name := f"{edge}Timestamp") in raw:
         timestamp_ms = raw.number(name, 0, at_least=0, is_trimmed=True)
         return AtTimestamp(timestamp_ms)
