@@ -175,11 +175,3 @@ def check_fields(owner: object, kinds: Mapping[str, Kind] = MappingProxyType({})
         found = _kind_of(str(annotation), kinds)
         if found is not None:
             found[0].check(name, getattr(owner, name), or_none=found[1])
-
-
-def nearest(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
-    """Return "; did you mean x?" with the most similar known name, or ""."""
-    import difflib  # late: whoever makes no mistakes does without
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {spelled(close[0])}?" if close else ""

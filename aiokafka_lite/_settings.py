@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import update_wrapper
 from types import FunctionType
 from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, SupportsIndex, TypeVar
@@ -84,3 +84,11 @@ def takes_arguments_of(
         return construct
 
     return decorate
+
+
+def nearest(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
+    """Return "; did you mean x?" with the most similar known name, or ""."""
+    import difflib  # late: whoever makes no mistakes does without
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {spelled(close[0])}?" if close else ""

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from aiokafka_lite._arguments import TEXT, nearest
+from aiokafka_lite._arguments import TEXT
 from aiokafka_lite._compat import override
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Final
 
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import metadata_request, raise_for_metadata

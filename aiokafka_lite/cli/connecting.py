@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import name_and_value, positive_seconds
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.cli.properties import parse_properties

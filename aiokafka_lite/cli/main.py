@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from aiokafka_lite import __version__
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli import completion
 from aiokafka_lite.cli.commands import COMMANDS, listing
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text

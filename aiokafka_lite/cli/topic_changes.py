@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import (
     name_and_value,
     new_parser,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 
 log = logging.getLogger("aiokafka_lite.client.cluster")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
 from aiokafka_lite.settings.raw_options import MAX_INT, MAX_LONG, RawOptions, trimmed

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiokafka_lite._arguments import nearest
 from aiokafka_lite._compat import override
-from aiokafka_lite._settings import Settings
+from aiokafka_lite._settings import Settings, nearest
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.settings.kafka_options import (

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
-from aiokafka_lite._arguments import expected, is_int, nearest
+from aiokafka_lite._arguments import expected, is_int
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Message, Request, Response

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiokafka_lite._arguments import nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import new_parser, positive_seconds
 from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
 from aiokafka_lite.cli.connecting import add_options, connecting
