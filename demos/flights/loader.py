@@ -127,6 +127,12 @@ class Loader:
                 consumer.assign([tp])
                 consumer.seek(tp, each.beginning)
                 found = await consumer.getmany(timeout_ms=_SAMPLE_TIMEOUT_MS, max_records=1)
+                if not found:
+                    raise ForeignTopicError(
+                        topic.name,
+                        f"the first record of partition {number} cannot be read within "
+                        f"{_SAMPLE_TIMEOUT_MS / 1000:g} s",
+                    )
                 for record in found.get(tp, ()):
                     if not _is_flight(record.key, record.value):
                         raise ForeignTopicError(

@@ -14,13 +14,13 @@ class DatasetError(FlightsError):
 
 
 class ForeignTopicError(FlightsError):
-    """The topic holds records that this program did not write."""
+    """The topic holds records that this program may not have written."""
 
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
         super().__init__(
-            f"topic {topic!r} is left unchanged because it has records that this command did not "
-            f"write ({reason}): choose another topic with --topic, or delete topic {topic!r}"
+            f"topic {topic!r} is left unchanged because it has records that this command may not "
+            f"have written ({reason}): choose another topic with --topic, or delete topic {topic!r}"
         )
 
 

@@ -143,8 +143,8 @@ class TopicAdmin:
             topic = (await self._metadata()).topics[0]
             if topic.error_code == _UNKNOWN:
                 return None
-            if topic.error_code and not for_code(topic.error_code).retriable:
-                raise for_code(topic.error_code)(f"metadata of topic {self.name!r}")
+            if topic.error_code and not (kind := for_code(topic.error_code)).retriable:
+                raise kind(f"cannot use topic {self.name!r}: {kind.description}")
             leaders = {each.partition_index: each.leader_id for each in topic.partitions}
             if leaders and min(leaders.values()) >= 0:
                 try:

@@ -19,7 +19,7 @@ from rich.console import Console
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster
-from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.errors import InvalidTopicError, KafkaConnectionError
 from aiokafka_lite.records.partitioner import partition_for_key
 from demos.flights import loader as loader_module
 from demos.flights.dataset import ROW_COUNT, FlightRecord, read_flights
@@ -146,6 +146,25 @@ async def test_other_peoples_topic_is_left_alone(kafka: KafkaHandle, topic: str)
         found = await admin.inspect()
         assert found is not None
         assert found.ranges[1] == LogRange(0, 1)
+
+
+async def test_topic_whose_records_cannot_be_read_is_left_alone(
+    kafka: KafkaHandle, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "_SAMPLE_TIMEOUT_MS", 0)
+    async with topic_admin(kafka, topic) as (_, admin):
+        await admin.create(2)
+        await kafka.produce(topic, 1, [(b"UA", b'{"somebody": "else"}')])
+        with pytest.raises(ForeignTopicError, match="cannot be read within 0 s"):
+            await run_job(options(kafka, topic), Output())
+        found = await admin.inspect()
+        assert found is not None
+        assert found.ranges[1] == LogRange(0, 1)
+
+
+async def test_topic_name_that_is_not_allowed_is_reported(kafka: KafkaHandle) -> None:
+    with pytest.raises(InvalidTopicError, match=r"cannot use topic 'a/b': .*not allowed"):
+        await run_job(options(kafka, "a/b"), Output())
 
 
 @pytest.mark.real_if_long
