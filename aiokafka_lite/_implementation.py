@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,24 @@ from typing import Final
 
 SETTING: Final = "AIOKAFKA_LITE_IMPL"
 _PACKAGE: Final = f"{__package__}."
-_COMPILED: Final = f"{__package__}._record"
+# What setup.py compiles.
+COMPILED: Final = (
+    "_record",
+    "client._receive",
+    "consumer.assignment.cursor",
+    "consumer.assignment.reads",
+    "consumer.buffer._waiter",
+    "consumer.buffer.chunk",
+    "consumer.delivery._iteration",
+    "consumer.fetching._small",
+    "consumer.fetching.counts",
+    "consumer.fetching.session",
+    "consumer.processing._steps",
+    "records._build",
+    "records._columns",
+    "records._decode",
+    "records._partitioner",
+)
 
 
 class _PlainPython(importlib.abc.MetaPathFinder):
@@ -44,10 +60,21 @@ def choose(wanted: str) -> None:
     if wanted == "python":
         sys.meta_path.insert(0, _PlainPython())
     elif wanted == "compiled":
-        if importlib.util.find_spec(_COMPILED) is None:
+        if missing := not_built(os.path.dirname(__file__)):
             raise ImportError(
                 f"{SETTING}=compiled, but aiokafka_lite was installed without its compiled "
-                "modules. Install a C compiler and reinstall aiokafka-lite, or unset the variable"
+                f"modules {', '.join(missing)}. Install a C compiler and reinstall aiokafka-lite, "
+                "or unset the variable"
             )
     elif wanted:
         raise ImportError(f"{SETTING} must be compiled or python, not {wanted!r}")
+
+
+def not_built(package: str) -> list[str]:
+    """Return the compiled modules that the package's folder does not have."""
+    return [
+        name
+        for name in COMPILED
+        for path in [os.path.join(package, *name.split("."))]
+        if not any(os.path.exists(path + end) for end in importlib.machinery.EXTENSION_SUFFIXES)
+    ]

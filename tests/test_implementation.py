@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
+from aiokafka_lite._implementation import COMPILED as COMPILED_MODULES
+from aiokafka_lite._implementation import not_built
 from aiokafka_lite.records import COMPILED
 from tests.support.extensions import NOT_BUILT, stale_extensions
 
@@ -49,10 +53,29 @@ def test_compiled_modules_are_used_that_are_built(implementation: str) -> None:
     assert int(done.stdout) > 5, done.stderr
 
 
-def test_compiled_modules_that_are_not_built_are_an_error_if_they_are_asked_for() -> None:
-    code = f"import sys\n{NOT_BUILT.format(name='aiokafka_lite._record')}\nimport aiokafka_lite"
-    assert "installed without its compiled modules" in run(code, "compiled").stderr
+def test_compiled_modules_that_are_not_built_are_an_error_if_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    assert not_built(str(tmp_path)) == [*COMPILED_MODULES]
+    (tmp_path / f"_record{EXTENSION_SUFFIXES[0]}").touch()
+    assert not_built(str(tmp_path)) == [*COMPILED_MODULES[1:]]
+    code = "import os; os.path.exists = lambda path: 'reads' not in path; import aiokafka_lite"
+    said = run(code, "compiled").stderr
+    assert re.search("installed without its compiled modules .*consumer.assignment.reads", said)
     assert run(code, "").returncode == 0
+
+
+def test_all_modules_that_are_compiled_are_known() -> None:
+    setup = Path(__file__).parents[1].joinpath("setup.py").read_text("utf-8")
+    built = re.findall(r'"aiokafka_lite\.([a-z._]+)": "aiokafka_lite/', setup)
+    assert sorted(built) == [*COMPILED_MODULES]
+
+
+def test_the_note_on_the_decoder_names_its_cause() -> None:
+    note = "from aiokafka_lite.cli.overview import decoder_note; print(decoder_note())"
+    assert "because AIOKAFKA_LITE_IMPL is python" in run(note, "python").stdout
+    not_found = NOT_BUILT.format(name="aiokafka_lite.records._decode")
+    assert "contains no compiled extensions" in run(f"import sys; {not_found}; {note}", "").stdout
 
 
 def test_an_implementation_that_there_is_not_is_an_error() -> None:

@@ -204,13 +204,16 @@ DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(_find_decoders())
 COMPILED: Final = "compiled" in DECODERS
 """Whether records are decoded by the extension."""
 
+_WHY_PLAIN: Final = (
+    "AIOKAFKA_LITE_IMPL is python: unset this variable to use compiled extensions"
+    if os.environ.get("AIOKAFKA_LITE_IMPL") == "python"
+    else f"{os.path.dirname(__file__)} contains no compiled extensions. If this directory belongs "
+    "to a checkout that hides the installed package, start Python in another directory. Otherwise "
+    "install a C compiler (Debian: apt install gcc python3-dev; macOS: xcode-select --install) and "
+    "reinstall aiokafka-lite"
+)
 PLAIN_DECODER_NOTE: Final = (
-    "records are decoded by plain Python, which is many times slower, because "
-    f"{os.path.dirname(__file__)} contains no compiled extensions. If this directory belongs to a "
-    "checkout that hides the installed package, start Python in another directory. Otherwise "
-    "install a C compiler "
-    "(Debian: apt install gcc python3-dev; macOS: xcode-select --install) and reinstall "
-    "aiokafka-lite"
+    f"records are decoded by plain Python, which is many times slower, because {_WHY_PLAIN}"
 )
 """The note to print where COMPILED is False."""
 
