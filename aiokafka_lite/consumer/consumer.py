@@ -54,7 +54,7 @@ from aiokafka_lite.consumer.config import (
     check_topics,
     seconds,
 )
-from aiokafka_lite.consumer.delivery.iteration import RecordIterator
+from aiokafka_lite.consumer.delivery.gets import RecordIterator
 from aiokafka_lite.consumer.events.stream import (
     DEFAULT_BUFFERED_EVENTS,
     Events,

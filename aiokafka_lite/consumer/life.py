@@ -42,16 +42,18 @@ from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import (
+    SubscriptionMode,
+    SubscriptionState,
+    is_subscribed,
+)
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
 from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import Gets, ReadyRecords
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
@@ -67,7 +69,7 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
-    from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+    from aiokafka_lite.consumer.assignment.work import DeliveredRecords
     from aiokafka_lite.consumer.commits.transactional import (
         DeliveryToCommit,
         OffsetsInTransaction,

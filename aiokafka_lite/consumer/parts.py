@@ -28,7 +28,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
-from aiokafka_lite.consumer.assignment.topics import is_subscribed, watch_topics
+from aiokafka_lite.consumer.assignment.subscription import is_subscribed, watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, cast
 
-from aiokafka_lite.consumer.delivery.iteration import RecordCursor
+from aiokafka_lite.consumer.delivery.gets import RecordCursor
 
 log: Final = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.states import State
 

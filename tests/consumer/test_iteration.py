@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.delivery import iteration as delivery
+from aiokafka_lite.consumer.delivery import gets as delivery
 from aiokafka_lite.errors import KafkaError
 from tests.support import tuning
 from tests.support.buffers import A, B, Buffers, batch

@@ -12,7 +12,7 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, ClusterView
 from aiokafka_lite.client.view import PartitionView, TopicView
-from aiokafka_lite.consumer.assignment.topics import watch_topics
+from aiokafka_lite.consumer.assignment.subscription import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.membership.none import NoGroup

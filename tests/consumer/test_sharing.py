@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.fetching.sharing import CALM_S, Sharing
+from aiokafka_lite.consumer.fetching.sources import CALM_S, Sharing
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning

@@ -12,11 +12,11 @@ import pytest
 from aiokafka_lite._transaction import BlockInTransaction
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Range, Sought
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.assignment.topics import match_pattern
+from aiokafka_lite.consumer.assignment.subscription import match_pattern
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.caller import Callback, enter
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError

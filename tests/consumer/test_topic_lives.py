@@ -14,7 +14,7 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_LEADER, PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.topics import match_pattern
+from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.events.kinds import (
     OffsetReset,
     PartitionsAdded,

@@ -14,8 +14,7 @@ from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import Gets, ReadyRecords
 from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition

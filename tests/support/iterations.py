@@ -11,8 +11,8 @@ import pytest
 from aiokafka_lite._compat import Self
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery import _iteration_py, iteration
-from aiokafka_lite.consumer.delivery.iteration import RecordCursor, RecordIterator
+from aiokafka_lite.consumer.delivery import _iteration_py, gets
+from aiokafka_lite.consumer.delivery.gets import RecordCursor, RecordIterator
 from aiokafka_lite.errors import ConsumerStoppedError
 from tests.support.buffers import Buffers
 
@@ -82,7 +82,7 @@ def iterate_over(reader: RecordIterator | _iteration_py.RecordIterator, buffers:
 
 def use(chosen: Iteration, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all that is made in this test use one per-message path."""
-    monkeypatch.setattr(iteration, "RecordCursor", chosen.cursor)
+    monkeypatch.setattr(gets, "RecordCursor", chosen.cursor)
 
 
 def step_of(reader: Reader | PlainReader) -> Step:

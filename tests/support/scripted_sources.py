@@ -14,8 +14,7 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import Gets, ReadyRecords
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError
 from aiokafka_lite.protocol.fetch_template import PreparedFetch

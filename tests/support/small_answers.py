@@ -15,7 +15,7 @@ from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery import iteration as delivery
+from aiokafka_lite.consumer.delivery import gets as delivery
 from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.wrapped_gets import NO_RECORDS

@@ -11,7 +11,7 @@ from aiokafka_lite.consumer import life, parts
 from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.events import stream
-from aiokafka_lite.consumer.fetching import leader_search, sharing, source, sources
+from aiokafka_lite.consumer.fetching import leader_search, source, sources
 from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.records import pieces, record_set, scratch
@@ -113,14 +113,14 @@ def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., object]) 
 
 def share_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Share the partitions of a broker out to as many fetch sessions as it can have."""
-    monkeypatch.setattr(sharing, "MOST_PARTITIONS", sharing.FEWEST_PARTITIONS)
+    monkeypatch.setattr(sources, "MOST_PARTITIONS", sources.FEWEST_PARTITIONS)
 
 
 def share_out_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often at how partitions are shared out, and take fewer sessions soon."""
     monkeypatch.setattr(sources, "LOOK_S", 0.05)
-    monkeypatch.setattr(sharing, "MEMORY_S", 0.1)
-    monkeypatch.setattr(sharing, "CALM_S", 0.2)
+    monkeypatch.setattr(sources, "MEMORY_S", 0.1)
+    monkeypatch.setattr(sources, "CALM_S", 0.2)
 
 
 # --- What is said -----------------------------------------------------------------------------

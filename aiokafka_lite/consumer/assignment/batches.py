@@ -17,7 +17,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._tasks import Event
 from aiokafka_lite._transaction import BegunTransaction, transaction_around
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, Truncation
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Set
 
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.finished_ranges import (
     LEAST_CHARACTERS,
     MOST_CHARACTERS,
@@ -16,6 +15,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import (
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition

@@ -1,18 +1,143 @@
-"""Defines Work: records whose completion is not implied by the next read.
+"""Defines Work, records whose completion is not implied by the next read, and DeliveredRecords.
 
-It is an open batch (batches.py), the records of `consumer.run`'s handlers, or records that wait for
-acknowledgement (processing/). Rebalances and stops wait for it until a limit.
+A work is an open batch (batches.py), the records of `consumer.run`'s handlers, or records that wait
+for acknowledgement (processing/). Rebalances and stops wait for it until a limit.
+
+A delivery is returned records as a value. Rebalances run in the background, so positions and
+generation may be of another assignment by the time of a commit. A transaction names records by
+cursors instead: each is one assignment.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol, runtime_checkable
 
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.assignment.delivery import HeldRecord
 from aiokafka_lite.structs import TopicPartition
+
+
+class HeldRecord(Protocol):
+    """A record that is finished singly."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its holder has still to finish it."""
+
+    @property
+    def is_finished(self) -> bool: ...
+
+    @property
+    def refusal_count(self) -> int:
+        """How often it was refused: after a refusal it belongs to another delivery."""
+
+    def enlist(self, transaction: object | None) -> None:
+        """Let a transaction decide on the record; None: it has decided."""
+
+    def ack(self) -> bool:
+        """Finish the record; False: it has another holder, or is finished."""
+
+
+@runtime_checkable
+class Enlisted(Protocol):
+    """The block of a batch that ends with a transaction."""
+
+    def enlist(self, transaction: BegunTransaction) -> None:
+        """Let a transaction decide on the records."""
+
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None: ...
+
+
+class DeliveredRecords:
+    """Records of some partitions.
+
+    Attributes:
+        is_all: They are everything being processed, not named by the application.
+        blocks: The open blocks of batches that have the records.
+        ends: By partition whose records are finished in order, the offset behind the last.
+        receipts: The records finished singly, with their refusal counts.
+        lost: Partitions that were revoked before.
+    """
+
+    __slots__ = ("_topic_ids", "blocks", "ends", "is_all", "lost", "receipts")
+
+    def __init__(
+        self,
+        ends: dict[Cursor, int] | None = None,
+        receipts: Iterable[HeldRecord] = (),
+        lost: Iterable[TopicPartition] = (),
+        blocks: Iterable[Enlisted] = (),
+        topic_ids: Mapping[Cursor, bytes] = MappingProxyType({}),
+        *,
+        is_all: bool = False,
+    ) -> None:
+        self.is_all = is_all
+        self.blocks = list(blocks)
+        self.ends: dict[Cursor, int] = ends or {}
+        # Of `ends`: the topics' ids when the records were returned.
+        self._topic_ids = {cursor: topic_ids.get(cursor, cursor.topic_id) for cursor in self.ends}
+        self.receipts = {receipt: receipt.refusal_count for receipt in receipts}
+        self.lost = set(lost)
+
+    @property
+    def cursors(self) -> set[Cursor]:
+        return {*self.ends, *(receipt.cursor for receipt in self.receipts)}
+
+    def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
+        """Return partitions with their topic ids when the records were returned.
+
+        A single record of a recreated topic is taken from its holder.
+        """
+        return {(c.tp, self._topic_ids.get(c, c.topic_id)) for c in self.cursors}
+
+    def unfinished(self) -> dict[Cursor, set[int]]:
+        """Return the unfinished offsets among `receipts`."""
+        found: dict[Cursor, set[int]] = {receipt.cursor: set() for receipt in self.receipts}
+        for receipt in self.receipts:
+            if receipt.is_current:
+                found[receipt.cursor].add(receipt.offset)
+        return {cursor: offsets for cursor, offsets in found.items() if cursor.is_assigned}
+
+    def leave_out_refused(self) -> None:
+        for receipt, count in tuple(self.receipts.items()):
+            if receipt.refusal_count != count:
+                del self.receipts[receipt]
+
+    def join(self, other: DeliveredRecords) -> None:
+        self.blocks += other.blocks
+        for cursor, end in other.ends.items():
+            self.ends[cursor] = max(end, self.ends.get(cursor, end))
+        self._topic_ids = {**other._topic_ids, **self._topic_ids}  # of the first records
+        self.receipts |= other.receipts
+        self.lost |= other.lost
+
+    def revoked(self) -> frozenset[TopicPartition]:
+        """Return partitions with unfinished records that another member may have by now."""
+        return frozenset(
+            {
+                *self.lost,
+                *(
+                    cursor.tp
+                    for cursor, end in self.ends.items()
+                    if not cursor.is_assigned and cursor.has_uncommitted(end)
+                ),
+                *(
+                    receipt.cursor.tp
+                    for receipt in self.receipts
+                    if not (receipt.is_current or receipt.is_finished)
+                ),
+            }
+        )
+
 
 PROCESSING_COUNTS: Final = (
     "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted"

@@ -13,9 +13,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
 from aiokafka_lite.consumer.membership.protocol import Identity

@@ -18,7 +18,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+    from aiokafka_lite.consumer.assignment.work import DeliveredRecords
     from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
     from aiokafka_lite.structs import ConsumerRecord
 

@@ -17,8 +17,7 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import Events

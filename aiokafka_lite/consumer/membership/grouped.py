@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.topics import match_pattern
+from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.lease import Lease

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import is_subscribed
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.listener import ListenerCalls

@@ -15,8 +15,7 @@ import asyncio
 import math
 from typing import Final, NamedTuple, Protocol
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.protocol import Identity
 

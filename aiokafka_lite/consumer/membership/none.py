@@ -10,8 +10,11 @@ from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
+from aiokafka_lite.consumer.assignment.subscription import (
+    SubscriptionState,
+    is_subscribed,
+    match_pattern,
+)
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.delivery.iteration import RecordIterator
+from aiokafka_lite.consumer.delivery.gets import RecordIterator
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate, Hold
 

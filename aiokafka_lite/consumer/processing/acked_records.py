@@ -1,6 +1,6 @@
 """Records that `async for` and `getone` return one by one, to be acknowledged one by one.
 
-As in delivery/iteration.py a cursor moves over a list, and how far it got is worked out when
+As in delivery/gets.py a cursor moves over a list, and how far it got is worked out when
 somebody asks. Here each record has a receipt before it is returned, and the whole list is in the
 table of unfinished records (assignment/progress.py) while it is open, so that neither a read nor an
 acknowledgement has to do more than its own. What was not returned is taken out of the table when
@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
-from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import ReadyRecords
 from aiokafka_lite.consumer.gate import Gate
 
 if TYPE_CHECKING:

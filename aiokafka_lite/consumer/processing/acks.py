@@ -22,9 +22,9 @@ from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets

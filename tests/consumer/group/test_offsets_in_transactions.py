@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.commits.transactional import (
     DeliveryToCommit,
     NamedOffsets,

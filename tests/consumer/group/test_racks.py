@@ -14,7 +14,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import Node, PartitionView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.topics import have_changed, known_of
+from aiokafka_lite.consumer.assignment.subscription import have_changed, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     ConsumerProtocolMemberMetadata,

@@ -15,10 +15,10 @@ from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.commits import commits as commits_module
 from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit, TopicIds, commit_request

@@ -13,8 +13,12 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.assignment.topics import SharedOut, have_changed, is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import (
+    SharedOut,
+    SubscriptionMode,
+    have_changed,
+    is_subscribed,
+)
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster, ClusterView, Lane
-from aiokafka_lite.consumer.assignment.topics import SharedOut, known_of
+from aiokafka_lite.consumer.assignment.subscription import SharedOut, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     Assignor,

@@ -15,8 +15,7 @@ from typing import Final
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, is_subscribed
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
 from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
