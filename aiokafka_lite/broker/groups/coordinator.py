@@ -395,8 +395,8 @@ class GroupCoordinator:
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
         """Return NoError if this member may fetch committed offsets in this epoch (KIP-848)."""
         error = self.availability(group_id)
-        group = self._consumers.stored(group_id)
-        if error is not NoError or group is None:
+        group = self._groups.get(group_id)
+        if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
         return group.check_fetch(member_id, epoch)
 

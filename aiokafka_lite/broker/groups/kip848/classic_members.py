@@ -12,8 +12,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
-from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine, CoordinatorResult
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine, GroupChange
 from aiokafka_lite.broker.groups.kip848.member import (
     NOT_OWNED,
     UNRELEASED,
@@ -62,10 +62,9 @@ class ClassicMembers:
         self._clock = clock
         self._new_id = new_id
 
-    def join(
-        self, group: ConsumerGroup, call: Join, now: float, *, is_fresh: bool
-    ) -> tuple[Joined, CoordinatorResult]:
+    def join(self, change: GroupChange, call: Join) -> Joined:
         """Answer a JoinGroup request at once. Raises like `ConsumerMachine.heartbeat`."""
+        group = change.group
         settings = self._machine.settings_of(group.group_id)
         if not (settings.can_upgrade or settings.can_downgrade):
             raise InconsistentGroupProtocolError(
@@ -77,14 +76,13 @@ class ClassicMembers:
         if not _supports(group, call):
             raise InconsistentGroupProtocolError(f"Member {member_id}'s protocols are unsupported.")
         if not call.member_id and call.instance_id is None and call.needs_known_member_id:
-            return Joined(MemberIdRequired, member_id=member_id), CoordinatorResult()
+            return Joined(MemberIdRequired, member_id=member_id)
         try:
             subscription = read_subscription(call.protocols)
         except KafkaError as error:
             raise InconsistentGroupProtocolError(f"no subscription: {error}") from error
-        result = CoordinatorResult()
         former = group.static_member(call.instance_id)
-        member = self._member_of(group, call, member_id, result)
+        member = self._member_of(change, call, member_id)
         updated = dataclasses.replace(
             member,
             instance_id=member.instance_id if call.instance_id is None else call.instance_id,
@@ -96,33 +94,27 @@ class ClassicMembers:
             client_host=call.client_host,
             classic=ClassicSide(call.session_timeout_ms, call.protocols),
         )
-        updated = self._machine.advance(
-            group, member, updated, owned_by(subscription, self._topics), result, now,
-            is_fresh=is_fresh,
-        )  # fmt: skip
+        owned = owned_by(subscription, self._topics)
+        updated = self._machine.advance(change, member, updated, owned)
         if (
             former is not None
             and not former.is_classic
             and self._machine.can_downgrade(group, [former.member_id], joining=1)
         ):
-            self._downgrade(group, result)
+            self._downgrade(change)
         else:
-            result.deadlines[MemberTimer.JOIN, member_id] = None
-            self._machine.start_session(member_id, call.session_timeout_ms, result, now)
-            sync_by = Deadline(now + call.rebalance_timeout_ms / 1000)
-            result.deadlines[MemberTimer.SYNC, member_id] = sync_by
-        reply = Joined(
+            change.stop(member_id, MemberTimer.JOIN)
+            change.start(MemberTimer.SESSION, member_id, call.session_timeout_ms)
+            change.start(MemberTimer.SYNC, member_id, call.rebalance_timeout_ms)
+        return Joined(
             generation=updated.epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol=call.protocols[0][0],
             member_id=member_id,
         )
-        return reply, result
 
-    def sync(
-        self, group: ConsumerGroup, call: Sync, now: float
-    ) -> tuple[Synced, CoordinatorResult]:
-        result = CoordinatorResult()
+    def sync(self, change: GroupChange, call: Sync) -> Synced:
+        group = change.group
         member, classic = self._identify(group, call.member_id, call.instance_id, call.generation)
         agrees = call.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
         if not (agrees and call.protocol in (None, classic.protocols[0][0])):
@@ -130,11 +122,11 @@ class ClassicMembers:
                 "the protocol in SyncGroup differs from the protocol that the member joined with"
             )
         if group.target_epoch > member.epoch and member.state is not UNREVOKED:
-            self._has_to_join(group, member, result, now)
-            return Synced(RebalanceInProgressError), result
-        result.deadlines[MemberTimer.SYNC, member.member_id] = None
-        self._machine.start_session(member.member_id, classic.session_timeout_ms, result, now)
-        reply = Synced(
+            self._has_to_join(change, member)
+            return Synced(RebalanceInProgressError)
+        change.stop(member.member_id, MemberTimer.SYNC)
+        change.start(MemberTimer.SESSION, member.member_id, classic.session_timeout_ms)
+        return Synced(
             protocol_type=call.protocol_type,
             protocol=call.protocol,
             assignment=encode_assignment(
@@ -143,33 +135,26 @@ class ClassicMembers:
                 classic.protocols,
             ),
         )
-        return reply, result
 
     def heartbeat(
-        self,
-        group: ConsumerGroup,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        now: float,
-    ) -> tuple[ErrorType, CoordinatorResult]:
+        self, change: GroupChange, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorType:
         """Extend a member's session. REBALANCE_IN_PROGRESS makes the member join again."""
-        result = CoordinatorResult()
+        group = change.group
         member, classic = self._identify(group, member_id, instance_id, generation)
-        self._machine.start_session(member_id, classic.session_timeout_ms, result, now)
+        change.start(MemberTimer.SESSION, member_id, classic.session_timeout_ms)
         must_join = (
             member.epoch < group.target_epoch
             or member.state is UNREVOKED
             or (member.state is UNRELEASED and not _is_waiting(group, member))
         )
         if not must_join:
-            return NoError, result
-        self._has_to_join(group, member, result, now)
-        return RebalanceInProgressError, result
+            return NoError
+        self._has_to_join(change, member)
+        return RebalanceInProgressError
 
-    def leave(
-        self, group: ConsumerGroup, leavers: Sequence[Leaver]
-    ) -> tuple[list[ErrorType], CoordinatorResult]:
+    def leave(self, change: GroupChange, leavers: Sequence[Leaver]) -> list[ErrorType]:
+        group = change.group
         errors: list[ErrorType] = []
         leaving: dict[str, None] = {}
         for leaver in leavers:
@@ -184,13 +169,13 @@ class ClassicMembers:
                 continue
             errors.append(NoError)
             leaving[member.member_id] = None
-        return errors, self._machine.fence(group, [*leaving])
+        self._machine.fence(change, [*leaving])
+        return errors
 
     # -- small parts ---------------------------------------------------------------------------
 
-    def _member_of(
-        self, group: ConsumerGroup, call: Join, member_id: str, result: CoordinatorResult
-    ) -> ConsumerGroupMember:
+    def _member_of(self, change: GroupChange, call: Join, member_id: str) -> ConsumerGroupMember:
+        group = change.group
         if call.instance_id is None:
             return group.members.get(member_id, ConsumerGroupMember(member_id))
         if call.member_id:
@@ -198,7 +183,7 @@ class ClassicMembers:
         former = group.static_member(call.instance_id)
         if former is None:
             return ConsumerGroupMember(member_id)
-        return self._machine.replace_static(group, former, member_id, result)
+        return self._machine.replace_static(change, former, member_id)
 
     def _identify(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
@@ -213,23 +198,16 @@ class ClassicMembers:
             )
         return member, member.classic
 
-    def _has_to_join(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        result: CoordinatorResult,
-        now: float,
-    ) -> None:
-        timer = (MemberTimer.JOIN, member.member_id)
-        if timer not in group.deadlines:
-            result.deadlines[timer] = Deadline(now + member.rebalance_timeout_ms / 1000)
+    def _has_to_join(self, change: GroupChange, member: ConsumerGroupMember) -> None:
+        if (MemberTimer.JOIN, member.member_id) not in change.group.deadlines:
+            change.start(MemberTimer.JOIN, member.member_id, member.rebalance_timeout_ms)
 
-    def _downgrade(self, group: ConsumerGroup, result: CoordinatorResult) -> None:
-        """Append the records that make the group, after the result's records, a classic group."""
-        future = copy.deepcopy(group)
-        replay(future, result.records)
-        result.records += downgraded(future, (), self._topics, self._clock)
-        result.must_rebalance = future.target_epoch < future.epoch
+    def _downgrade(self, change: GroupChange) -> None:
+        """Append the records that make the group, after the change's records, a classic group."""
+        future = copy.deepcopy(change.group)
+        replay(future, change.records)
+        change.records += downgraded(future, (), self._topics, self._clock)
+        change.must_rebalance = future.target_epoch < future.epoch
 
 
 def _supports(group: ConsumerGroup, call: Join) -> bool:

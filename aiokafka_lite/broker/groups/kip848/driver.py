@@ -12,13 +12,13 @@ from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import (
     ConsumerGroupSettings,
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
     ConsumerMachine,
-    CoordinatorResult,
+    GroupChange,
 )
 from aiokafka_lite.broker.groups.kip848.member import JOINING
 from aiokafka_lite.broker.groups.kip848.migration import upgraded
@@ -69,77 +69,78 @@ class ConsumerDriver:
     def heartbeat(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
         """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
         if beat.epoch < JOINING:
-            group = self._stored(group_id)
-            reply, result = self._machine.leave(group, beat)
+            change = _change(self._stored(group_id))
+            reply = self._machine.leave(change, beat)
         else:
             group, records = self._group_for(group_id, is_joining=beat.epoch == JOINING)
-            now = _now()
-            reply, result = self._machine.heartbeat(
-                group, beat, now, is_fresh=self._is_fresh(group)
-            )
-            result.records[:0] = records
+            change = _change(group)
+            change.records += records
+            reply = self._machine.heartbeat(change, beat)
             if records:
-                self._start_classic_sessions(group, result, now)
-        self._take(group_id, result)
+                self._start_classic_sessions(change)
+        self._store_or_raise(change)
         return reply
 
     # -- members of the classic protocol ---------------------------------------------------------
 
     def join(self, group: ConsumerGroup, call: Join) -> Joined:
+        change = _change(group)
         try:
-            reply, result = self._classic.join(group, call, _now(), is_fresh=self._is_fresh(group))
+            reply = self._classic.join(change, call)
         except BrokerResponseError as error:
             return Joined(type(error), member_id=call.member_id)
-        stored = self._store(group.group_id, result)
+        stored = self._store(change)
         return reply if stored is NoError else Joined(stored, member_id=call.member_id)
 
     def sync(self, group: ConsumerGroup, call: Sync) -> Synced:
+        change = _change(group)
         try:
-            reply, result = self._classic.sync(group, call, _now())
+            reply = self._classic.sync(change, call)
         except BrokerResponseError as error:
             return Synced(type(error))
-        self._store(group.group_id, result)
+        self._store(change)
         return reply
 
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
+        change = _change(group)
         try:
-            reply, result = self._classic.heartbeat(
-                group, member_id, instance_id, generation, _now()
-            )
+            reply = self._classic.heartbeat(change, member_id, instance_id, generation)
         except BrokerResponseError as error:
             return type(error)
-        self._store(group.group_id, result)
+        self._store(change)
         return reply
 
     def leave(
         self, group: ConsumerGroup, leavers: Sequence[Leaver]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        errors, result = self._classic.leave(group, leavers)
-        error = self._store(group.group_id, result)
+        change = _change(group)
+        errors = self._classic.leave(change, leavers)
+        error = self._store(change)
         return (error, ()) if error is not NoError else (NoError, errors)
 
     # -- what happens to groups ------------------------------------------------------------------
-
-    def stored(self, group_id: str) -> ConsumerGroup | None:
-        group = self._groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
 
     def expire(self, group: ConsumerGroup, now: float) -> None:
         """Handle the earliest deadline, which has passed."""
         timer = min(group.deadlines, key=lambda timer: group.deadlines[timer].at)
         deadline = group.deadlines.pop(timer)
-        result = self._machine.expire(group, timer[1], deadline)
-        if self._store(group.group_id, result) is not NoError:
+        change = _change(group)
+        self._machine.expire(change, timer[1], deadline)
+        if self._store(change) is not NoError:
             group.deadlines[timer] = deadline._replace(at=now + RETRY_S)
             self._arm(group)
 
     def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
-        self._take(group.group_id, self._machine.fence(group, [member_id]))
+        change = _change(group)
+        self._machine.fence(change, [member_id])
+        self._store_or_raise(change)
 
     def restored(self, group: ConsumerGroup) -> None:
-        self._store(group.group_id, self._machine.restored(group, _now()))
+        change = _change(group)
+        self._machine.restored(change)
+        self._store(change)
 
     def _stored(self, group_id: str) -> ConsumerGroup:
         group = self._groups.get(group_id)
@@ -181,39 +182,38 @@ class ConsumerDriver:
             )
         return upgraded(group, self._topics)
 
-    def _start_classic_sessions(
-        self, group: ConsumerGroup, result: CoordinatorResult, now: float
-    ) -> None:
-        for member in group.members.values():
+    def _start_classic_sessions(self, change: GroupChange) -> None:
+        for member in change.group.members.values():
             timer = (MemberTimer.SESSION, member.member_id)
-            if member.classic is not None and timer not in result.deadlines:
-                timeout_ms = member.classic.session_timeout_ms
-                self._machine.start_session(member.member_id, timeout_ms, result, now)
+            if member.classic is not None and timer not in change.deadlines:
+                change.start(*timer, member.classic.session_timeout_ms)
 
-    def _is_fresh(self, group: ConsumerGroup) -> bool:
-        return group.metadata_version == self._topics.version
+    # -- changes -------------------------------------------------------------------------------
 
-    # -- doing what the machine says -----------------------------------------------------------
-
-    def _take(self, group_id: str, result: CoordinatorResult) -> None:
-        error = self._store(group_id, result)
+    def _store_or_raise(self, change: GroupChange) -> None:
+        error = self._store(change)
         if error is not NoError:
+            group_id = change.group.group_id
             raise error(f"the broker could not store the new state of group {group_id!r}")
 
-    def _store(self, group_id: str, result: CoordinatorResult) -> ErrorType:
-        """Store a result's records. Its timers are set only if that succeeds."""
-        error = self._append(group_id, result.records)
+    def _store(self, change: GroupChange) -> ErrorType:
+        """Store a change's records. Its timers are set only if that succeeds."""
+        group_id = change.group.group_id
+        error = self._append(group_id, change.records)
         group = self._groups.get(group_id)
         if error is NoError and isinstance(group, ClassicGroup):
-            self._became_classic(group, result.must_rebalance)
+            self._became_classic(group, change.must_rebalance)
         if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
-        for timer, deadline in result.deadlines.items():
-            _set(group, timer, deadline)
-        if result.metadata_version is not None:
-            group.metadata_version = result.metadata_version
+        for timer, deadline in change.deadlines.items():
+            if deadline is None:
+                group.deadlines.pop(timer, None)
+            else:
+                group.deadlines[timer] = deadline
+        if change.metadata_version is not None:
+            group.metadata_version = change.metadata_version
         self._arm(group)
-        if result.must_resolve and group_id not in self._resolving:
+        if change.must_resolve and group_id not in self._resolving:
             # After the response, as in Kafka, which resolves in another thread.
             self._resolving[group_id] = None
             asyncio.get_running_loop().call_soon(self._resolve, group_id)
@@ -223,18 +223,13 @@ class ConsumerDriver:
         del self._resolving[group_id]
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            self._store(group_id, self._machine.resolve(group))
+            change = _change(group)
+            self._machine.resolve(change)
+            self._store(change)
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
 
-def _set(group: ConsumerGroup, timer: tuple[MemberTimer, str], deadline: Deadline | None) -> None:
-    if deadline is None:
-        group.deadlines.pop(timer, None)
-    else:
-        group.deadlines[timer] = deadline
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+def _change(group: ConsumerGroup) -> GroupChange:
+    return GroupChange(group, asyncio.get_running_loop().time())

@@ -1,6 +1,6 @@
 """The requests of KIP-848 groups, without I/O (Kafka: GroupMetadataManager.java).
 
-Methods return a `CoordinatorResult`. The group changes only when the driver has stored the records
+Methods fill a `GroupChange`. The group changes only when the driver has stored the records
 and replays them. Each heartbeat stores the member's new subscription, bumps the group's epoch if
 the subscription or the topics changed, computes a target assignment for the new epoch, and moves
 this member one step towards its target.
@@ -117,24 +117,32 @@ class ConsumerHeartbeatReply:
 
 
 @dataclass
-class CoordinatorResult:
-    """The outcome of a request. Takes effect only when the records are stored.
+class GroupChange:
+    """The outcome of a request to a group. Takes effect only when the records are stored.
 
     Attributes:
+        now: The driver's time, in seconds.
         deadlines: Timers to set, or to stop (None), by timer and member id.
         metadata_version: Topics version that the stored hash matches, None if unchanged.
         must_resolve: The group's regular expressions must be resolved next.
         must_rebalance: The records make the group a classic one, which must rebalance.
     """
 
+    group: ConsumerGroup
+    now: float
     records: list[CoordinatorRecord] = field(default_factory=list)
     deadlines: dict[tuple[MemberTimer, str], Deadline | None] = field(default_factory=dict)
     metadata_version: int | None = None
     must_resolve: bool = False
     must_rebalance: bool = False
 
-    def stop_timers(self, member_id: str) -> None:
-        for timer in MemberTimer:
+    def start(
+        self, timer: MemberTimer, member_id: str, timeout_ms: int, epoch: int | None = None
+    ) -> None:
+        self.deadlines[timer, member_id] = Deadline(self.now + timeout_ms / 1000, epoch)
+
+    def stop(self, member_id: str, *timers: MemberTimer) -> None:
+        for timer in timers:
             self.deadlines[timer, member_id] = None
 
 
@@ -157,12 +165,8 @@ class ConsumerMachine:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def heartbeat(
-        self, group: ConsumerGroup, beat: ConsumerHeartbeat, now: float, *, is_fresh: bool
-    ) -> tuple[ConsumerHeartbeatReply, CoordinatorResult]:
+    def heartbeat(self, change: GroupChange, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
         """Answer a member that joins (epoch 0) or stays.
-
-        `is_fresh`: the group's stored hash matches the current topics.
 
         Raises:
             GroupMaxSizeReachedError: The group is full.
@@ -172,10 +176,9 @@ class ConsumerMachine:
             UnreleasedInstanceIdError: The same, for a member that joins.
             InvalidRegularExpressionError: The regular expression is invalid.
         """
-        result = CoordinatorResult()
-        self.check_room(group, beat.member_id)
+        self.check_room(change.group, beat.member_id)
         member_id = beat.member_id or self._new_id()
-        member = self._member_of(group, beat, member_id, result)
+        member = self._member_of(change, beat, member_id)
         updated = dataclasses.replace(
             member,
             instance_id=member.instance_id if beat.instance_id is None else beat.instance_id,
@@ -194,48 +197,44 @@ class ConsumerMachine:
             client_host=beat.client_host,
             classic=None,
         )
-        updated = self.advance(group, member, updated, beat.owned, result, now, is_fresh=is_fresh)
-        settings = self.settings_of(group.group_id)
-        self.start_session(member_id, settings.session_timeout_ms, result, now)
+        updated = self.advance(change, member, updated, beat.owned)
+        settings = self.settings_of(change.group.group_id)
+        change.start(MemberTimer.SESSION, member_id, settings.session_timeout_ms)
         is_reply_full = beat.epoch == JOINING or beat.is_full or member.assigned != updated.assigned
-        reply = ConsumerHeartbeatReply(
+        return ConsumerHeartbeatReply(
             member_id,
             updated.epoch,
             settings.heartbeat_interval_ms,
             partitions_of(updated.assigned) if is_reply_full else None,
         )
-        return reply, result
 
-    def leave(
-        self, group: ConsumerGroup, beat: ConsumerHeartbeat
-    ) -> tuple[ConsumerHeartbeatReply, CoordinatorResult]:
+    def leave(self, change: GroupChange, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
         """Remove a member. A static member with epoch -2 keeps its place for a session."""
-        reply = ConsumerHeartbeatReply(beat.member_id, beat.epoch)
-        member = self.identify(group, beat.member_id, beat.instance_id)
+        member = self.identify(change.group, beat.member_id, beat.instance_id)
         if beat.instance_id is not None and beat.epoch == LEAVING_FOR_NOW:
-            return reply, CoordinatorResult(
-                [assignment_record(group.group_id, member.left_for_now())]
-            )
-        return reply, self.fence(group, [member.member_id])
+            left = member.left_for_now()
+            change.records.append(assignment_record(change.group.group_id, left))
+        else:
+            self.fence(change, [member.member_id])
+        return ConsumerHeartbeatReply(beat.member_id, beat.epoch)
 
-    def fence(self, group: ConsumerGroup, member_ids: Sequence[str]) -> CoordinatorResult:
+    def fence(self, change: GroupChange, member_ids: Sequence[str]) -> None:
         """Remove members. If only classic members remain, the group becomes a classic group."""
-        result = CoordinatorResult()
+        group = change.group
         if self.can_downgrade(group, member_ids):
-            result.records = downgraded(group, member_ids, self.topics, self._clock)
-            result.must_rebalance = True
-            return result
-        for member_id in member_ids:
-            result.records += member_tombstones(group.group_id, member_id)
-            result.stop_timers(member_id)
+            change.records += downgraded(group, member_ids, self.topics, self._clock)
+            change.must_rebalance = True
+            return
         if not member_ids:
-            return result
+            return
+        for member_id in member_ids:
+            change.records += member_tombstones(group.group_id, member_id)
+            change.stop(member_id, *MemberTimer)
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
-        result.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
+        change.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
         new_hash = metadata_hash(self.topics, group.topics_of_all(without=member_ids))
-        result.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
-        return result
+        change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
 
     def can_downgrade(
         self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
@@ -249,23 +248,20 @@ class ConsumerMachine:
             and all(member.is_classic for member in left)
         )
 
-    def expire(self, group: ConsumerGroup, member_id: str, deadline: Deadline) -> CoordinatorResult:
-        member = group.members.get(member_id)
-        if member is None or deadline.epoch not in (None, member.epoch):
-            return CoordinatorResult()
-        return self.fence(group, [member_id])
+    def expire(self, change: GroupChange, member_id: str, deadline: Deadline) -> None:
+        member = change.group.members.get(member_id)
+        if member is not None and deadline.epoch in (None, member.epoch):
+            self.fence(change, [member_id])
 
-    def restored(self, group: ConsumerGroup, now: float) -> CoordinatorResult:
-        result = CoordinatorResult()
-        settings = self.settings_of(group.group_id)
-        for member in group.members.values():
-            self.start_session(member.member_id, settings.session_timeout_ms, result, now)
-            self._time_revocation(member, result, now)
-        return result
+    def restored(self, change: GroupChange) -> None:
+        settings = self.settings_of(change.group.group_id)
+        for member in change.group.members.values():
+            change.start(MemberTimer.SESSION, member.member_id, settings.session_timeout_ms)
+            self._time_revocation(change, member)
 
-    def resolve(self, group: ConsumerGroup) -> CoordinatorResult:
+    def resolve(self, change: GroupChange) -> None:
         """Find the topics that the members' regular expressions match."""
-        result = CoordinatorResult()
+        group = change.group
         resolved = dict(group.regexes)
         found_at_ms, version = self._clock(), self.topics.version
         has_changed = False
@@ -275,30 +271,24 @@ class ConsumerMachine:
             known = group.regexes.get(regex)
             has_changed |= topics != (known.topics if known is not None else frozenset())
             resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
-            result.records.append(regex_record(group.group_id, regex, resolved[regex]))
+            change.records.append(regex_record(group.group_id, regex, resolved[regex]))
         new_hash = metadata_hash(self.topics, group.topics_of_all(regexes=resolved))
         if has_changed or new_hash != group.metadata_hash:
-            result.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
-            result.metadata_version = version
-        return result
+            change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+            change.metadata_version = version
 
     # -- the steps of a heartbeat --------------------------------------------------------------
 
     def advance(
         self,
-        group: ConsumerGroup,
+        change: GroupChange,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         owned: Owned,
-        result: CoordinatorResult,
-        now: float,
-        *,
-        is_fresh: bool,
     ) -> ConsumerGroupMember:
-        group_epoch, has_new_subscription = self.take_over(
-            group, member, updated, result, is_fresh=is_fresh
-        )
-        target_epoch, partitions = self._target(group, group_epoch, updated, result)
+        group = change.group
+        group_epoch, has_new_subscription = self._subscribe(change, member, updated)
+        target_epoch, partitions = self._target(change, group_epoch, updated)
         target = MemberTarget(
             target_epoch,
             partitions,
@@ -307,28 +297,23 @@ class ConsumerMachine:
         )
         reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
         if reconciled != updated:
-            result.records.append(assignment_record(group.group_id, reconciled))
-            self._time_revocation(reconciled, result, now)
+            change.records.append(assignment_record(group.group_id, reconciled))
+            self._time_revocation(change, reconciled)
         return reconciled
 
-    def take_over(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        updated: ConsumerGroupMember,
-        result: CoordinatorResult,
-        *,
-        is_fresh: bool,
+    def _subscribe(
+        self, change: GroupChange, member: ConsumerGroupMember, updated: ConsumerGroupMember
     ) -> tuple[int, bool]:
         """Store the member's subscription. Return the group's epoch, and whether topics changed."""
+        group = change.group
         if updated != member:
-            result.records.append(member_record(group.group_id, updated))
+            change.records.append(member_record(group.group_id, updated))
         has_new_names = updated.topic_names != member.topic_names
         has_new_regex = updated.topic_regex != member.topic_regex
-        is_resolved = self._take_over_regex(group, member, updated, result)
+        is_resolved = self._subscribe_to_regex(change, member, updated)
         epoch = group.epoch
         must_bump = has_new_names or (has_new_regex and is_resolved)
-        if must_bump or not is_fresh:
+        if must_bump or group.metadata_version != self.topics.version:
             former = group.static_member(updated.instance_id)
             names = group.topics_of_all(
                 without=() if former is None else [former.member_id], changed=updated
@@ -336,26 +321,23 @@ class ConsumerMachine:
             new_hash = metadata_hash(self.topics, names)
             if must_bump or new_hash != group.metadata_hash:
                 epoch += 1
-                result.records.append(epoch_record(group.group_id, epoch, new_hash))
-            result.metadata_version = self.topics.version
+                change.records.append(epoch_record(group.group_id, epoch, new_hash))
+            change.metadata_version = self.topics.version
             if group.has_partition_metadata_record:
-                result.records.append(partition_metadata_tombstone(group.group_id))
+                change.records.append(partition_metadata_tombstone(group.group_id))
         return epoch, has_new_names or has_new_regex
 
-    def _take_over_regex(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        updated: ConsumerGroupMember,
-        result: CoordinatorResult,
+    def _subscribe_to_regex(
+        self, change: GroupChange, member: ConsumerGroupMember, updated: ConsumerGroupMember
     ) -> bool:
         """Update the group's regular expressions. Return whether the member's matches are known."""
+        group = change.group
         users = group.regex_users()
         old, new = member.topic_regex or "", updated.topic_regex or ""
         is_resolved = must_refresh = False
         if updated.topic_regex != member.topic_regex:
             if old and users[old] == 1:
-                result.records.append(regex_tombstone(group.group_id, old))
+                change.records.append(regex_tombstone(group.group_id, old))
             if new and not users[new]:
                 _check_regex(new)
             else:
@@ -371,17 +353,14 @@ class ConsumerMachine:
             settings = self.settings_of(group.group_id)
             must_refresh = not is_recent or age_ms > settings.regex_refresh_interval_ms
         are_all_resolved = group.regexes.keys() >= {*users, new} - {""}
-        result.must_resolve = must_refresh or not are_all_resolved
+        change.must_resolve = must_refresh or not are_all_resolved
         return is_resolved
 
     def _target(
-        self,
-        group: ConsumerGroup,
-        epoch: int,
-        updated: ConsumerGroupMember,
-        result: CoordinatorResult,
+        self, change: GroupChange, epoch: int, updated: ConsumerGroupMember
     ) -> tuple[int, dict[bytes, frozenset[int]]]:
         """Return the target's epoch and the member's part. May compute a new target."""
+        group = change.group
         interval_ms = self.settings_of(group.group_id).assignment_interval_ms
         now_ms = self._clock()
         # False if the clock was set back.
@@ -409,8 +388,8 @@ class ConsumerMachine:
         assigned = assign(GroupSpec(specs, counts))
         for member_id in members:
             if group.targets.get(member_id) != assigned[member_id]:
-                result.records.append(target_record(group.group_id, member_id, assigned[member_id]))
-        result.records.append(target_epoch_record(group.group_id, epoch, now_ms))
+                change.records.append(target_record(group.group_id, member_id, assigned[member_id]))
+        change.records.append(target_epoch_record(group.group_id, epoch, now_ms))
         return epoch, dict(assigned[updated.member_id])
 
     # -- members -------------------------------------------------------------------------------
@@ -444,35 +423,24 @@ class ConsumerMachine:
         return member
 
     def replace_static(
-        self,
-        group: ConsumerGroup,
-        former: ConsumerGroupMember,
-        member_id: str,
-        result: CoordinatorResult,
+        self, change: GroupChange, former: ConsumerGroupMember, member_id: str
     ) -> ConsumerGroupMember:
         """Replace a static member by itself under a new id."""
+        group = change.group
         member = former.under_new_id(member_id)
-        result.records += member_tombstones(group.group_id, former.member_id)
-        result.stop_timers(former.member_id)
-        result.records += [
+        change.records += member_tombstones(group.group_id, former.member_id)
+        change.stop(former.member_id, *MemberTimer)
+        change.records += [
             member_record(group.group_id, member),
             target_record(group.group_id, member_id, group.targets.get(former.member_id, {})),
             assignment_record(group.group_id, member),
         ]
         return member
 
-    def start_session(
-        self, member_id: str, timeout_ms: int, result: CoordinatorResult, now: float
-    ) -> None:
-        result.deadlines[MemberTimer.SESSION, member_id] = Deadline(now + timeout_ms / 1000)
-
     def _member_of(
-        self,
-        group: ConsumerGroup,
-        beat: ConsumerHeartbeat,
-        member_id: str,
-        result: CoordinatorResult,
+        self, change: GroupChange, beat: ConsumerHeartbeat, member_id: str
     ) -> ConsumerGroupMember:
+        group = change.group
         if beat.epoch != JOINING:
             member = self.identify(group, member_id, beat.instance_id)
             _check_epoch(member, beat)
@@ -485,19 +453,17 @@ class ConsumerMachine:
                 f"Static member {member_id} with instance id {beat.instance_id} cannot join the "
                 f"group because the instance id is owned by {former.member_id} member."
             )
-        return self.replace_static(group, former, member_id, result)
+        return self.replace_static(change, former, member_id)
 
-    def _time_revocation(
-        self, member: ConsumerGroupMember, result: CoordinatorResult, now: float
-    ) -> None:
+    def _time_revocation(self, change: GroupChange, member: ConsumerGroupMember) -> None:
         """Start the rebalance timeout of a member that must revoke partitions, or stop it."""
         if member.is_classic:
             return
-        timer = (MemberTimer.REBALANCE, member.member_id)
-        result.deadlines[timer] = None
+        timer, timeout_ms = MemberTimer.REBALANCE, member.rebalance_timeout_ms
         if member.state is UNREVOKED:
-            due = now + member.rebalance_timeout_ms / 1000
-            result.deadlines[timer] = Deadline(due, member.epoch)
+            change.start(timer, member.member_id, timeout_ms, member.epoch)
+        else:
+            change.stop(member.member_id, timer)
 
 
 def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
