@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -40,6 +41,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
     CommittedOffset,
     OffsetCommitEntry,
     OffsetManager,
+    OpenTransaction,
 )
 from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval, end_of
 from aiokafka_lite.broker.groups.offsets.transactions import TransactionalOffsets
@@ -52,6 +54,7 @@ from aiokafka_lite.broker.groups.values import (
     Sync,
     Synced,
 )
+from aiokafka_lite.broker.log.producers import NO_PRODUCER
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -159,7 +162,7 @@ class GroupCoordinator:
         self._classic = ClassicDriver(
             self._settings,
             clock=services.clock,
-            rng=services.rng,
+            new_id=self._new_id,
             write=self._write,
             arm=self._timers.arm,
         )
@@ -168,7 +171,7 @@ class GroupCoordinator:
             services.group_topics,
             self._groups,
             clock=services.clock,
-            rng=services.rng,
+            new_id=self._new_id,
             append=self._append,
             arm=self._timers.arm,
             became_classic=self._became_classic,
@@ -183,7 +186,6 @@ class GroupCoordinator:
         self.transactional = TransactionalOffsets(
             self._groups,
             self.offsets,
-            self._log,
             services.group_topics,
             check=self._check,
             append=self._append,
@@ -215,7 +217,7 @@ class GroupCoordinator:
         await self._partitions.until_loaded()
 
     async def close(self) -> None:
-        """Answer everything parked with NOT_COORDINATOR and refuse what comes; idempotent."""
+        """Answer parked requests with NOT_COORDINATOR, and refuse new ones. Idempotent."""
         self._is_open = False
         for group in tuple(self._groups.values()):
             self._forget(group, NotCoordinatorError)
@@ -481,7 +483,11 @@ class GroupCoordinator:
             if value is not None and key.group not in self._groups:
                 # A group without members, which only stores offsets.
                 self._groups[key.group] = self._classic.new_group(key.group)
-            self.offsets.replay(key, value, self.transactional.opened(key.group, producer))
+            transaction = None
+            if producer != NO_PRODUCER:
+                partition = self._log.partition_for(key.group)
+                transaction = OpenTransaction(partition, producer.producer_id)
+            self.offsets.replay(key, value, transaction)
         elif isinstance(key, GroupMetadataKey):
             self._replay_classic(key, value)
         elif not isinstance(value, (OffsetCommitValue, GroupMetadataValue)):
@@ -532,6 +538,9 @@ class GroupCoordinator:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._services.rng.getrandbits(128), version=4))
 
     def _check(self, group_id: str) -> ErrorType:
         """Refuse the empty id, which Kafka accepts only in offset requests."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, cast
@@ -33,13 +31,13 @@ class ClassicDriver:
         settings: GroupSettings,
         *,
         clock: Callable[[], int],
-        rng: random.Random,
+        new_id: Callable[[], str],
         write: Write,
         arm: Callable[[ClassicGroup], None],
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._rng = rng
+        self._new_id = new_id
         self._write = write
         self._arm = arm
         self._parked: dict[Ticket, asyncio.Future[Joined | Synced]] = {}
@@ -50,9 +48,7 @@ class ClassicDriver:
         return len(self._parked)
 
     def new_group(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(
-            group_id, self._settings, new_suffix=self._new_suffix, clock=self._clock
-        )
+        return ClassicGroup(group_id, self._settings, new_suffix=self._new_id, clock=self._clock)
 
     async def join(self, group: ClassicGroup, call: Join) -> Joined:
         return cast("Joined", await self._park(group, partial(group.join, call)))
@@ -87,6 +83,3 @@ class ClassicDriver:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-    def _new_suffix(self) -> str:
-        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -49,20 +47,19 @@ class ConsumerDriver:
         groups: Mapping[str, Group],
         *,
         clock: Callable[[], int],
-        rng: random.Random,
+        new_id: Callable[[], str],
         append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType],
         arm: Callable[[ConsumerGroup], None],
         became_classic: Callable[[ClassicGroup, bool], None],
     ) -> None:
         self._groups = groups
         self._topics = topics
-        self._rng = rng
         self._append = append
         self._arm = arm
         self._settings_of = settings
         self._became_classic = became_classic
-        self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=self._new_id)
-        self._classic = ClassicMembers(self._machine, clock=clock, new_id=self._new_id)
+        self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=new_id)
+        self._classic = ClassicMembers(self._machine, clock=clock, new_id=new_id)
         # Groups whose regular expressions will be resolved in the next turn of the loop.
         self._resolving: dict[str, None] = {}
 
@@ -226,9 +223,6 @@ class ConsumerDriver:
             change = _change(group)
             self._machine.resolve(change)
             self._store(change)
-
-    def _new_id(self) -> str:
-        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
 
 def _change(group: ConsumerGroup) -> GroupChange:

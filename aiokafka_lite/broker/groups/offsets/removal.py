@@ -13,7 +13,7 @@ OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
@@ -40,7 +40,7 @@ from aiokafka_lite.structs import TopicPartition
 BaseTime: TypeAlias = Callable[[CommittedOffset], int]
 
 
-def base_time(group: ClassicGroup | ConsumerGroup) -> BaseTime | None:
+def base_time(group: Group) -> BaseTime | None:
     """Return the start of an offset's retention, or None if the group's offsets do not expire."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _time_of_commit
@@ -57,7 +57,7 @@ def _time_of_commit(committed: CommittedOffset) -> int:
 
 
 def expired(
-    group: ClassicGroup | ConsumerGroup,
+    group: Group,
     group_id: str,
     offsets: OffsetManager,
     now_ms: int,
@@ -72,30 +72,26 @@ def expired(
         for partition, committed in partitions.items():
             if offsets.is_unstable(group_id, TopicPartition(topic, partition)):
                 continue
-            lapses_ms = committed.expire_timestamp_ms
-            if lapses_ms == NO_EXPIRY:
-                lapses_ms = base(committed) + retention_ms
-            if now_ms >= lapses_ms:
+            expires_ms = committed.expire_timestamp_ms
+            if expires_ms == NO_EXPIRY:
+                expires_ms = base(committed) + retention_ms
+            if now_ms >= expires_ms:
                 yield TopicPartition(topic, partition)
 
 
-def end_of(group: ClassicGroup | ConsumerGroup) -> Sequence[CoordinatorRecord]:
+def end_of(group: Group) -> Sequence[CoordinatorRecord]:
     """Return the records that end a group."""
     if isinstance(group, ConsumerGroup):
         return group_tombstones(group)
     return [group_tombstone(group.group_id)]
 
 
-def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
+def is_subscribed_to(group: Group, topic: str) -> bool:
     """Return whether a group subscribes to a topic (KIP-496). Unreadable metadata counts as yes."""
     if isinstance(group, ConsumerGroup):
         return group.is_subscribed_to(topic)
     topics = _subscribed_topics(group)
     return topics is None or topic in topics
-
-
-def consumed_of(group: ClassicGroup | ConsumerGroup, topics: Iterable[str]) -> frozenset[str]:
-    return frozenset(topic for topic in {*topics} if is_subscribed_to(group, topic))
 
 
 def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
@@ -145,7 +141,8 @@ class OffsetRemoval:
             return GroupIdNotFound, ()
         if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
             return NonEmptyGroup, ()
-        consumed = consumed_of(group, (tp.topic for tp in tps))
+        topics = {tp.topic for tp in tps}
+        consumed = {topic for topic in topics if is_subscribed_to(group, topic)}
         records = self._offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
         error = self._append(group_id, records)
         if error is not NoError:
@@ -163,8 +160,8 @@ class OffsetRemoval:
         now_ms = self._clock()
         for group_id, group in tuple(self._groups.items()):
             if self._availability(group_id) is NoError and self._groups.get(group_id) is group:
-                lapsed = list(expired(group, group_id, self._offsets, now_ms, retention_ms))
-                self._append(group_id, self._offsets.delete(group_id, lapsed))
+                expired_tps = list(expired(group, group_id, self._offsets, now_ms, retention_ms))
+                self._append(group_id, self._offsets.delete(group_id, expired_tps))
                 is_needed = self._offsets.has_offsets(group_id) or self._offsets.has_pending(
                     group_id
                 )

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.offsets.cache import (
     OffsetCommitEntry,
     OffsetManager,
-    OpenTransaction,
 )
 from aiokafka_lite.broker.groups.values import ErrorType
-from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import IllegalGenerationError, NoError, StaleMemberEpochError
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
@@ -47,7 +46,6 @@ class TransactionalOffsets:
         self,
         groups: Mapping[str, Group],
         offsets: OffsetManager,
-        log: CoordinatorLog,
         topics: Topics,
         *,
         check: Callable[[str], ErrorType],
@@ -55,7 +53,6 @@ class TransactionalOffsets:
     ) -> None:
         self._groups = groups
         self._offsets = offsets
-        self._log = log
         self._topics = topics
         self._check = check
         self._append = append
@@ -96,9 +93,3 @@ class TransactionalOffsets:
             error = group.check_commit(member_id, generation, partitions)
             return IllegalGenerationError if error is StaleMemberEpochError else error
         return group.check_member(member_id, instance_id, generation)
-
-    def opened(self, group_id: str, producer: ProducerIdentity) -> OpenTransaction | None:
-        """Return the transaction of a producer's record, None outside a transaction."""
-        if producer == NO_PRODUCER:
-            return None
-        return OpenTransaction(self._log.partition_for(group_id), producer.producer_id)
