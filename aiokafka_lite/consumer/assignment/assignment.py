@@ -18,8 +18,6 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class Assignment:
-    """The cursors of one consumer. Nothing here awaits."""
-
     __slots__ = (
         "_assignment",
         "_handed_out_earlier",
@@ -180,7 +178,6 @@ class Assignment:
             self._compare_with_leader(partition)
 
     def skip_to(self, partition: Cursor, offset: int) -> None:
-        """Move the position behind a record that cannot be returned."""
         self.start_at(partition, offset, partition.leader_epoch, partition.validated_epoch)
 
     def return_to(self, cursor: Cursor, offset: int) -> None:
@@ -290,7 +287,7 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
-        """Keep the finished ranges that the leader's log has. See `Progress.verify_ahead`."""
+        """See `Progress.verify_ahead`."""
         if partition.progress is not None:
             partition.progress.verify_ahead(epoch_end, leader_epoch)
 
@@ -299,19 +296,17 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def keep(self, partition: Cursor) -> None:
-        """Fetch and return records again: it is not revoked after all."""
         partition.keep()
         self._observers.partition_changed(partition)
 
     def refetch(self, partition: Cursor) -> None:
-        """Drop buffered and requested records, and fetch from the position again."""
+        """Drop buffered and requested records, and fetch again."""
         self._reads.settle()
         self._observers.discarded(partition)
         partition.refetch()
         self._observers.partition_changed(partition)
 
     def pause(self, partition: Cursor) -> None:
-        """Stop fetching and returning records. Keep buffered ones."""
         self._reads.settle()
         partition.pause()
         self._observers.partition_changed(partition)
@@ -321,7 +316,6 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def start_behind(self, cursor: Cursor, ahead: Iterable[Range], leader_epoch: int) -> None:
-        """Note the ranges finished behind a committed start."""
         if cursor.progress is None:
             cursor.track(Progress(ahead, leader_epoch))
         else:

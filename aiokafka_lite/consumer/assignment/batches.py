@@ -124,19 +124,16 @@ class Block(ABC):
             )
 
     @abstractmethod
-    def _begin_in(self, transaction: BegunTransaction) -> None:
-        """Note that a transaction's block encloses this one."""
+    def _begin_in(self, transaction: BegunTransaction) -> None: ...
 
     @abstractmethod
-    def _undo(self) -> None:
-        """Return processed records again."""
+    def _undo(self) -> None: ...
 
     @abstractmethod
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None: ...
 
     @abstractmethod
-    def _end(self, *, is_done: bool) -> None:
-        """Count its records as processed, or return them again."""
+    def _end(self, *, is_done: bool) -> None: ...
 
     @abstractmethod
     def to_commit(self) -> Mapping[TopicPartition, int] | None:
@@ -159,8 +156,6 @@ class Block(ABC):
 
 
 class OpenBatch(Block):
-    """One batch, from its read to the end of its block."""
-
     __slots__ = (
         "_around",
         "_given_up",
@@ -208,7 +203,6 @@ class OpenBatch(Block):
         self._works.end(self, self.spans, is_done=is_done, moved=self._moved())
 
     def _moved(self) -> set[Cursor]:
-        """Return the cursors that the application has moved since."""
         return {cursor for cursor, count in self._seeks.items() if cursor.seeks != count}
 
     @override
@@ -252,7 +246,6 @@ class OpenBatch(Block):
         return {cursor.tp for cursor in self._returned}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return the unfinished records of these partitions, without those committed."""
         return {
             cursor.tp: Range(cursor.processed, end)
             for cursor, (_, end) in self.spans.items()

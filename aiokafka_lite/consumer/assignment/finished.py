@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 
 class Finished:
-    """The finished records of one consumer."""
-
     __slots__ = ("_assignment", "_cursors", "_observers", "_reads", "_works", "most_metadata")
 
     def __init__(
@@ -50,7 +48,6 @@ class Finished:
         }
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions."""
         self._reads.settle()
         return {
             tp: self.to_commit(partition, offset, partition.progress)
@@ -211,7 +208,6 @@ class Finished:
         return {tp: finished[tp] for tp in offsets if tp in finished}, set()
 
     def _is_as_finished(self, tp: TopicPartition, named: OffsetAndMetadata) -> bool:
-        """Whether `commit()` would commit this offset, too."""
         cursor = self._cursors[tp]
         if cursor.progress is None or named.metadata:
             return False
@@ -257,7 +253,6 @@ class Finished:
         cursors: Mapping[TopicPartition, Cursor],
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """Note that a transaction has committed these offsets by name."""
         found = {
             tp: offset
             for tp, offset in offsets.items()

@@ -38,7 +38,7 @@ OFFSET: Final = struct.Struct(">q")
 
 
 class FinishedRanges(NamedTuple):
-    """The ranges finished behind a committed offset, ordered; leader epoch -1: not known."""
+    """The ranges finished behind a committed offset, ordered."""
 
     leader_epoch: int
     ranges: tuple[Range, ...]
@@ -51,7 +51,7 @@ def encode(
     ranges: Iterable[Range],
     most_characters: int = MOST_CHARACTERS,
 ) -> str:
-    """Return the metadata of an offset; "" without ranges, or without a topic id to check."""
+    """Return the metadata of an offset, "" without ranges, or without a topic id to check."""
     return encode_what_fits(topic_id, offset, leader_epoch, ranges, most_characters)[0]
 
 
@@ -62,7 +62,6 @@ def encode_what_fits(
     ranges: Iterable[Range],
     most_characters: int = MOST_CHARACTERS,
 ) -> tuple[str, bool]:
-    """Return the metadata of an offset, and whether all ranges fit."""
     most_bytes = (most_characters - len(NAME)) // 4 * 3
     if not topic_id:
         return "", not any(True for _ in ranges)
@@ -85,7 +84,7 @@ def encode_what_fits(
 
 
 def decode(topic_id: bytes, offset: int, metadata: str) -> FinishedRanges | None:
-    """Return the finished ranges in metadata; None if not ours, or of another log or offset."""
+    """Return the finished ranges in metadata, if these are ours and of this log and offset."""
     if not is_ours(metadata):
         return None
     try:
@@ -131,7 +130,6 @@ def is_ours(metadata: str) -> bool:
 
 
 def shortened(topic_id: bytes, offset: int, metadata: str, most_characters: int) -> str:
-    """Return such metadata with only the ranges that fit."""
     if len(metadata) <= most_characters:
         return metadata
     finished = decode(topic_id, offset, metadata)

@@ -11,8 +11,6 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Departure(NamedTuple):
-    """Partitions that the application gives up."""
-
     partitions: frozenset[TopicPartition]
     # Of the subscription, if it has one.
     listener: ConsumerRebalanceListener | None
@@ -38,7 +36,6 @@ class Registrations:
                 return
 
     def close(self) -> None:
-        """Remove them all. Idempotent."""
         for listeners, observer in self._entries:
             listeners[:] = [each for each in listeners if each is not observer]
         self._entries.clear()
@@ -71,7 +68,6 @@ class Observers:
         self._add(self._assignment, observer)
 
     def on_partition_change(self, observer: Callable[[Cursor], None]) -> None:
-        """Call `observer` after a pause, resume, move or refetch."""
         self._add(self._partition, observer)
 
     def on_discard(self, observer: Callable[[Cursor], None]) -> None:
@@ -83,7 +79,6 @@ class Observers:
         self._add(self.of_progress, observer)
 
     def on_departure(self, observer: Callable[[Departure], None]) -> None:
-        """Call `observer` before the application gives up partitions."""
         self._add(self._departure, observer)
 
     def forget(self, observer: Callable[..., None]) -> None:

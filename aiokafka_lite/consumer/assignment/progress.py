@@ -31,9 +31,6 @@ class Progress:
     Args:
         ahead: Ranges finished before, in offset order.
         ahead_epoch: The newest leader epoch that these may be of.
-
-    Attributes:
-        holder_at: Returns the holder of an unfinished record by offset, or None.
     """
 
     __slots__ = (
@@ -51,6 +48,7 @@ class Progress:
         self._handed_out: deque[int] = deque()
         # By offset, the holder.
         self._unfinished: dict[int, object] = {}
+        # The holder of an unfinished record by offset, or None.
         self.holder_at: Final[Callable[[int], object | None]] = self._unfinished.get
         self._ahead = deque(ahead)
         # Ranges that lay ahead, before a position that was sought. They count while a record
@@ -67,12 +65,11 @@ class Progress:
     # --- What is known --------------------------------------------------------------------
     @property
     def first_unfinished(self) -> int | None:
-        """The offset to commit; None: all returned records are finished."""
+        """The offset to commit, if any returned record is unfinished."""
         return self._handed_out[0] if self._handed_out else None
 
     @property
     def uncommitted_count(self) -> int:
-        """How many records cannot be committed yet."""
         return len(self._handed_out)
 
     @property
@@ -94,7 +91,6 @@ class Progress:
 
     @property
     def has_finished_before(self) -> bool:
-        """Whether it has ranges ahead or before a sought position."""
         return bool(self._ahead or self._sought_over)
 
     @property
@@ -107,7 +103,6 @@ class Progress:
         return self._ahead[0].first if self._ahead else None
 
     def holder_of_first(self) -> object | None:
-        """Return the holder of the record that delays the commit, if any."""
         return self._unfinished[self._handed_out[0]] if self._handed_out else None
 
     def holders(self) -> Iterable[object]:
@@ -141,7 +136,7 @@ class Progress:
         return True
 
     def finish(self, offset: int, holder: object) -> bool | None:
-        """Finish a record. Return whether more may be committed; None: it has another holder."""
+        """Finish a record. Return whether more may be committed, None if it has another holder."""
         handed_out, unfinished = self._handed_out, self._unfinished
         if unfinished.get(offset) is not holder:
             return None
@@ -154,7 +149,6 @@ class Progress:
         return True
 
     def finish_before(self, offset: int) -> None:
-        """Finish all records before an offset, whoever holds them."""
         handed_out = self._handed_out
         while handed_out and (handed_out[0] < offset or handed_out[0] not in self._unfinished):
             self._unfinished.pop(handed_out.popleft(), None)
@@ -180,7 +174,6 @@ class Progress:
             self.forget_ahead()
 
     def look_ahead(self, ahead: Iterable[Range], leader_epoch: int) -> None:
-        """Replace the ranges ahead by those of a commit."""
         self.forget_ahead()
         self._ahead.extend(ahead)
         self.ahead_epoch = leader_epoch
@@ -241,7 +234,6 @@ class Progress:
 
     # --- What goes into a commit ----------------------------------------------------------
     def if_finished(self, offsets: Set[int]) -> Progress:
-        """Return a copy in which these records are finished, too."""
         supposed = Progress(self._ahead, self.ahead_epoch)
         unfinished = {o: holder for o, holder in self._unfinished.items() if o not in offsets}
         supposed._unfinished.update(unfinished)

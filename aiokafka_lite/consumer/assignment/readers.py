@@ -84,7 +84,6 @@ class Hand:
         self._is_looked_after = False
 
     def _look(self) -> None:
-        """Note whether the task continues behind its read."""
         self.has_gone_on = self._task is None or not self._task.done()
         self._is_looked_after = False
 
@@ -96,7 +95,6 @@ class Hand:
         self.ranges[cursor] = joined(self.ranges.get(cursor), offsets)
 
     def release(self) -> Collection[Cursor]:
-        """Count all as finished. Return the partitions."""
         ranges, self.ranges = self.ranges, {}
         return ranges.keys()
 
@@ -188,7 +186,6 @@ class Readers:
         return min(firsts, default=None)
 
     def awaited(self, cursor: Cursor) -> Range | None:
-        """Return the offsets that tasks process, from the first to the last."""
         found: Range | None = None
         for hand in self._all():
             offsets = hand.ranges.get(cursor, UNKNOWN)

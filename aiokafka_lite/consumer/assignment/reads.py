@@ -24,8 +24,6 @@ def _nothing() -> None:
 
 
 class Reads:
-    """The reads of one consumer."""
-
     __slots__ = (
         "_close_reader",
         "_hand_out_count",
@@ -91,7 +89,7 @@ class Reads:
         return text if hand_out_count == self.hand_out_count else ""
 
     def enter_get(self) -> None:
-        """Note that a read begins; `leave_get` matches each call."""
+        """Note that a read begins. `leave_get` matches each call."""
         if not callbacks or not is_in_callback():  # from which the application is not back for more
             self.note_reader()
             self.begin_get()
@@ -113,7 +111,7 @@ class Reads:
             self._idle_since = now
 
     def idle_s(self, now: float) -> float:
-        """Return how long the application has not read; 0 during a read.
+        """Return how long the application has not read, 0 during a read.
 
         Records returned singly are noticed only here: the answer may be too small, never too large.
         """
@@ -138,7 +136,6 @@ class Reads:
 
     @property
     def latest_hand_out(self) -> Cursor | None:
-        """A partition of the latest records, if still assigned."""
         partition = self._latest_hand_out
         return partition if partition is not None and partition.is_assigned else None
 
@@ -175,7 +172,6 @@ class Reads:
         self.release(finished)
 
     def release(self, cursors: Iterable[Cursor]) -> None:
-        """Count as processed the records that no task has any more."""
         for cursor in cursors:
             first = None if self.readers is None else self.readers.first_of(cursor)
             if first is None:
@@ -184,7 +180,6 @@ class Reads:
                 cursor.process_to(_before(first, cursor.handed_out_to))
 
     def settle_progress(self, cursor: Cursor) -> None:
-        """Count as processed the records before the first unfinished one."""
         progress, processing = cursor.progress, self.processing
         if progress is None or processing is None or cursor.worked_by is not processing:
             return
@@ -222,7 +217,7 @@ class Reads:
 
     # --- Who reads --------------------------------------------------------------------------
     def note_reader(self, *, iterates: bool = False) -> None:
-        """Note that the current task reads; `iterates`: by `async for`, without a look here."""
+        """Note that the current task reads. By `async for` it takes records without a look here."""
         if self.processing is not None:
             return  # all records are its
         task = asyncio.current_task()
@@ -263,7 +258,6 @@ class Reads:
         return self.readers is not None
 
     def are_several_reading(self) -> bool:
-        """Whether other tasks than the current one still read."""
         if (readers := self.readers) is None:
             return False
         task = asyncio.current_task()
@@ -291,7 +285,7 @@ def _note_transaction(finished: Collection[Cursor]) -> None:
 
 
 def _before(first: int | None, end: int | None) -> int | None:
-    """Return the processed offset, given the first unprocessed one; None: not known."""
+    """Return the processed offset, given the first unprocessed one. None: not known."""
     if first is None or end is None:
         return end
     return min(first, end) if first >= 0 else None

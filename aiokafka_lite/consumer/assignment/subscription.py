@@ -27,8 +27,6 @@ class SubscriptionMode(enum.Enum):
 
 
 class SubscriptionState(Assignment):
-    """Subscription and assignment of one consumer."""
-
     __slots__ = (
         "_topics",
         "listener",
@@ -95,7 +93,6 @@ class SubscriptionState(Assignment):
         self._subscription_changed()
 
     def set_matched_topics(self, topics: Iterable[str]) -> bool:
-        """Set the topics that the pattern matches. Return whether they have changed."""
         matched = frozenset(topics)
         if self.mode is not SubscriptionMode.PATTERN or matched == self._topics:
             return False
@@ -190,13 +187,10 @@ def match_pattern(
 
 
 def is_subscribed(state: SubscriptionState) -> bool:
-    """Whether a subscription, not `assign`, determines the partitions."""
     return state.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
 
 
 class Placement(NamedTuple):
-    """The replicas of a topic's partitions, and the racks of all nodes."""
-
     # By partition.
     replicas: Sequence[tuple[int, ...]]
     # Of all known nodes, None if unknown.

@@ -21,8 +21,6 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class HeldRecord(Protocol):
-    """A record that is finished singly."""
-
     @property
     def offset(self) -> int: ...
 
@@ -30,8 +28,7 @@ class HeldRecord(Protocol):
     def cursor(self) -> Cursor: ...
 
     @property
-    def is_current(self) -> bool:
-        """Whether its holder has still to finish it."""
+    def is_current(self) -> bool: ...
 
     @property
     def is_finished(self) -> bool: ...
@@ -41,18 +38,15 @@ class HeldRecord(Protocol):
         """How often it was refused: after a refusal it belongs to another delivery."""
 
     def enlist(self, transaction: object | None) -> None:
-        """Let a transaction decide on the record; None: it has decided."""
+        """Let a transaction decide on the record. None: it has decided."""
 
     def ack(self) -> bool:
-        """Finish the record; False: it has another holder, or is finished."""
+        """Finish the record. False: it has another holder, or is finished."""
 
 
 @runtime_checkable
 class Enlisted(Protocol):
-    """The block of a batch that ends with a transaction."""
-
-    def enlist(self, transaction: BegunTransaction) -> None:
-        """Let a transaction decide on the records."""
+    def enlist(self, transaction: BegunTransaction) -> None: ...
 
     def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None: ...
 
@@ -100,7 +94,6 @@ class DeliveredRecords:
         return {(c.tp, self._topic_ids.get(c, c.topic_id)) for c in self.cursors}
 
     def unfinished(self) -> dict[Cursor, set[int]]:
-        """Return the unfinished offsets among `receipts`."""
         found: dict[Cursor, set[int]] = {receipt.cursor: set() for receipt in self.receipts}
         for receipt in self.receipts:
             if receipt.is_current:
@@ -153,8 +146,7 @@ class Work(Protocol):
         """How long it may delay a rebalance; None: as long as reads."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether any record may be unfinished."""
+    def is_open(self) -> bool: ...
 
     def partitions(self) -> Set[TopicPartition]: ...
 
@@ -184,11 +176,10 @@ class Processing(Work, Protocol):
     @property
     def is_paused(self) -> bool: ...
 
-    def takes(self, sink: object) -> bool:
-        """Whether a read with this sink may have records."""
+    def takes(self, sink: object) -> bool: ...
 
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
-        """Return the current task's records with holders; None: commits finish all."""
+        """Return the current task's records with holders. None: commits finish all."""
 
     async def end(self, until: float) -> None:
         """Start no more records. Cancel those still processed at the deadline."""
@@ -205,5 +196,4 @@ class Processing(Work, Protocol):
     def explain(self, cursor: Cursor, now: float) -> str:
         """Describe the records being processed, and why a commit is delayed."""
 
-    def counts(self) -> dict[str, int]:
-        """Return counts by the names of `PROCESSING_COUNTS`."""
+    def counts(self) -> dict[str, int]: ...

@@ -233,7 +233,6 @@ class Works:
             reads.settle_progress(cursor)
 
     def finish(self, cursor: Cursor, offset: int, holder: object) -> None:
-        """Finish a record, if this is still its holder."""
         progress = cursor.progress
         if progress is None or (is_first := progress.finish(offset, holder)) is None:
             return
@@ -253,7 +252,6 @@ class Works:
 
     # --- What is not finished -------------------------------------------------------------
     def being_processed(self) -> dict[TopicPartition, Range]:
-        """Return the offsets of the latest read and of all works."""
         self._reads.settle()
         found = {
             partition.tp: Range(partition.processed, partition.position)
@@ -292,7 +290,6 @@ class Works:
         partitions: Iterable[TopicPartition],
         besides: BegunTransaction | None = None,
     ) -> dict[TopicPartition, Range]:
-        """Return the offsets that open transactions decide on."""
         found: dict[TopicPartition, Range] = {}
         for tp in partitions:
             cursor = self._cursors.get(tp)

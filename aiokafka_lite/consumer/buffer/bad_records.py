@@ -58,8 +58,6 @@ BAD_BATCHES: Final = (
 
 
 class BadRecords:
-    """The `on_bad_record` of a consumer."""
-
     __slots__ = ("_events", "handler", "word")
 
     def __init__(self, on_bad_record: OnBadRecord, events: Events) -> None:
@@ -71,7 +69,6 @@ class BadRecords:
             self.handler = on_bad_record
 
     def decides(self, error: KafkaError) -> bool:
-        """Whether `on_bad_record` decides on an error."""
         if (self.word == "raise" and self.handler is None) or error.next_offset is None:
             return False
         if isinstance(error, DeserializationError):
@@ -110,7 +107,6 @@ class BadRecords:
 
 
 def check_on_bad_record(given: object) -> None:
-    """Raise ValueError or TypeError unless this is a valid `on_bad_record`."""
     if isinstance(given, str):
         if given not in WORDS:
             raise ValueError(

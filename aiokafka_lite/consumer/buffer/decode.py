@@ -160,8 +160,6 @@ def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Del
 
 # --- Decoding ------------------------------------------------------------------------------
 class ApplicationWork(NamedTuple):
-    """The read that awaits the application for a chunk."""
-
     task: asyncio.Task[object] | None
     is_done: Event
 
@@ -203,7 +201,6 @@ class ChunkDecoder:
         return self._slice_ends_at
 
     def renew_slice(self) -> None:
-        """Note that the loop has run."""
         self._slice_ends_at = None
 
     def end_half_used_slice(self) -> None:
@@ -265,7 +262,6 @@ class ChunkDecoder:
         return now >= self._slice_ends_at
 
     def _has_to_wait(self, chunk: Chunk) -> bool:
-        """Whether a worker thread or the application has to prepare the next records."""
         if chunk.state is PACKED:
             return chunk.inflate_estimate_s > INFLATE_ON_LOOP_S
         return chunk.inflating is not None or chunk.needs_application

@@ -275,7 +275,6 @@ def put(record: Record, key: object, value: object) -> None:
 
 # --- Which kind it is ----------------------------------------------------------------------
 def is_plain(deserializer: AnyDeserializer | None) -> TypeGuard[PlainDeserializer | None]:
-    """Whether it is a callable of bytes, or None."""
     return not isinstance(deserializer, KINDS)
 
 
@@ -285,7 +284,6 @@ def may_wait(deserializer: AnyDeserializer | None) -> bool:
 
 # --- Errors --------------------------------------------------------------------------------
 def _is_passing(cause: BaseException) -> bool:
-    """Whether another attempt may succeed."""
     return cause.retriable if isinstance(cause, KafkaError) else isinstance(cause, PASSING)
 
 

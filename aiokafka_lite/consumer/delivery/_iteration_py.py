@@ -60,7 +60,6 @@ class RecordCursor:
 
     @property
     def has_rest(self) -> bool:
-        """Whether records are left, even if the time is up."""
         return self.taken_count < len(self._records)
 
     def open(self, records: list[Record], ends_at: float) -> None:

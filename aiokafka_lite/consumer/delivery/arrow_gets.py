@@ -39,7 +39,6 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether a batch is made already, or has its largest size."""
         return self.batch is not None or (self.count > 0 and self._columns.is_full)
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
@@ -60,7 +59,6 @@ class Rows:
         return None if first_offset is None else Taken(first_offset, chunk.position_after)
 
     def _take_decoded(self, chunk: Chunk, limit: int) -> Taken:
-        """Take the rest of records that were decoded singly."""
         records = chunk.decoded[:limit]
         records = records[: _count_within(records, MAX_BATCH_BYTES)]
         self.batch = self._arrow.from_records(records)
@@ -106,7 +104,6 @@ class ArrowGets:
     async def one(
         self, arrow: ArrowColumns, timeout_s: float | None, max_rows: int | None
     ) -> pa.RecordBatch:
-        """Return the next rows, or an empty batch after the timeout."""
         rows = Rows(arrow)
         await self._buffer.take(rows, Limits((), timeout_s, max_rows or self._max_rows))
         return arrow.empty() if rows.batch is None else rows.batch
@@ -138,7 +135,6 @@ def new_columns(schema: pa.Schema | None) -> ArrowColumns:
 
 
 def _count_within(records: Sequence[Record], limit_bytes: int) -> int:
-    """Return how many records fit into a limit, at least one."""
     for count, record in enumerate(records):
         limit_bytes -= max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0)
         if limit_bytes < 0:

@@ -99,7 +99,6 @@ class ReadyRecords:
         return None if wanted and not self._is_of(wanted) else self.cursor.take()
 
     def has_rest(self, wanted: Wanted) -> bool:
-        """Whether records of a wanted partition are left, even if the time is up."""
         return self.cursor.has_rest and (not wanted or self._is_of(wanted))
 
     def _is_of(self, wanted: Wanted) -> bool:
@@ -154,8 +153,6 @@ class ReadyRecords:
 
 
 class Lists:
-    """A sink with a list of records per partition."""
-
     __slots__ = ("by_partition", "count")
 
     is_full: Final = False

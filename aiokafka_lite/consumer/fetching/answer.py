@@ -75,8 +75,6 @@ HINTS_AT_ONCE: Final = 500
 
 
 class Answers:
-    """Settles the answers of one source, and buffers their records."""
-
     def __init__(
         self, sources: Sources, source: Source, counts: NodeCounts, session: FetchSession
     ) -> None:
@@ -235,7 +233,6 @@ class Answers:
         cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), reason)
 
     def _fail(self, cursor: Cursor, reason: str, now: float) -> None:
-        """Back off, and log the first failure."""
         if cursor.failure_count == 0:  # one line per change of state
             log.warning(
                 "fetching %s/%s from offset %s failed and is retried: %s",

@@ -45,5 +45,4 @@ class NodeCounts:
         self.record_answer_count += 1
 
     def failed(self) -> None:
-        """Count a response with an error, or a request without a response."""
         self.failure_count += 1

@@ -23,8 +23,6 @@ WATCH_INTERVAL_S: Final = 1.0
 
 
 class WatchedNode(Protocol):
-    """The fetch task of one broker."""
-
     @property
     def node_id(self) -> int: ...
 
@@ -37,8 +35,6 @@ class WatchedNode(Protocol):
 
 
 class LeaderSearch:
-    """One timer per consumer that watches its fetch tasks."""
-
     def __init__(self, cluster: Cluster, watched: Callable[[], Iterable[WatchedNode]]) -> None:
         self._cluster = cluster
         self._watched = watched

@@ -37,7 +37,6 @@ class OversizeSearch:
         self._suspects = deque(sorted(partitions, key=lambda cursor: cursor is not known))
 
     def pass_idle(self, can_be_asked: Callable[[Cursor], bool]) -> None:
-        """Pass suspects that cannot be asked for."""
         while self._suspects and not can_be_asked(self._suspects[0]):
             self._suspects.popleft()
 

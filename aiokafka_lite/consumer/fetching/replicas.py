@@ -74,12 +74,10 @@ class ReplicaChoice:
         return True
 
     def give_back(self, cursor: Cursor, now: float) -> None:
-        """Read from the leader again, because the follower failed."""
         cursor.preferred_replica = None
         self._leaders_only_until = now + LEADERS_ONLY_S
 
     def end_leases(self, partitions: Iterable[Cursor], now: float) -> list[Cursor]:
-        """Drop expired choices. Return their partitions."""
         ended = []
         self.lease_ends_at = math.inf
         for cursor in partitions:

@@ -38,8 +38,6 @@ LAST_VERSION_WITH_NAMES: Final = 12
 
 
 class SessionRequest(NamedTuple):
-    """The part of a FetchRequest that the session decides."""
-
     session_id: int
     session_epoch: int
     topics: Sequence[TopicToFetch]
@@ -84,7 +82,6 @@ class FetchSession:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next request, 0 for a full one."""
         return self._epoch
 
     @property
@@ -110,7 +107,6 @@ class FetchSession:
         self._topic_names[topic_id] = tp.topic
 
     def renew(self, loan: Loan) -> None:
-        """Replace the loan of a cursor from the next request on."""
         tp = loan.cursor.tp
         del self._loans[tp]
         self._loans[tp] = loan

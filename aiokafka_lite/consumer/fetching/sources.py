@@ -92,7 +92,6 @@ class Sharing:
         self._calm_since: float | None = None
 
     def share(self, partitions: int) -> int:
-        """Return how many of a broker's partitions each session may have."""
         count = max(self.count, self._least(partitions))
         share = math.ceil(partitions / count / TOGETHER) * TOGETHER
         return max(FEWEST_PARTITIONS, share)
@@ -314,7 +313,6 @@ class Sources:
         return self._scope.spawn(work, name=name)
 
     def source_ended(self, source: Source) -> None:
-        """Forget a source without partitions, whose task ended."""
         self._sources[source.node_id].remove(source)
         self.budget.source_count -= 1
         self._note_recovery(source.node_id)
@@ -346,7 +344,6 @@ class Sources:
             self.events.publish(Throttled(node_id, throttle_s))
 
     def trouble(self, node_id: int) -> BaseException | None:
-        """Return why fetches from a node are retried, if they are."""
         return self._scope.degraded.get(task_name(node_id))
 
     def is_behind(self, cursor: Cursor) -> bool:
@@ -357,7 +354,6 @@ class Sources:
         return self._state.assignment.get(tp)
 
     def of(self, cursor: Cursor) -> Source | None:
-        """Return the source of a cursor, if it has a leader."""
         source = cursor.source
         return source if isinstance(source, Source) else None
 
@@ -386,7 +382,6 @@ class Sources:
         self._place(cursor, self.cluster.view)
 
     def end_leases(self, now: float) -> None:
-        """Ask the leaders again where the choice has expired."""
         for cursor in self.replicas.end_leases(self._state.assignment.values(), now):
             self._place(cursor, self.cluster.view)
 
