@@ -7,6 +7,7 @@ UnsupportedVersionError.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import Final, TypeVar
 
@@ -21,10 +22,11 @@ from aiokafka_lite.protocol.decoding import (
     PiecewiseSource,
 )
 from aiokafka_lite.protocol.encoding import Encoder, EncoderInSteps, EncoderSource, Part
-from aiokafka_lite.protocol.schema import Blob, Message, Struct
+from aiokafka_lite.protocol.schema import Blob, Message, RecordKey, Struct
 
 M = TypeVar("M", bound=Message)
 B = TypeVar("B", bound=Blob)
+K = TypeVar("K", bound=RecordKey)
 
 _INT16: Final = struct.Struct(">h")
 
@@ -94,7 +96,6 @@ def decode(cls: type[M], version: int, data: Buffer) -> M:
 
     Raises:
         KafkaProtocolError: The bytes are not exactly such a message.
-        UnsupportedVersionError: The class does not have the version.
     """
     message: M = decoder(cls, version)(memoryview(data))
     return message
@@ -104,8 +105,7 @@ def encode(message: Message, version: int) -> bytes:
     """Encode one message.
 
     Raises:
-        UnsupportedVersionError: The class does not have the version, or it cannot carry the
-            content.
+        UnsupportedVersionError: The version does not exist, or cannot carry the content.
         IllegalArgumentError: A value does not fit its field.
     """
     return b"".join(encode_parts(message, version))
@@ -123,7 +123,7 @@ def encode_parts(message: Message, version: int) -> list[Part]:
 
 
 MISFITS: Final = (struct.error, AttributeError, TypeError, ValueError)
-"""What encoders raise of a value that does not fit its field; see `misfit`."""
+"""Encoders' exceptions for values that do not fit; see `misfit`."""
 
 
 def misfit(message: Message, version: int, error: BaseException) -> IllegalArgumentError:
@@ -140,8 +140,7 @@ def encode_versioned(blob: Blob, version: int) -> bytes:
 def decode_versioned(cls: type[B], data: Buffer) -> B:
     """Decode an embedded message that starts with its version, as two bytes.
 
-    A newer version than the class has is read as the newest, without its rest, if the class is
-    forward compatible. Raises as `decode`.
+    If the class is forward compatible, a newer version is read as the newest, without its rest.
     """
     view = memoryview(data)
     if len(view) < _INT16.size:
@@ -155,3 +154,24 @@ def decode_versioned(cls: type[B], data: Buffer) -> B:
     else:
         message = decoder(cls, version)(view[_INT16.size :])
     return message
+
+
+def encode_key(key: RecordKey) -> bytes:
+    """Encode the key of a coordinator's record after its type."""
+    return _INT16.pack(key.record_type) + encode(key, 0)
+
+
+def decode_key(classes: Mapping[int, type[K]], data: Buffer) -> K | None:
+    """Decode the key of a coordinator's record; None for unknown types.
+
+    Raises:
+        KafkaProtocolError: The bytes are not such a key.
+    """
+    view = memoryview(data)
+    if len(view) < _INT16.size:
+        raise KafkaProtocolError(
+            f"a record's key of {len(view)} bytes is too short for a record type"
+        )
+    (record_type,) = _INT16.unpack_from(view)
+    cls = classes.get(record_type)
+    return None if cls is None else decode(cls, 0, view[_INT16.size :])

@@ -13,9 +13,7 @@
         topics: list[FetchTopic] = array(FetchTopic, "0+")
 
 The terms are those of Kafka's message definitions (``common/message/*.json`` in the kafka-clients
-jar): the *versions* in which a field is on the wire, those in which it is *nullable*, its
-*default*, its *tag* (KIP-482), and whether it is *ignorable*: any other field makes encoding fail
-if it is set and the version lacks it.
+jar). A field that is not *ignorable* makes encoding fail if it is set and the version lacks it.
 
 A declaration becomes a slotted class with a keyword-only constructor and defaults for all fields.
 Constructors and codecs are generated on first use.
@@ -57,6 +55,7 @@ __all__ = [
     "ZERO_UUID",
     "Blob",
     "Message",
+    "RecordKey",
     "Records",
     "Request",
     "Response",
@@ -86,8 +85,8 @@ Records: TypeAlias = bytes | bytearray | memoryview
 class _StructType(type):
     """Turns the declarations in a class body into slots.
 
-    A property creates the default of a struct field (all such fields are tagged and rare) when it
-    is first read. This saves three objects per decoded partition.
+    A property creates the default of a struct field when it is first read, which saves three
+    objects per decoded partition.
     """
 
     def __new__(
@@ -185,10 +184,7 @@ class Message(Struct):
         """Return the message in the layout of `version`.
 
         Messages whose fields moved between versions, such as a group that became a list of groups,
-        override this and `from_version`. All other code uses the newest layout.
-
-        Raises:
-            UnsupportedVersionError: The version cannot carry the content.
+        override this and `from_version`.
         """
         return self
 
@@ -210,8 +206,7 @@ class Message(Struct):
 class Blob(Message):
     """A message in a field of another or in a record: without header and API key.
 
-    Attributes:
-        is_forward_compatible: Newer versions only append fields, so they can be read as older ones.
+    If it `is_forward_compatible`, newer versions only append fields.
     """
 
     is_forward_compatible: ClassVar[bool] = False
@@ -224,12 +219,20 @@ class Blob(Message):
         cls.flexible = VersionRange.parse(flexible)
 
 
+class RecordKey(Blob, versions="0"):
+    """The key of a coordinator's record, which starts with its type, as two bytes."""
+
+    record_type: ClassVar[int] = -1
+
+    def __init_subclass__(cls, *, record_type: int) -> None:
+        super().__init_subclass__(versions="0")
+        cls.record_type = record_type
+
+
 class Response(Message):
     """A broker's response, in the versions of its request.
 
-    Attributes:
-        has_plain_header: Its header never has tagged fields, because a client reads ApiVersions
-            before it knows the broker's versions.
+    It `has_plain_header`, without tagged fields, if clients read it before they know the versions.
     """
 
     api_key: ClassVar[int] = -1
@@ -247,14 +250,13 @@ class Request(Message, Generic[R_co]):
 
     Attributes:
         max_version: The newest stable version: newer ones are encoded, but never negotiated.
-        used_from: The oldest version that this client uses; the embedded broker has older ones.
+        used_from: The oldest version that this client uses.
     """
 
     api_key: ClassVar[int] = -1
     min_version: ClassVar[int] = 0
     max_version: ClassVar[int] = -1
     used_from: ClassVar[int] = 0
-    flexible_from: ClassVar[int | None] = None
     response: ClassVar[type[Response]] = Response
 
     def __init_subclass__(
@@ -274,7 +276,6 @@ class Request(Message, Generic[R_co]):
         cls.min_version = cls.versions.first
         cls.max_version = cls.versions.last - is_newest_unstable
         cls.used_from = max(used_from, cls.min_version)
-        cls.flexible_from = None if cls.flexible == NO_VERSIONS else cls.flexible.first
 
     @property
     def expects_response(self) -> bool:

@@ -18,16 +18,16 @@ from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import for_code
-from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.group_records import (
+    KEY_CLASSES,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_key,
 )
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
@@ -333,7 +333,7 @@ def decoded_commit(
     """Return group, partition and value of a record of committed offsets, None of others."""
     if key is None or value is None:
         return None
-    whose = decode_key(key)
+    whose = decode_key(KEY_CLASSES, key)
     if not isinstance(whose, OffsetCommitKey):
         return None
     commit = decode_versioned(OffsetCommitValue, value)

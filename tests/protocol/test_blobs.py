@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
-from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
 from aiokafka_lite.protocol.messages import transaction_records
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -15,14 +15,13 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
     TopicPartition,
 )
 from aiokafka_lite.protocol.messages.group_records import (
+    KEY_CLASSES,
     GroupMetadataKey,
     GroupMetadataValue,
     GroupRecordKey,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_key,
-    encode_key,
 )
 from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
 from aiokafka_lite.protocol.schema import Blob
@@ -96,35 +95,35 @@ def test_a_negative_version_is_refused() -> None:
 )
 def test_keys_start_with_their_record_type(key: GroupRecordKey, written: bytes) -> None:
     assert encode_key(key) == written
-    assert decode_key(written) == key
+    assert decode_key(KEY_CLASSES, written) == key
 
 
 def test_offset_keys_of_the_oldest_type_are_read() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
-    assert decode_key(b"\0\0" + encode_key(key)[2:]) == key
+    assert decode_key(KEY_CLASSES, b"\0\0" + encode_key(key)[2:]) == key
 
 
 @pytest.mark.parametrize("record_type", [9, 17, -1])
 def test_keys_of_other_groups_are_left_to_others(record_type: int) -> None:
     for rest in (b"whatever", b""):
-        assert decode_key(record_type.to_bytes(2, "big", signed=True) + rest) is None
+        assert decode_key(KEY_CLASSES, record_type.to_bytes(2, "big", signed=True) + rest) is None
 
 
 def test_keys_of_transactions_start_with_their_record_type_too() -> None:
     key = TransactionLogKey(transactional_id="tx")
     written = b"\0\0" + b"\0\2tx"
-    assert transaction_records.encode_key(key) == written
-    assert transaction_records.decode_key(written) == key
+    assert encode_key(key) == written
+    assert decode_key(transaction_records.KEY_CLASSES, written) == key
     for newer in (b"\0\1", b"\0\1whatever"):
-        assert transaction_records.decode_key(newer) is None
+        assert decode_key(transaction_records.KEY_CLASSES, newer) is None
     with pytest.raises(KafkaProtocolError, match="too short for a record type"):
-        transaction_records.decode_key(b"\0")
+        decode_key(transaction_records.KEY_CLASSES, b"\0")
 
 
 @given(st.binary(max_size=40))
 def test_noise_is_no_key(noise: bytes) -> None:
     try:
-        decode_key(noise)
+        decode_key(KEY_CLASSES, noise)
     except KafkaProtocolError:
         pass
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
@@ -28,12 +28,11 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.group_records import (
+    KEY_CLASSES,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_key,
-    encode_key,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
@@ -158,7 +157,7 @@ async def test_what_kafkas_coordinator_wrote_is_read_and_written_alike(real_kafk
     offset: OffsetCommitValue | None = None
     metadata: GroupMetadataValue | None = None
     for key_bytes, value_bytes in await _offsets_records(kafka):
-        key = decode_key(key_bytes)
+        key = decode_key(KEY_CLASSES, key_bytes)
         if not isinstance(key, OffsetCommitKey | GroupMetadataKey) or value_bytes is None:
             continue
         if key.group != group:

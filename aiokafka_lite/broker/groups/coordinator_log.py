@@ -11,8 +11,9 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
 from aiokafka_lite.protocol.messages.group_records import (
+    KEY_CLASSES,
     VALUE_OF,
     ConsumerGroupKey,
     ConsumerGroupValue,
@@ -20,8 +21,6 @@ from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_key,
-    encode_key,
 )
 from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_batch, iter_batches
 from aiokafka_lite.records.transactions import end_marker
@@ -111,7 +110,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
     """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
     if key is None:
         raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has no key")
-    decoded = decode_key(key)
+    decoded = decode_key(KEY_CLASSES, key)
     if decoded is None:
         return None
     if value is None:

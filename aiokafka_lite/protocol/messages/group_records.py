@@ -1,20 +1,17 @@
 """Keys and values in ``__consumer_offsets``, and those of control records.
 
-A key starts with the type of the record, a value with its version, two bytes each. The types are
-Kafka's ``CoordinatorRecordType``. A null value is a tombstone of its key.
+The types of keys are Kafka's ``CoordinatorRecordType``. A value starts with its version, as two
+bytes; a null value is a tombstone of its key.
 """
 
 from __future__ import annotations
 
 import enum
-import struct
-from typing import ClassVar, Final
+from typing import Final
 
-from aiokafka_lite._compat import Buffer
-from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol.codec import decode, encode
 from aiokafka_lite.protocol.schema import (
     Blob,
+    RecordKey,
     Struct,
     array,
     blob,
@@ -28,9 +25,7 @@ from aiokafka_lite.protocol.schema import (
 )
 
 
-class OffsetCommitKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 1
-
+class OffsetCommitKey(RecordKey, record_type=1):
     group: str = string("0")
     topic: str = string("0")
     partition: int = int32("0")
@@ -45,9 +40,7 @@ class OffsetCommitValue(Blob, versions="0-4", flexible="4+"):
     topic_id: bytes = uuid("4+", tag=0, ignorable=True)  # KIP-848
 
 
-class GroupMetadataKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 2
-
+class GroupMetadataKey(RecordKey, record_type=2):
     group: str = string("0")
 
 
@@ -72,9 +65,7 @@ class GroupMetadataValue(Blob, versions="0-4", flexible="4+"):
 
 
 # --- Groups of KIP-848 ------------------------------------------------------------------------
-class ConsumerGroupMetadataKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 3
-
+class ConsumerGroupMetadataKey(RecordKey, record_type=3):
     group_id: str = string("0")
 
 
@@ -83,10 +74,8 @@ class ConsumerGroupMetadataValue(Blob, versions="0", flexible="0+"):
     metadata_hash: int = int64("0+", default=0, tag=0)  # KIP-1101
 
 
-class ConsumerGroupPartitionMetadataKey(Blob, versions="0"):
+class ConsumerGroupPartitionMetadataKey(RecordKey, record_type=4):
     """Only written as a tombstone: a hash in the group's own record replaces it (KIP-1101)."""
-
-    record_type: ClassVar[int] = 4
 
     group_id: str = string("0")
 
@@ -107,9 +96,7 @@ class ConsumerGroupPartitionMetadataValue(Blob, versions="0", flexible="0+"):
     topics: list[TopicMetadata] = array(TopicMetadata, "0+")
 
 
-class ConsumerGroupMemberMetadataKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 5
-
+class ConsumerGroupMemberMetadataKey(RecordKey, record_type=5):
     group_id: str = string("0")
     member_id: str = string("0")
 
@@ -138,9 +125,7 @@ class ConsumerGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
     )
 
 
-class ConsumerGroupTargetAssignmentMetadataKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 6
-
+class ConsumerGroupTargetAssignmentMetadataKey(RecordKey, record_type=6):
     group_id: str = string("0")
 
 
@@ -149,9 +134,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Blob, versions="0", flexible="0
     assignment_timestamp: int = int64("0+", default=0, tag=0, ignorable=True)  # KIP-1263
 
 
-class ConsumerGroupTargetAssignmentMemberKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 7
-
+class ConsumerGroupTargetAssignmentMemberKey(RecordKey, record_type=7):
     group_id: str = string("0")
     member_id: str = string("0")
 
@@ -165,9 +148,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Blob, versions="0", flexible="0+"
     topic_partitions: list[TopicPartition] = array(TopicPartition, "0+")
 
 
-class ConsumerGroupCurrentMemberAssignmentKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 8
-
+class ConsumerGroupCurrentMemberAssignmentKey(RecordKey, record_type=8):
     group_id: str = string("0")
     member_id: str = string("0")
 
@@ -190,9 +171,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Blob, versions="0", flexible="0+
     partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions, "0+")
 
 
-class ConsumerGroupRegularExpressionKey(Blob, versions="0"):
-    record_type: ClassVar[int] = 16
-
+class ConsumerGroupRegularExpressionKey(RecordKey, record_type=16):
     group_id: str = string("0")
     regular_expression: str = string("0")
 
@@ -235,34 +214,13 @@ VALUE_OF: dict[type[ConsumerGroupKey], type[ConsumerGroupValue]] = {
 
 
 GroupRecordKey = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
-_INT16: Final = struct.Struct(">h")
-_KEYS: Final[dict[int, type[GroupRecordKey]]] = {
+KEY_CLASSES: Final[dict[int, type[GroupRecordKey]]] = {
     0: OffsetCommitKey,
     OffsetCommitKey.record_type: OffsetCommitKey,
     GroupMetadataKey.record_type: GroupMetadataKey,
     **{key.record_type: key for key in VALUE_OF},
 }
-
-
-def encode_key(key: GroupRecordKey) -> bytes:
-    """Encode the key of a group record after its record type."""
-    return _INT16.pack(key.record_type) + encode(key, 0)
-
-
-def decode_key(data: Buffer) -> GroupRecordKey | None:
-    """Decode the key of a group record; None for unknown types.
-
-    Raises:
-        KafkaProtocolError: The bytes are not such a key.
-    """
-    view = memoryview(data)
-    if len(view) < _INT16.size:
-        raise KafkaProtocolError(
-            f"a group record's key of {len(view)} bytes is too short for a record type"
-        )
-    (record_type,) = _INT16.unpack_from(view)
-    cls = _KEYS.get(record_type)
-    return None if cls is None else decode(cls, 0, view[_INT16.size :])
+"""By record type. Before Kafka 0.9, committed offsets had type 0."""
 
 
 # --- Control records -------------------------------------------------------------------------
