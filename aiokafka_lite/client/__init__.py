@@ -1,7 +1,4 @@
-"""Access to one cluster, from an event loop or from blocking threads.
-
-Names are imported when they are first read: blocking clients need no asyncio.
-"""
+"""Access to one cluster, from an event loop or from blocking threads, which need no asyncio."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ _HOMES = {
     "TopicView": "view",
     "TopicsOfCluster": "view",
 }
-# aiokafka's module path for its own low-level client: not in __all__, as it has to be installed.
+# aiokafka's own low-level client, if aiokafka is installed.
 _lent = lend(__name__, ("AIOKafkaClient", "ConnectionGroup", "CoordinationType"))
 
 

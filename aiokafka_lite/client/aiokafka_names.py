@@ -1,8 +1,7 @@
 """Attributes of aiokafka's client that existing programs use.
 
-The public methods of aiokafka's AIOKafkaClient and ClusterMetadata are a contract
-(tests/test_contract.py), except those that only aiokafka's own client calls. These private names
-are in use:
+aiokafka's public methods are a contract (tests/test_contract.py), except those that only its own
+client calls. These private names are in use:
 
 ======================================  ============================================================
 attribute                               used by
@@ -13,8 +12,6 @@ attribute                               used by
 ``send(node, MetadataRequest)``         ddtrace, for the id of the cluster
 ``cluster.controller``                  Elastic APM's instrumentation
 ======================================  ============================================================
-
-Each consumer and producer has its own `ClientNames`, so attributes that programs set on it stay.
 """
 
 from __future__ import annotations
@@ -42,12 +39,12 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 
-# ConsumerStoppedError is no KafkaError, as in aiokafka.
+# As in aiokafka, ConsumerStoppedError is not a KafkaError.
 NOT_THERE: Final = (KafkaError, ConsumerStoppedError)
 
 
 class ClientNames:
-    """The attributes of a client. Until the start, methods of `cluster` raise as `running`.
+    """The attributes of one consumer's or producer's client.
 
     Args:
         running: Returns the cluster, or raises one of NOT_THERE.
@@ -74,11 +71,7 @@ class ClientNames:
         return [(each.host, each.port, int(socket.AF_UNSPEC)) for each in addresses]
 
     async def bootstrap(self) -> None:
-        """Fetch metadata.
-
-        Raises:
-            KafkaError, ConsumerStoppedError: It is not started, is stopped, or no broker responds.
-        """
+        """Fetch metadata."""
         await self._running().refresh()
 
     async def close(self) -> None:
@@ -109,8 +102,6 @@ class ClientNames:
 
         Raises:
             IllegalOperation: It is another request.
-            KafkaError, ConsumerStoppedError: The broker does not respond, or the client is not
-                running.
         """
         name = type(request).__name__
         if not name.startswith("MetadataRequest"):
@@ -144,21 +135,14 @@ class ClientNames:
         return self.set_topics({*self._topics, topic})
 
     def set_topics(self, topics: Collection[str]) -> Awaitable[bool]:
-        """Set the topics of the metadata, in addition to those of the consumer or producer itself.
-
-        They are fetched even if the result is not awaited.
-        """
+        """Fetch metadata of these topics, too, even if the result is not awaited."""
         new = set(topics) - self._topics
         self._topics = set(topics)
         self._running().watch(self, self._topics)
         return Later(_true if topics and not new else partial(self._fetch, new or None))
 
     async def fetch_all_metadata(self) -> ClusterNames:
-        """Fetch and return the current metadata of all topics.
-
-        Raises:
-            KafkaError, ConsumerStoppedError: No broker responds, or the client is not running.
-        """
+        """Fetch and return the current metadata of all topics."""
         answer = await self._running().request_any(metadata_request(None, may_create=False))
         view = ClusterView().updated(answer, 0.0)
         return ClusterNames(lambda: view, self._running)
@@ -198,8 +182,6 @@ class Later(Awaitable[bool]):
 
 
 class ClusterNames:
-    """The attributes of a client's ``cluster``."""
-
     need_all_topic_metadata = False
 
     def __init__(self, view: Callable[[], ClusterView], running: Callable[[], Cluster]) -> None:
@@ -229,7 +211,6 @@ class ClusterNames:
 
     # --- Topics ------------------------------------------------------------------------------
     def topics(self, exclude_internal_topics: bool = True) -> set[str]:
-        """Return the topics in the metadata that have partitions."""
         return {
             name
             for name, topic in self._of().topics.items()
@@ -238,12 +219,10 @@ class ClusterNames:
 
     @property
     def internal_topics(self) -> set[str]:
-        """The brokers' own topics, such as __consumer_offsets."""
         return {name for name, topic in self._of().topics.items() if topic.is_internal}
 
     @property
     def unauthorized_topics(self) -> set[str]:
-        """The topics that this client may not describe."""
         refused = TopicAuthorizationFailedError
         return {name for name, topic in self._of().topics.items() if topic.error is refused}
 
@@ -292,9 +271,4 @@ class ClusterNames:
         self._listeners[listener] = call
 
     def remove_listener(self, listener: Callable[[ClusterNames], object]) -> None:
-        """Undo `add_listener`.
-
-        Raises:
-            KeyError: The listener was not added.
-        """
         self._running().remove_listener(self._listeners.pop(listener))

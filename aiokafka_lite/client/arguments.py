@@ -1,8 +1,4 @@
-"""Arguments that consumers and producers share: cluster and credentials.
-
-They keep aiokafka's names and units. Error messages begin with aiokafka's, because programs match
-them.
-"""
+"""Arguments that consumers and producers share, with aiokafka's names, units and error messages."""
 
 from __future__ import annotations
 
@@ -32,9 +28,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.sasl import Mechanism
 
 SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-# How long one address may take to connect, and its broker to say who it is (KIP-601).
+# The time to connect to one address, and to authenticate (KIP-601).
 MAX_CONNECT_S: Final = 10.0
-# The largest numbers that requests have room for.
 MOST_INT: Final = 2**31 - 1
 MOST_LONG: Final = 2**63 - 1
 
@@ -59,7 +54,7 @@ class _Given:
 
 
 def check_text(what: str, text: object) -> None:
-    """Refuse text that cannot be sent, because it would fail a request that others share."""
+    """Refuse text that cannot be sent, which would fail a request that others share."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {text!r}")
     try:
@@ -69,11 +64,7 @@ def check_text(what: str, text: object) -> None:
 
 
 def check_tp(tp: TopicPartition) -> TopicPartition:
-    """Return a partition that a request can name, with an int as its number.
-
-    Raises:
-        TypeError, ValueError: The topic's name or the number is invalid.
-    """
+    """Return a partition that a request can name, with an int as its number."""
     topic = tp.topic
     number: object = tp.partition  # whatever was given
     if type(number) is not int:
@@ -118,7 +109,7 @@ def _loop(name: str, given: object) -> object:
     raise TypeError(f"{name} must be an event loop, not {given!r}")
 
 
-# What checks an argument, by its annotation.
+# Checks of arguments, by their annotations.
 _TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = MappingProxyType(
     {"asyncio.AbstractEventLoop": _loop, "bool": _flag, "int": _number, "str": _text}
 )
@@ -129,7 +120,7 @@ class ClientArguments(_Given, Settings):
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
     _is_made = False
-    # Checked by themselves: in aiokafka's words, when it checks them, or without saying what it is.
+    # Checked by other methods: with aiokafka's messages, or without showing the value.
     _own_checks: ClassVar[frozenset[str]] = frozenset(
         {"security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password"}
     )
@@ -205,7 +196,7 @@ class ClientArguments(_Given, Settings):
         if self.sasl_mechanism not in SASL_MECHANISMS:
             raise ValueError(
                 "only `PLAIN`, `GSSAPI`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER`"
-                "sasl_mechanism are supported at the moment, "  # aiokafka's words, to the letter
+                "sasl_mechanism are supported at the moment, "  # aiokafka's words
                 f"not {self.sasl_mechanism!r}"
             )
         self._check_tls()
@@ -220,7 +211,7 @@ class ClientArguments(_Given, Settings):
                     "the context with create_ssl_context()"
                 )
             return
-        import ssl  # imported where it is used: it takes milliseconds
+        import ssl  # takes milliseconds
 
         if not isinstance(self.ssl_context, ssl.SSLContext):
             raise TypeError(
@@ -235,7 +226,7 @@ class ClientArguments(_Given, Settings):
 
     def _check_sasl(self) -> None:
         for name in ("sasl_plain_username", "sasl_plain_password"):
-            # Not what it is: the wrong one may be the password.
+            # The value is not shown, because it may be the password.
             if not isinstance(given := getattr(self, name), (str, type(None))):
                 raise TypeError(
                     f"{name} must be a str, not an object of type {type(given).__name__}"
@@ -279,12 +270,7 @@ class ClientArguments(_Given, Settings):
         return None if idle_ms is None or idle_ms <= 0 else idle_ms / 1000
 
     def client_config(self, *, max_frame_bytes: int, at_most_s: float = math.inf) -> ClientConfig:
-        """Return the settings of connections.
-
-        Args:
-            max_frame_bytes: The largest accepted response.
-            at_most_s: A limit for the configured timeouts.
-        """
+        """Return the settings of connections, with timeouts of at most ``at_most_s``."""
         return ClientConfig(
             bootstrap_servers=self.bootstrap_servers,
             client_id=self.client_id,
@@ -303,7 +289,7 @@ class ClientArguments(_Given, Settings):
     def mechanism(self, token_provider: AbstractTokenProvider | None) -> Mechanism | None:
         if not self.security_protocol.startswith("SASL_"):
             return None
-        # Imported where it is used: hashing and its modules take milliseconds to import.
+        # Importing hashing takes milliseconds.
         from aiokafka_lite.client.sasl import mechanism_of
 
         return mechanism_of(

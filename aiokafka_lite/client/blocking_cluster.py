@@ -1,9 +1,7 @@
 """Access to a cluster for blocking callers: metadata, a connection per node, requests.
 
-One thread at a time uses a cluster. Other threads may use its connections (blocking.py).
-
-Requests go to the known nodes first, those that respond before others, then to the bootstrap
-servers (KIP-899), which finds a cluster that was replaced under the same names.
+One thread at a time uses a cluster; others may use its connections. If no known node responds, the
+bootstrap servers are asked (KIP-899).
 """
 
 from __future__ import annotations
@@ -52,9 +50,9 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
-# How long servers that were never reached may refuse: time to start, and no more for a wrong port.
+# How long connections to servers that were never reached are retried while they are refused.
 MAX_REFUSED_S: Final = 10.0
-# What is given to whoever has no time left, so that it fails by its own words.
+# The least timeout, with which operations fail with their own errors.
 LEAST_S: Final = 0.001
 
 
@@ -63,7 +61,7 @@ class _NodeState:
 
     def __init__(self, backoff: Backoff) -> None:
         self.backoff = backoff
-        # It did not answer what any other could as well: it is asked that last.
+        # It did not answer a request that any node could answer: it is asked last.
         self.is_doubtful = False
         self.connection: BlockingConnection | None = None
         self.next_attempt_at = 0.0
@@ -96,7 +94,7 @@ class BlockingCluster:
         ]
         self._states: dict[Address, _NodeState] = {}
         self._first_versions = FirstVersions(clock)
-        # Nothing listened where brokers should be, when metadata were last asked for in vain.
+        # The latest metadata request failed because all servers refused connections.
         self._is_refused = False
         self._is_closed = False
         self._deadline = math.inf
@@ -126,8 +124,7 @@ class BlockingCluster:
         """Fetch metadata and return the new view, which contains exactly these topics; None: all.
 
         Temporary errors are retried for ``request_timeout_s``, or for ``MAX_REFUSED_S`` while every
-        bootstrap server refuses connections and no broker was ever reached. A topic's error is in
-        its view.
+        bootstrap server refuses connections and no broker was ever reached.
 
         Raises:
             KafkaConnectionError: No broker could be used.
@@ -180,13 +177,7 @@ class BlockingCluster:
 
     # --- Connections -----------------------------------------------------------------------
     def connection(self, node: int | Node) -> BlockingConnection:
-        """Return an open connection to a node; opening one waits for the node's backoff.
-
-        Raises:
-            NodeNotReadyError: The node is not in the view.
-            KafkaConnectionError: The node cannot be reached, or the cluster is closed.
-            KafkaError: See ``BlockingConnection.open``.
-        """
+        """Return an open connection to a node; opening one waits for the node's backoff."""
         self._raise_if_closed()
         if not isinstance(node, Node):
             node = self._node(node)
@@ -258,14 +249,14 @@ class BlockingCluster:
         else:
             state.connection = None
             if now - state.opened_at >= self.config.reconnect_backoff_max_s:
-                state.backoff.reset()  # it has lived: what comes now is another story
+                state.backoff.reset()
             elif connection.is_lost:
                 self._failed(state, connection.error)
         return None
 
     def _failed(self, state: _NodeState, error: KafkaError) -> None:
         delay_s = state.backoff.next_delay_s()
-        # Refused credentials, untrusted certificates: never in a hurry.
+        # Refused credentials and untrusted certificates have the longest delay.
         if not error.retriable or isinstance(error, UnansweredCredentialsError):
             delay_s = max(delay_s, self.config.reconnect_backoff_max_s)
         state.next_attempt_at = self._clock() + delay_s
@@ -283,12 +274,7 @@ class BlockingCluster:
         return connection.request(request, timeout_s=min(timeout_s, self.left_s))
 
     def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        """Send a request to one node after another until one responds.
-
-        Raises:
-            KafkaConnectionError: No node could be reached.
-            KafkaError: An error that another node would return too.
-        """
+        """Send a request to one node after another until one responds."""
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         failures: list[KafkaError] = []
         nodes = self._known_nodes() or self._bootstrap_nodes
@@ -340,14 +326,11 @@ class BlockingCluster:
         return None
 
     def retrying(self, ask: Callable[[], T]) -> T:
-        """Call until it succeeds, fails permanently, or ``request_timeout_s`` is over.
-
-        The first retried error is logged as a warning.
-        """
+        """Call until it succeeds, fails permanently, or ``request_timeout_s`` is over."""
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
         began_at = self._clock()
         give_up_at = min(began_at + self.config.request_timeout_s, self._deadline)
-        level = logging.WARNING  # once: who has mistyped an address is not to wait for the end
+        level = logging.WARNING  # once, soon after a mistyped address
         while True:
             try:
                 return ask()
@@ -365,7 +348,7 @@ class BlockingCluster:
             self._sleep(delay_s)
 
     def close(self) -> None:
-        """Close every connection. Idempotent; every later use raises an error."""
+        """Close every connection. Idempotent."""
         self._is_closed = True
         for state in self._states.values():
             self._drop(state)

@@ -1,7 +1,6 @@
-"""SASL authentication of a blocking connection. Imported only where it is used.
+"""SASL authentication of a blocking connection: the conversation of sasl.py without an event loop.
 
-It runs the conversation of event loops (sasl.py) with requests that block, so only a token
-provider's coroutine needs an event loop.
+Only a token provider's coroutine needs a temporary loop.
 """
 
 from __future__ import annotations
@@ -46,11 +45,7 @@ def authenticate(
     timeout_s: float,
     clock: Callable[[], float],
 ) -> float:
-    """Authenticate; return the seconds until the session ends, 0 if it does not.
-
-    Raises:
-        KafkaConnectionError: It took longer than ``timeout_s``, or the peer closed the connection.
-    """
+    """Authenticate; return the seconds until the session ends, 0 if it does not."""
     authenticator = Authenticator(mechanism, timeout_s=timeout_s, compute=_at_once)
     peer = _Peer(connection, clock() + timeout_s, clock)
     try:
@@ -80,13 +75,12 @@ def _run_on_a_loop(start: Callable[[], Coroutine[object, None, T]], timeout_s: f
         try:
             return asyncio.run(bounded())
         except asyncio.TimeoutError:
-            raise TimeoutError from None  # as it is called before Python 3.11, too
+            raise TimeoutError from None  # another class before Python 3.11
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return begin()
-    # A notebook's, say, whose thread waits for us anyway.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as executor:

@@ -1,10 +1,8 @@
 """Sockets with deadlines, without an event loop.
 
 A plain socket blocks, with the kernel's timeouts. A single call (MSG_WAITALL) receives a large
-frame in its final place, and releases the GIL once.
-
-A TLS socket does not block. Two threads must not use OpenSSL's object at once, so each attempt
-holds a lock, and the waits between attempts do not.
+frame in its final place, and releases the GIL once. Two threads must not use OpenSSL's object at
+once, so a TLS socket does not block, and each attempt holds a lock.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ from aiokafka_lite.client.network_errors import (
 if TYPE_CHECKING:
     import ssl
 
-# The most that poll() takes, in milliseconds; kafka.request.timeout.ms may be as much, or more.
+# The limit of poll() in milliseconds, which a request timeout may exceed.
 MOST_POLL_MS: Final = (1 << 31) - 1
-# What a kernel takes for "at once": zero would mean "for ever".
+# To the kernel, a timeout of zero is infinite.
 LEAST_WAIT_S: Final = 0.001
 
 
@@ -45,7 +43,6 @@ class BlockingSocket(Protocol):
 
         Raises:
             TimeoutError: The peer accepted no data in time.
-            OSError: The connection is lost.
         """
 
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
@@ -53,12 +50,10 @@ class BlockingSocket(Protocol):
 
         Args:
             timeout_s: 0 or less: do not wait.
-            is_all_wanted: Prefer to fill the memory. It may still be filled partly, for example
-                after the timeout.
+            is_all_wanted: Prefer to fill the memory, which may still be filled partly.
 
         Raises:
             TimeoutError: No data arrived in time.
-            OSError: The connection is lost.
         """
 
     def is_quiet(self) -> bool:
@@ -80,12 +75,7 @@ def connect(
     connect_timeout_s: float,
     receive_buffer_bytes: int | None = None,
 ) -> BlockingSocket:
-    """Connect to a host; each of its addresses has ``connect_timeout_s`` (KIP-302).
-
-    Raises:
-        KafkaConnectionError: No address could be connected to.
-        TLSError: TLS failed at the last address.
-    """
+    """Connect to a host; each of its addresses has ``connect_timeout_s`` (KIP-302)."""
     uses_tls = ssl_context is not None
     failures = FailedAddresses(address, timeout_s=connect_timeout_s, uses_tls=uses_tls)
     for host in _resolve(address):
@@ -99,7 +89,7 @@ def connect(
 def _resolve(address: Address) -> list[str]:
     if is_numeric(address.host):
         return [address.host]
-    # As bytes where that is the same: encodings.idna costs more to import than to connect.
+    # As bytes if possible, because importing encodings.idna takes longer than connecting.
     host = address.host.encode() if address.host.isascii() else address.host
     try:
         return hosts(socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM))
@@ -191,7 +181,7 @@ class TlsSocket:
         return self._try(lambda: self._socket.recv_into(memory), timeout_s)
 
     def is_quiet(self) -> bool:
-        # What arrives at rest may be OpenSSL's own: session tickets, new keys.
+        # Data may be OpenSSL's own: session tickets, new keys.
         try:
             self._try(lambda: self._socket.recv_into(bytearray(1)), 0.0)
         except TimeoutError:
@@ -253,7 +243,7 @@ def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> boo
 
 def _shut_down(sock: socket.socket) -> None:
     try:
-        # The socket's own, not TLS's: it has nothing to say, and another thread may be using it.
+        # Not TLS's shutdown, because another thread may be using it.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:  # it is lost already
         pass

@@ -1,16 +1,14 @@
 """A client's view of its cluster, kept current by one task.
 
-Only the refresh task requests metadata, one request at a time, with a backoff that grows while
-refreshes keep being needed. Others read ``view``, an immutable snapshot, or listen for the next
-one.
+Only the refresh task requests metadata, with a backoff that grows while refreshes keep being
+needed. Others read ``view``, an immutable snapshot, or listen for the next one.
 
     requested                                  when
     all watched topics                         the view is stale or too old, or a leader is missing
     newly watched topics, those of waiting     otherwise: the response is merged into the view
     callers, and incomplete ones               (as Java's partial updates, KIP-526)
 
-If every known broker is unreachable, the bootstrap servers are asked again (KIP-899), which finds
-a cluster that was replaced under the same names.
+If every known broker is unreachable, the bootstrap servers are asked again (KIP-899).
 """
 
 from __future__ import annotations
@@ -71,26 +69,26 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Response)
 
 REFRESH_TASK: Final = "cluster refresh"
-# Of the time to start: the part in which attempts to connect come to an end.
+# The part of the time to start within which attempts to connect end.
 ATTEMPTS_SHARE: Final = 0.9
-# Longest pause between two refreshes while a new leader is looked for; drawn from these.
+# The range of the longest pause between two refreshes while a leader is missing.
 SEARCH_PAUSE_S: Final = (0.1, 0.2)
-# What an answer may take in the first try: a part of the time that there is, between these. Each
-# try without an answer doubles it for the next one to the node.
+# The time of the first attempt: a part of the remaining time, between these. Each attempt without a
+# response doubles it for the node.
 TRY_SHARE: Final = 0.25
 LEAST_TRY_S: Final = 2.0
 MOST_TRY_S: Final = 10.0
 MOST_SILENCES: Final = 4
 
-# How long a broker may take to list all topics, for a name that resembles a wrong one.
+# The time to list all topics, to find a similar name for a wrong one.
 MAX_NAMES_WAIT_S: Final = 2.0
 # Of Metadata (KIP-516).
 FIRST_WITH_TOPIC_IDS: Final = 10
 
 Listener = Callable[[ClusterView], None]
-# Is told which topics may differ.
+# Its argument: the topics that may have changed.
 TopicsListener = Callable[[ClusterView, Collection[str]], None]
-# Is told which partitions have another leader.
+# Its argument: the partitions with another leader.
 MovesListener = Callable[[ClusterView, Collection[TopicPartition]], None]
 
 
@@ -111,11 +109,8 @@ class Waiter(NamedTuple):
 class Cluster:
     """A client's view of the cluster, and its connections, for one event loop.
 
-    Call ``start`` once, and ``close`` always, also after a failed start.
-
-    Attributes:
-        unknown_topics: Watched topics that have never existed, written by the refresh task.
-        has_topic_ids: Whether the latest metadata could contain topic ids (KIP-516).
+    Call ``close`` also after a failed start. `unknown_topics` and `has_topic_ids` (whether the
+    latest metadata could contain them, KIP-516) are written by the refresh task.
     """
 
     def __init__(
@@ -138,20 +133,20 @@ class Cluster:
         self._view = ClusterView()
         self._listeners: dict[Listener, Listening] = {}
         self._watched = WatchedTopics()
-        # Watched topics that have existed: asking for one again must not create it anew.
+        # Watched topics that have existed: a request must not recreate them.
         self._seen: set[str] = set()
         self.unknown_topics = UnknownTopics()
         self._refresher: asyncio.Task[Never] | None = None
-        # A group whose coordinator is asked for beside the first metadata, and the question.
+        # A group whose coordinator is requested with the first metadata, and the request.
         self._first_group: str | None = None
         self._foreseen: asyncio.Task[FindCoordinatorResponse | None] | None = None
         self._is_closed = False
-        # Written by whoever wants a refresh, consumed by the refresh task when it sends.
+        # Written by callers that need a refresh; the refresh task resets them when it sends.
         self._is_stale = False
         self._is_leader_missing = False
         self._waiters: list[Waiter] = []
         self._wake = Event()
-        # Topics of the view of which more may be known soon.
+        # Topics of the view that another request may complete.
         self._incomplete: set[str] = set()
         # Written by the refresh task.
         self._answered_at = -math.inf
@@ -160,10 +155,10 @@ class Cluster:
         self._last_error: KafkaError | None = None
         self._is_bootstrapping_again = False
         self.has_topic_ids = True
-        # The node of the latest metadata, and those whose metadata named older leader epochs.
+        # The node of the latest metadata, and those with older leader epochs.
         self._answered_by = -1
         self._outdated: frozenset[int] = frozenset()
-        # By node and request: how many tries in a row got no answer.
+        # By node and request: consecutive attempts without a response.
         self._silences: dict[tuple[int, type[Request[Response]]], int] = {}
 
     @property
@@ -174,12 +169,9 @@ class Cluster:
     async def start(self, *, group_id: str | None = None) -> None:
         """Connect to the cluster through its bootstrap servers and start refreshing the view.
 
-        Within ``request_timeout_s``, the bootstrap servers are tried concurrently, in random order.
-        They are tried again only if one accepted a connection but did not respond.
-
-        Args:
-            group_id: A group whose coordinator is requested with the first metadata, in one round
-                trip. The first ``find_coordinator`` returns the result.
+        The servers are tried concurrently, in random order; again only if one accepted a connection
+        but did not respond. The coordinator of `group_id` is requested with the first metadata, for
+        the first ``find_coordinator``.
 
         Raises:
             KafkaConnectionError: No server could be used; TLSError if TLS failed with every server.
@@ -190,7 +182,7 @@ class Cluster:
         self._first_group = group_id
         self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
         failures: list[KafkaError] = []
-        # So that what is tried last can say what it was.
+        # Earlier than the timeout, for the error of the last attempt.
         self.pool.give_up_at = self._loop.time() + ATTEMPTS_SHARE * self.config.request_timeout_s
         try:
             async with timeout(self.config.request_timeout_s):
@@ -225,7 +217,7 @@ class Cluster:
                     raise
                 log.info("the first metadata request failed and is sent again: %s", error)
             await asyncio.sleep(delay_s)
-            if self._loop.time() >= give_up_at:  # the loop was blocked: there is no time to ask
+            if self._loop.time() >= give_up_at:  # the loop was blocked
                 raise asyncio.TimeoutError
             failures.clear()
 
@@ -244,12 +236,10 @@ class Cluster:
         await self.pool.close()
 
     def raise_if_closed(self) -> None:
-        """Raise ClientClosedError if the cluster is closed."""
         if self._is_closed:
             raise ClientClosedError("the client is closed")
 
     def _refresher_ended(self, task: asyncio.Task[Never]) -> None:
-        """Fail the callers that wait for a refresh."""
         cause = None if task.cancelled() else task.exception()
         waiters, self._waiters = self._waiters, []
         for waiter, _ in waiters:
@@ -262,10 +252,7 @@ class Cluster:
 
     # --- What metadata covers, and when it is fetched --------------------------------------
     def watch(self, owner: object, topics: Iterable[str] | None) -> None:
-        """Replace the topics that an owner needs in metadata; None: all topics of the cluster.
-
-        Metadata covers the topics of all owners, and is fetched soon if one is new.
-        """
+        """Replace the topics that an owner needs in metadata; None: all topics of the cluster."""
         self._watched.set(owner, topics)
         if self._watched.topics is not None:
             self._seen &= self._watched.topics
@@ -300,10 +287,7 @@ class Cluster:
         self._wake.set()
 
     async def refresh(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return a view that was requested after this call. Cancellation has no side effects.
-
-        Args:
-            topics: Watched topics to refresh, while others may be older; None: all.
+        """Return a view that was requested after this call, with at least these topics refreshed.
 
         Raises:
             KafkaTimeoutError: No broker responded within ``request_timeout_s``.
@@ -325,7 +309,7 @@ class Cluster:
             raise KafkaTimeoutError(
                 f"no broker returned metadata within {self.config.request_timeout_s:g} s{last}"
             ) from self._last_error
-        finally:  # also when it was given up: nobody may be asked for the sake of no one
+        finally:  # also after a cancellation
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
@@ -360,10 +344,8 @@ class Cluster:
     ) -> R:
         """Send a request as `Pool.request` does. An unreachable node makes the view stale.
 
-        Args:
-            timeout_s: The time for the response. By default a part of the remaining time, which
-                leaves time for another attempt over another connection.
-            left_s: The remaining time, if less than ``request_timeout_s``.
+        By default the timeout is a part of the time left, for another attempt over another
+        connection.
         """
         request = prepared(request)
         asked = node_id, request.request_class
@@ -397,10 +379,6 @@ class Cluster:
 
         Without ``timeout_s``, nodes that did not respond are asked again, within
         ``request_timeout_s``.
-
-        Raises:
-            KafkaConnectionError: No node could be reached.
-            KafkaError: An error that another node would return too.
         """
         give_up_at = self._loop.time() + self.config.request_timeout_s
         while True:
@@ -453,7 +431,7 @@ class Cluster:
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
         node_id = self.pool.least_loaded_node(exclude=excluded)
-        if node_id is None:  # all in backoff: the one that may be tried first
+        if node_id is None:  # all in backoff: the first to end it
             others = [node_id for node_id in self.pool.node_ids() if node_id not in excluded]
             node_id = min(others, key=self.pool.connection_delay, default=None)
         return node_id
@@ -463,8 +441,8 @@ class Cluster:
     ) -> int:
         """Return the node id of a group's coordinator, which can be sent requests at once.
 
-        Temporary errors are retried with backoff until ``timeout_s``, or ``request_timeout_s``, is
-        over. If no broker supports the request, their versions are requested once more.
+        Temporary errors are retried with backoff. If no broker supports the request, their versions
+        are requested once more.
         """
         backoff = self._new_backoff()
         give_up_at = self._loop.time() + (timeout_s or self.config.request_timeout_s)
@@ -524,12 +502,7 @@ class Cluster:
     def apply_leader_hints(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
     ) -> Collection[TopicPartition]:
-        """Apply newer leaders of an error response (KIP-951); return the changed partitions.
-
-        Args:
-            leaders: Node id and leader epoch of each partition's leader.
-            endpoints: The addresses of these nodes.
-        """
+        """Apply newer leaders (node id and epoch) of an error response; return what changed."""
         before = self._view
         view = before.with_leaders(leaders, endpoints)
         if view is before:
@@ -554,7 +527,7 @@ class Cluster:
                 self._last_error = error
                 if error.retriable or not isinstance(error, BrokerResponseError):
                     raise  # the scope restarts this task after a backoff, if it is retriable
-                # A broker's answer is how the broker is now: the next one may be another.
+                # The next response, from this broker or another, may succeed.
                 raise StaleMetadata(f"no metadata: {error}") from error
 
     def _due_at(self) -> float:
@@ -563,7 +536,7 @@ class Cluster:
         if self._is_leader_missing:
             return self._answered_at + min(self._spacing_s, self._rng.uniform(*SEARCH_PAUSE_S))
         if self._is_stale or self._waiters or self._incomplete:
-            # A caller that waits for certain topics makes pauses of its own.
+            # A caller that waits for certain topics has its own pauses.
             is_paced = bool(self._waiters) and self._some_topics() is not None
             spacing_s = self.config.retry_backoff_s if is_paced else self._spacing_s
             return self._answered_at + min(self._spacing_s, spacing_s)
@@ -641,7 +614,7 @@ class Cluster:
                 metadata_request(None, may_create=False), timeout_s=MAX_NAMES_WAIT_S
             )
         except KafkaError:
-            existing = []  # the warning is worth more than the name that resembles
+            existing = []  # warn without a similar name
         else:
             existing = [each.name for each in answer.topics if each.name and not each.is_internal]
         for name in names:
@@ -732,7 +705,7 @@ class Cluster:
         if moved is not None:
             topics = {tp.topic for tp in moved}
         if view.nodes != self._view.nodes:
-            topics = None  # whose leaders they are is known of no topic
+            topics = None  # any topic may have leaders among them
         self._view = view
         self.pool.cluster_id = view.cluster_id
         self.pool.update_nodes(view.nodes)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         FindCoordinatorResponse,
     )
 
-# A broker that takes longer for metadata is passed over, another is asked.
+# After this time, another broker is asked.
 MAX_METADATA_WAIT_S: Final = 10.0
 GROUP_COORDINATOR: Final = 0
 # Errors that another node may not return.
@@ -70,20 +70,15 @@ def raise_for_metadata(response: MetadataResponse) -> None:
 
 
 def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoordinatorRequest:
-    # Imported here: only groups ask for it.
+    # Only groups need it.
     from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 
     return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 
 
 def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
-    """Return the coordinator in a response.
-
-    Raises:
-        BrokerResponseError: There is no coordinator, or the client may not use the group.
-        KafkaProtocolError: The response does not contain the key.
-    """
-    # Before version 4 an answer names no key: it is about the one that was asked for.
+    """Return the coordinator in a response."""
+    # Before version 4, responses contain no key.
     answers = [answer for answer in response.coordinators if answer.key in (key, "")]
     if not answers:
         raise KafkaProtocolError(f"the broker's FindCoordinator response does not contain {key!r}")
@@ -100,7 +95,7 @@ def is_refused(error: KafkaError) -> bool:
 
 
 def nobody_answered(failures: Sequence[KafkaError]) -> KafkaConnectionError:
-    """Return the error, with its cause, if no broker could be used."""
+    """Return the error if no broker could be used."""
     is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
     reasons = "; ".join(reason(error) for error in failures) or "no broker is known"
     error_class = TLSError if is_tls else KafkaConnectionError

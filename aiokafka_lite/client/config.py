@@ -1,8 +1,4 @@
-"""The settings of a client, and the syntax of addresses.
-
-References: KIP-302 (all resolved addresses), KIP-580 (exponential backoff), KIP-899 (bootstrap
-again), ``bootstrap.servers`` in Kafka's consumer configuration.
-"""
+"""The settings of a client, and the syntax of addresses."""
 
 from __future__ import annotations
 
@@ -44,15 +40,11 @@ class ClientConfig(Settings):
     Attributes:
         bootstrap_servers: ``"host:port,host:port"`` or a list of such; IPv6 addresses in
             brackets; the port defaults to 9092.
-        request_timeout_s: The time for one response.
         connect_timeout_s: The time for TCP and TLS at one address, and for ApiVersions and
             authentication.
-        retry_backoff_s, retry_backoff_max_s: Delays of retries, which double, with jitter.
-        reconnect_backoff_s, reconnect_backoff_max_s: The same for connections to a node.
-        metadata_max_age_s: Age at which metadata is fetched again in any case.
+        retry_backoff_s, reconnect_backoff_s: The first delays, which double, with jitter (KIP-580).
         connections_max_idle_s: Time after which an unused connection is closed; None: never.
         allow_plaintext_credentials: Send credentials to other machines without TLS.
-        allow_auto_create_topics: Whether a metadata request may create unknown topics.
         max_frame_bytes: The largest accepted response.
     """
 
@@ -133,11 +125,7 @@ def check_unused_tls(
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
-    """Parse ``"h1:p,h2"`` or an iterable of such strings.
-
-    Raises:
-        KafkaConfigurationError: There is no entry, or one is malformed.
-    """
+    """Parse ``"h1:p,h2"`` or an iterable of such strings."""
     texts = [servers] if isinstance(servers, str) else servers
     addresses: dict[Address, None] = {}
     for text in texts:
@@ -155,7 +143,7 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
 
 def parse_address(text: str) -> Address:
     """Parse one ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or bare IPv6 address."""
-    if "@" in text:  # not shown: what is before it may be a password
+    if "@" in text:  # the part before it may be a password
         raise KafkaConfigurationError(
             f"bootstrap_servers contains '***@{text.rpartition('@')[2]}': pass credentials as "
             "sasl_plain_username and sasl_plain_password"

@@ -25,7 +25,7 @@ class Turns:
     def ticket(self) -> Callable[[], AbstractAsyncContextManager[None]]:
         """Return a context for an attempt that begins now to send credentials.
 
-        Entering it waits for the turn, and raises if credentials were refused since the ticket.
+        Entering it raises if credentials were refused since the ticket.
         """
         return partial(self._turn, self._refusal_count)
 

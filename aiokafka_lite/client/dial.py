@@ -34,7 +34,7 @@ class StepLimit(NamedTuple):
         if self.deadline is None:
             return self.step_s
         left_s = self.deadline - asyncio.get_running_loop().time()
-        return max(0.0, min(self.step_s, round(left_s, 3)))  # as it stands in messages
+        return max(0.0, min(self.step_s, round(left_s, 3)))  # for messages
 
 
 async def dial(
@@ -44,12 +44,7 @@ async def dial(
     ssl_context: ssl.SSLContext | None,
     limit: StepLimit,
 ) -> P:
-    """Connect to the first address that accepts. Cancellation leaves no connection open.
-
-    Raises:
-        KafkaConnectionError: No address could be connected to.
-        TLSError: TLS failed at the last address.
-    """
+    """Connect to the first address that accepts. Cancellation leaves no connection open."""
     loop = asyncio.get_running_loop()
     failures = FailedAddresses(address, timeout_s=limit.left_s(), uses_tls=ssl_context is not None)
     for host in await _resolve(address, limit.left_s()):
@@ -64,7 +59,7 @@ async def dial(
                     server_hostname=address.host.rstrip(".") if ssl_context else None,
                 )
         except asyncio.TimeoutError:
-            failures.add(host, TimeoutError())  # as it is called before Python 3.11, too
+            failures.add(host, TimeoutError())  # another class before Python 3.11
         except NETWORK_ERRORS as error:
             failures.add(host, error)
         else:
@@ -79,7 +74,7 @@ async def _resolve(address: Address, timeout_s: float) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         async with timeout(timeout_s):
-            # Not the loop's own method, which leaves it to the application's executor.
+            # The loop's own method would use the application's executor.
             found = await loop.run_in_executor(
                 resolving(),
                 partial(socket.getaddrinfo, *address, type=socket.SOCK_STREAM),

@@ -1,8 +1,7 @@
 """Prevents a forked child from using its parent's sockets.
 
-A child inherits the sockets and the epoll instance of the parent's loop. Closing a transport, even
-by garbage collection, would remove the socket from the parent's epoll. So the child first replaces
-each descriptor with the null device, and each connection refuses requests.
+A child inherits the sockets and the epoll instance of the parent's loop; closing a transport would
+remove the socket from it. So the child first replaces each descriptor with the null device.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ class ForkAware:
         return self
 
     def forked(self) -> tuple[int, object] | None:
-        """Refuse all later use, in a child process.
-
-        Returns the socket's descriptor, -1 without one, and its owner.
-        """
+        """Refuse all later use; return the socket's descriptor, -1 without one, and its owner."""
         return self._give_up_socket(
             ForkedError(
                 f"the connection to {self.peer} belongs to the parent process, so this forked "
@@ -44,15 +40,12 @@ class ForkAware:
         )
 
     def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
-        """Refuse all later use with an error, and drop the socket.
-
-        Returns its descriptor and its owner, or None without a socket.
-        """
+        """Refuse all later use with an error, and drop the socket."""
         raise NotImplementedError
 
 
 _owners: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
-# A child's, for as long as it lives: what it inherited is not even closed as garbage.
+# Keeps inherited objects alive in the child, because garbage collection would close them.
 _inherited: Final[list[object]] = []
 
 

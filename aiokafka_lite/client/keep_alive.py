@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# By option: after how much silence the first question comes (two names for it), how long after it
-# the next ones do, in seconds, and how many are asked in vain.
+# Seconds until the first probe (two names), seconds between probes, and unanswered probes.
 KEEP_ALIVE: Final[Mapping[str, int]] = MappingProxyType(
     {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 )
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Enable keep-alive, as far as the system supports it. A lost connection is ignored."""
+    """Enable keep-alive as far as the system supports it. A lost connection is ignored."""
     with contextlib.suppress(OSError, ValueError):  # uvloop: ValueError once the socket closed
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE.items():

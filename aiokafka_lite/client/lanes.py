@@ -17,15 +17,14 @@ from aiokafka_lite.errors import KafkaError
 class Lane:
     """The purpose of a connection. Consumers create more FETCH lanes if they need them.
 
-    Attributes:
-        waits_for_throttled: Whether requests wait while a broker throttles (KIP-219).
+    `waits_for_throttled`: requests wait while a broker throttles (KIP-219).
     """
 
     FETCH: ClassVar[Lane]  # long polls wait in the broker for records
-    QUICK: ClassVar[Lane]  # fetches that wait for nothing, beside a long poll
+    QUICK: ClassVar[Lane]  # fetches that do not wait, during a long poll
     PRODUCE: ClassVar[Lane]  # acks=all waits in the broker for replicas
     GROUP: ClassVar[Lane]  # JoinGroup and SyncGroup wait in the broker for other members
-    GENERAL: ClassVar[Lane]  # heartbeats, commits, metadata: everything that is answered at once
+    GENERAL: ClassVar[Lane]  # requests that are answered at once, such as heartbeats
 
     __slots__ = ("name", "waits_for_throttled")
 
@@ -37,7 +36,7 @@ class Lane:
         return f"<lane {self.name}>"
 
 
-# Only what moves records waits for a throttled broker: a late heartbeat would cost the membership.
+# Other lanes ignore throttling, because a late heartbeat would end the membership.
 Lane.FETCH = Lane("fetch", waits_for_throttled=True)
 Lane.QUICK = Lane("quick", waits_for_throttled=True)
 Lane.PRODUCE = Lane("produce", waits_for_throttled=True)
@@ -46,10 +45,7 @@ Lane.GENERAL = Lane("general")
 
 
 class Slot:
-    """One lane of a node: its connection, or the task that opens one.
-
-    `muted_until` is the lost connection's, because a broker's throttle outlasts it (KIP-219).
-    """
+    """One lane of a node. Its `muted_until` outlasts a lost connection (KIP-219)."""
 
     __slots__ = ("connecting", "connection", "lane", "muted_until", "opened_at")
 
@@ -77,7 +73,7 @@ class NodeState:
         self.backoff = backoff
         self.next_attempt_at = 0.0
         self.last_error: KafkaError | None = None
-        # Loop time since which that is so.
+        # Loop time of the first such error.
         self.lost_at = 0.0
         self.slots = Slots()
 

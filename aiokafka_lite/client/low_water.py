@@ -1,11 +1,10 @@
 """Wakes the loop less often for large frames, with the socket option SO_RCVLOWAT.
 
-While a large frame arrives, the kernel reports the socket when it has a large piece, or the rest of
-the frame. It reports the end of the stream, errors, and a full receive buffer at once (tcp_poll in
-Linux).
+The kernel then reports the socket when it has a large piece, or the rest of the frame. It reports
+the end of the stream, errors, and a full receive buffer at once (tcp_poll in Linux).
 
-The mark is at most half of the receive window. A new connection's window is small and grows. If the
-window fills below the mark, the peer stops sending until its window probe, 200 ms later.
+The mark is at most half of the receive window, which is small at first. If the window fills below
+the mark, the peer stops sending until its window probe, 200 ms later.
 
 Linux only, and not under TLS, where the socket's bytes are not the frame's.
 """
@@ -19,8 +18,7 @@ import sys
 from typing import Final
 
 IS_SUPPORTED: Final = sys.platform == "linux"
-# Of Linux's struct tcp_info up to tcpi_rcv_ssthresh, its 15th number: the most that the window may
-# offer now.
+# Linux's struct tcp_info up to tcpi_rcv_ssthresh, its 15th number: the window's present limit.
 TCP_INFO: Final = struct.Struct("@64xI")
 
 
@@ -35,7 +33,7 @@ class LowWaterMark:
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self.wanted_bytes = 1
-        # As it was when it was looked at last: by now it may be larger.
+        # The window at the last check; it may have grown.
         self._window_bytes = 0
         self._socket: socket.socket | None = None
         if IS_SUPPORTED and transport.get_extra_info("sslcontext") is None:
@@ -52,7 +50,7 @@ class LowWaterMark:
                 count = max(1, min(count, self._window_bytes // 2))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
         except (OSError, ValueError):  # uvloop: ValueError once the socket closed
-            self._socket = None  # no TCP, or no more: it goes without
+            self._socket = None  # not TCP, or closed
 
     @staticmethod
     def _look_at_window(of: socket.socket) -> int:

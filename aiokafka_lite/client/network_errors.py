@@ -1,7 +1,4 @@
-"""Explains exceptions of the operating system and of OpenSSL, and converts them into ours.
-
-Blocking connections use it too, so it imports neither asyncio nor ssl.
-"""
+"""Explains exceptions of the operating system and of OpenSSL, and converts them into ours."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ _CHECK_LISTENER: Final = (
     "or requires a client certificate"
 )
 _CHECK_VERSION: Final = "this client needs TLS 1.2 or newer: see the broker's ssl.enabled.protocols"
-# OpenSSL's codes of what only strict checks refuse (RFC 5280), which Python makes from 3.13 on.
+# OpenSSL's codes of strict checks (RFC 5280), the default of Python 3.13 and newer.
 _STRICT_CODES: Final = range(79, 94)
 _NOT_STRICT: Final = (
     "Python 3.13 and newer require certificates that follow RFC 5280: reissue the "
     "certificate, or pass an ssl_context whose verify_flags exclude ssl.VERIFY_X509_STRICT"
 )
-# By OpenSSL's code (X509_verify_cert_error_string), what to do.
+# Remedies by OpenSSL's code (X509_verify_cert_error_string).
 _CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
     {
         9: _CHECK_DATES,  # not yet valid
@@ -48,7 +45,7 @@ _CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
         64: _CHECK_NAME,  # IP address mismatch
     }
 )
-# By a part of OpenSSL's reason, what to do.
+# Remedies by a part of OpenSSL's reason.
 _TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "WRONG_VERSION": _CHECK_PROTOCOL,
@@ -67,12 +64,12 @@ _TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _ALERT: Final = "ALERT"
-# What a peer may say in the middle of a session as well, where it means no more than a reset.
+# Alerts that may also occur later in a session, where they mean a reset.
 _PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
 
 
-# What resolving and connecting raise. The latter two are for addresses that are none, as brokers
-# may name: a port beyond 65535, or a host that is empty, has a NUL, or no certificate can have.
+# Errors of resolving and connecting. The latter two are for invalid addresses, which brokers may
+# advertise: a port beyond 65535, or a host that is empty, has a NUL, or fits no certificate.
 NETWORK_ERRORS: Final = (OSError, OverflowError, ValueError)
 
 
@@ -93,7 +90,7 @@ class FailedAddresses:
 
     def error(self) -> KafkaConnectionError:
         last = self._last_error
-        # A handshake that the peer cut short is a lost connection, worth another try.
+        # If the peer closed the connection during the handshake, a retry may succeed.
         is_tls = _is_of_tls(last) and not _is_cut_short(last)
         error_class = TLSError if is_tls else KafkaConnectionError
         if self._uses_tls and isinstance(last, ConnectionResetError):
@@ -118,7 +115,7 @@ def unresolved(
 
 def is_numeric(host: str) -> bool:
     try:
-        # As bytes: a string would be encoded by the rules for international domain names.
+        # A str would be encoded as an international domain name.
         socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
     except NETWORK_ERRORS:
         return False
@@ -149,10 +146,7 @@ def _is_cut_short(error: ssl.SSLError) -> bool:
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether the peer ended TLS with an error that a retry would not fix.
-
-    With TLS 1.3, a broker sends it only after the client has finished its handshake.
-    """
+    """Whether the peer ended TLS permanently, with TLS 1.3 only after the client's handshake."""
     if not _is_of_tls(error):
         return False
     reason = error.reason or ""

@@ -1,7 +1,6 @@
 """Looks up offsets from blocking threads, in one round trip.
 
 All requests, for metadata and to the known leaders, are sent before the responses are received.
-Queries that new metadata proves outdated are repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ NO_OFFSET: Final = -1
 NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
 
 OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
-"""Of each partition, the time in ms since the epoch; or a special timestamp (`client.offsets`)."""
+"""A time in ms since the epoch, or a special timestamp (`client.offsets`), for each partition."""
 
 
 class _LeaderLookup(NamedTuple):
@@ -99,8 +98,7 @@ class Lookups:
         """Return the results of several queries, all sent at once.
 
         Partitions that do not exist are left out. A partition without a record that late has
-        `NO_OFFSET`. With metadata, the view is refreshed in the same round trip; recreated topics
-        are looked up again.
+        `NO_OFFSET`. With metadata, the view is refreshed in the same round trip.
 
         Raises:
             KafkaTimeoutError: Leaders did not respond in time.
@@ -141,7 +139,7 @@ class Lookups:
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
         lookups = [self._by_leader(query, failures) for query in queries]
-        # All are open before anything is sent: what is sent has its time running.
+        # All are opened before requests are sent, because their timeouts start then.
         connections = self._connections({node for lookup in lookups for node in lookup})
         metadata = self._send_metadata(connections.values()) if with_metadata else None
         sent = self._send(lookups, connections, failures)
@@ -181,7 +179,7 @@ class Lookups:
             asked.append(
                 ListOffsetsPartition(
                     partition_index=tp.partition,
-                    # A leader that is none any more, or of a topic that was made anew, refuses.
+                    # A former leader refuses it, as does the leader of a recreated topic.
                     current_leader_epoch=partition.leader_epoch,
                     timestamp=timestamp,
                 )
@@ -288,7 +286,7 @@ def _take(
                 continue
             elif is_renewed:
                 failures[tp] = LeaderNotAvailableError("the topic was recreated during the lookup")
-            elif answer.offset < 0 and query[tp] < 0:  # which cannot be: a log has ends
+            elif answer.offset < 0 and query[tp] < 0:  # impossible: a log has ends
                 failures[tp] = LeaderNotAvailableError("the leader returned no offset")
             else:
                 found[tp] = answer.offset

@@ -1,10 +1,8 @@
 """Opens and keeps connections to the nodes of a cluster, per node and lane.
 
-A broker processes one request per connection at a time, so a request that waits in the broker
-blocks those behind it: see ``Lane``.
-
-Each node has one backoff for all lanes. It is reset only after a connection has lived for the
-longest delay, which also protects a node that accepts connections and closes them at once.
+A broker processes one request per connection at a time: see ``Lane``. Each node has one backoff,
+which is reset only after a connection has lived for the longest delay. This also protects a node
+that accepts connections and closes them at once.
 
 The queries have the names of Kafka's NetworkClient.
 """
@@ -64,9 +62,9 @@ class Pool:
         self._authenticate = authenticate
         self._nodes: dict[int, NodeState] = {}
         self._attempts: set[asyncio.Task[KafkaError | None]] = set()
-        # Nodes that could not be reached when metadata left them out: told of when they are back.
+        # Nodes that were unreachable when metadata left them out.
         self._left_unreachable: dict[int, NodeState] = {}
-        # By address, nodes that were reached again, with the loop time of their loss: not told yet.
+        # By address, reconnected nodes that are not logged yet, with the loop time of their loss.
         self._back: dict[tuple[str, int], tuple[str, float]] = {}
         self._leaving: set[Connection] = set()
         self._closing: list[Connection] = []
@@ -75,28 +73,26 @@ class Pool:
         )
         self._renewals = Renewals(scope, rng, authenticate, config.connect_timeout_s)
         self._is_closed = False
-        # Addresses that refused us, under whichever node's name, and how long to leave them alone.
+        # Addresses that refused the credentials, and the loop time of the next attempt.
         self._refused_until: dict[tuple[str, int], float] = {}
-        # The attempts that find out whether addresses take our credentials, still or again.
+        # The only attempts that may send credentials to these addresses.
         self._probes: dict[tuple[str, int], _Attempt] = {}
-        # Loop time by which attempts to connect end, whatever they have come to.
+        # Loop time by which attempts to connect end.
         self.give_up_at: float | None = None
         self._turns = Turns()
         self._first_versions = FirstVersions(self._loop.time)
-        # Whose nodes these are, written by the cluster; None until that is known.
+        # Written by the cluster.
         self.cluster_id: str | None = None
-        # Told when a node cannot be reached any more (its id, address and the error), and when
-        # it can again (no error); and how many seconds it could not.
+        # Is called when a node becomes unreachable, and reachable (without an error), with its id,
+        # its address, the error and the seconds of the outage.
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
-        # Connections that were opened, and those of them that took the place of lost ones.
+        # Opened connections, and those of them that replaced lost ones.
         self.opened_count = self.reconnect_count = 0
-        # Nodes whose answers are overdue, by who waits for them: they are not asked what any other
-        # node could tell as well.
+        # Nodes with overdue responses, by the owner that waits for them.
         self._suspects: dict[object, frozenset[int]] = {}
 
     # --- What it is asked ------------------------------------------------------------------
     def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
-        """Whether a request to the node would be sent at once."""
         return self.ready_connection(node_id, lane) is not None
 
     def ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
@@ -115,7 +111,6 @@ class Pool:
         return False
 
     def connection_delay(self, node_id: int, lane: Lane = Lane.GENERAL) -> float:
-        """Seconds until a request to the node makes sense: its backoff, or a broker's throttle."""
         state = self._nodes.get(node_id)
         if state is None:
             return 0.0
@@ -125,7 +120,6 @@ class Pool:
         return max(self._backoff_s(state), self._mute_s(state.slots[lane].muted_until, lane))
 
     def throttle_s(self, node_id: int) -> float:
-        """Seconds for which a broker throttles requests of any lane (KIP-219)."""
         state = self._nodes.get(node_id)
         delays = [] if state is None else map(self._slot_mute_s, state.slots.values())
         return max(delays, default=0.0)
@@ -223,7 +217,7 @@ class Pool:
         state = self._nodes.get(node_id)
         if state is None:
             return None
-        # Asked before every Fetch: what is the rule takes no further calls.
+        # Called before every Fetch: the usual case makes no further calls.
         connection = state.slots[lane].connection
         if connection is None:
             return None
@@ -250,12 +244,6 @@ class Pool:
 
         With a ready connection, the request is sent before the first suspension. Cancellation
         leaves the connection usable, and an attempt to connect running.
-
-        Raises:
-            NodeNotReadyError: The node is unknown.
-            KafkaConnectionError: The node cannot be reached, or the connection was lost.
-            RequestTimedOutError: No response within ``timeout_s``.
-            KafkaError: See Connection.request.
         """
         connection = self.ready_connection(node_id, lane)
         if connection is None:
@@ -307,7 +295,7 @@ class Pool:
 
     async def _attempt(self, state: NodeState, slot: Slot) -> None:
         attempt = self._start_connecting(state, slot)
-        await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
+        await asyncio.wait([attempt])  # our cancellation must not cancel the attempt
         if attempt.cancelled():
             why = f"the attempt to connect to {state} was cancelled"
             if self._is_closed:
@@ -326,9 +314,6 @@ class Pool:
 
         Each attempt starts a little after the one before, or at once if that failed (as RFC 8305).
         Cancellation leaves the attempts running.
-
-        Raises:
-            KafkaError: Another node would not help, for example with refused credentials.
         """
         waiting = list(node_ids)
         attempts: dict[_Attempt, int] = {}
@@ -355,10 +340,7 @@ class Pool:
         return frozenset(failed)
 
     def attempt(self, node_id: int) -> asyncio.Task[KafkaError | None]:
-        """Return the attempt to connect a known node's GENERAL lane; start it if necessary.
-
-        Its result is the error, or None. Only the pool may cancel it.
-        """
+        """Return the attempt to connect a node's GENERAL lane; only the pool may cancel it."""
         state = self._nodes[node_id]
         return self._start_connecting(state, state.slots[Lane.GENERAL])
 
@@ -382,7 +364,7 @@ class Pool:
                 await asyncio.sleep(delay_s)
             if self._authenticate is not None and (error := await self._probed(state)):
                 return error
-            # Metadata may name other hosts than the user did.
+            # Metadata may contain hosts that the user did not name.
             self._config.check_address(Address(state.node.host, state.node.port))
             connection = await Connection.open(
                 state.node.host,
@@ -395,11 +377,10 @@ class Pool:
                 deadline=self.give_up_at,
                 max_frame_bytes=self._config.max_frame_bytes,
                 node_id=state.node.id if state.node.id >= 0 else None,
-                # Credentials are shown to nobody who has not said on this connection who it is.
+                # With credentials, each connection first negotiates its versions.
                 known_versions=lambda: None if self._authenticate else state.api_versions,
                 first_versions=self._first_versions,
                 cluster_id=self.cluster_id,
-                # Ends like what a task dies of.
                 on_bug=lambda error: self._scope.fail(error, name="a connection's callback"),
             )
         except KafkaError as error:
@@ -421,17 +402,14 @@ class Pool:
         )
         if state.last_error is not None:
             self._reached_again(state)
-            if state.node.id >= 0:  # by a bootstrap server it is not known yet who there is
+            if state.node.id >= 0:  # a bootstrap server is not a known node yet
                 self._say_who_is_back()
         self._idle.arm()
         self._renewals.plan(connection)
         return None
 
     async def _probed(self, state: NodeState) -> KafkaError | None:
-        """After a failure, let one attempt at a time send credentials; return its error.
-
-        Three lanes that try wrong credentials at once would lock an account three times as fast.
-        """
+        """After a failure, let one attempt at a time send credentials: wrong ones lock accounts."""
         address = state.node.address
         if (probe := self._probes.get(address)) is None:
             if state.last_error is not None or address in self._refused_until:
@@ -459,7 +437,7 @@ class Pool:
             state.lost_at = self._loop.time()
             self._tell_reachability(state)
         delay_s = state.backoff.next_delay_s()
-        # Refused credentials, untrusted certificates: never in a hurry.
+        # Refused credentials and untrusted certificates have the longest delay.
         if not error.retriable or isinstance(error, UnansweredCredentialsError):
             delay_s = max(delay_s, self._config.reconnect_backoff_max_s)
             now = self._loop.time()
@@ -518,9 +496,9 @@ class Pool:
 
     # --- Which nodes there are -------------------------------------------------------------
     def update_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Follow the metadata: connections to old endpoints receive their responses, then close.
+        """Follow the metadata.
 
-        A connection to a bootstrap server that turns out to be a node becomes that node's.
+        A bootstrap server's connection becomes that of the node at its address.
         """
         leaving: dict[tuple[str, int], NodeState] = {}
         for node_id, state in list(self._nodes.items()):
@@ -556,10 +534,7 @@ class Pool:
             self._reached_again(state)
 
     def give_up(self, node_id: int, lane: Lane, error: KafkaError) -> None:
-        """Fail the requests on a lane of a hanging node, and on its retired connections.
-
-        A connection itself only fails when its oldest request is overdue.
-        """
+        """Fail the requests on a lane of a hanging node, and on its retired connections."""
         hanging = [connection for connection in self._leaving if connection.wire.node_id == node_id]
         state = self._nodes.get(node_id)
         if state is not None and (connection := state.slots[lane].connection) is not None:

@@ -2,8 +2,6 @@
 
     SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism needs
 
-If a broker limits sessions (KIP-368), this is repeated on the open connection.
-
 Mechanisms are conversations without I/O: a first token, then an answer to each challenge. Event
 loops and blocking clients run them with their own way of sending requests and of hashing.
 
@@ -44,7 +42,7 @@ from aiokafka_lite.sasl import Secret, scram
 
 R = TypeVar("R", bound=Response)
 
-# Computes what takes milliseconds, in the way of whoever waits for it.
+# Runs functions that take milliseconds.
 Compute: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
 NONCE_BYTES: Final = 18
@@ -56,7 +54,7 @@ MAX_NAMES: Final = 20
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
-# Characters that end lines, move a terminal's cursor, or have text shown in another order.
+# Characters that end lines, move a terminal's cursor, or reorder text.
 _CONTROL: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+"
 )
@@ -90,20 +88,11 @@ class Conversation(ABC):
 
     @abstractmethod
     async def answer(self, challenge: bytes) -> bytes | None:
-        """Return the answer to a challenge, or None at the end.
-
-        Raises:
-            AuthenticationFailedError: The broker did not prove its identity.
-        """
+        """Return the answer to a challenge, or None at the end."""
 
 
 class Mechanism(ABC):
-    """A SASL mechanism with its credentials.
-
-    Attributes:
-        name: The broker's name of it.
-        asks_users: Whether it awaits a user's coroutine, which may need an event loop.
-    """
+    """A SASL mechanism with its credentials. If it `asks_users`, it may need an event loop."""
 
     name: str
     asks_users: bool = False
@@ -181,7 +170,7 @@ class _ScramConversation(Conversation):
         self._password = password
         self.secrets = (password,)
         self._client_first = scram.ClientFirst(username, nonce)
-        # What the broker must answer with in the end, once we have said our proof.
+        # The broker's expected proof, after the client's proof was sent.
         self._signature: bytes | None = None
 
     async def first(self) -> bytes:
@@ -261,11 +250,11 @@ class _OAuthConversation(Conversation):
                 for name, value in _checked(extensions).items()
             )
             return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
-        # Neither its text nor itself as the cause: both may hold what the provider knows.
+        # Without its text and cause, which may contain secrets.
         raise AuthenticationFailedError(f"the token provider raised {failure}")
 
     async def answer(self, challenge: bytes) -> bytes | None:
-        # Anything else than nothing says what is wrong; the error itself comes after our \x01.
+        # A challenge is an error's details; the error itself follows after \x01.
         return b"\x01" if challenge else None
 
 
@@ -350,11 +339,10 @@ class Authenticator:
         Raises:
             AuthenticationFailedError: The broker refuses, or did not prove its identity.
             AuthenticationMethodNotSupported: The broker does not offer the mechanism.
-            KafkaConnectionError: It closed the connection, as some do instead of refusing.
         """
         conversation = self._mechanism.begin(self._compute)
         await self._choose(connection)
-        # Never in a variable of its own: reports of errors show those of each frame.
+        # Not in a variable, because error reports show the variables of each frame.
         request = SaslAuthenticateRequest(auth_bytes=await conversation.first())
         for _ in range(MAX_TOKENS):
             try:
@@ -419,7 +407,7 @@ class RememberedTokens(AbstractTokenProvider):
 
     def __init__(self, provider: AbstractTokenProvider) -> None:
         self._provider = provider
-        # Written by the provider's loop, and replaced, never changed: other threads may read it.
+        # Written by the provider's loop; other threads read it.
         self.latest: tuple[str, dict[str, str]] | None = None
 
     @override

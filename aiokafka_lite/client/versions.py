@@ -1,8 +1,4 @@
-"""Negotiates versions with ApiVersions when a connection opens.
-
-References: KIP-35 (ApiVersions), KIP-511 (a broker that does not know our version of ApiVersions
-answers in version 0 with the versions that it knows), KIP-1242 (the broker checks its identity).
-"""
+"""Negotiates versions with ApiVersions when a connection opens (KIP-35, KIP-511, KIP-1242)."""
 
 from __future__ import annotations
 
@@ -35,16 +31,16 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound="Negotiated")
 R = TypeVar("R", bound=Response)
 
-# Which version to use, and what decodes the answer.
+# The version to use, and the decoder of responses.
 Choice: TypeAlias = tuple[int, ResponseDecoder[R]]
 MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
-# Version 4 only adds features that start at level 0, and Azure Event Hubs resets connections on it.
+# Version 4 only adds features from level 0, and Azure Event Hubs resets connections on it.
 FIRST_VERSION: Final = 3
-# The first that names the node that is meant. It is asked in where brokers have offered it.
+# The first that names the expected node; used if brokers have offered it.
 IDENTITY_VERSION: Final = 5
 OLDEST_VERSION: Final = 0
-# How long an address that closed a connection on FIRST_VERSION is asked in the oldest instead.
+# How long the oldest version is used for an address that closed a connection on FIRST_VERSION.
 OLDEST_FOR_S: Final = 600.0
 
 
@@ -68,10 +64,9 @@ class MeantBroker(NamedTuple):
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
-    """The (lowest, highest) versions of a broker by API key, and the choice among them.
+    """The (lowest, highest) versions of a broker by API key, shared by its connections.
 
-    All connections to brokers with the same versions share one object. `features` are the levels of
-    the cluster's finalized features (KIP-584).
+    `features` are the levels of the cluster's finalized features (KIP-584).
     """
 
     __slots__ = ("_ranges", "choices", "features")
@@ -101,12 +96,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         *,
         peer: str = "the broker",
     ) -> int:
-        """Return the newest version that both sides support, at most ``max_version``.
-
-        Raises:
-            IncompatibleBrokerVersion: There is none.
-            KafkaProtocolError: The broker's range is empty.
-        """
+        """Return the newest version that both sides support, at most ``max_version``."""
         try:
             low, high = self._ranges[request_class.api_key]
         except KeyError:
@@ -209,12 +199,7 @@ async def ask_api_versions(
     version: int,
     meant: MeantBroker,
 ) -> ApiVersions:
-    """Request versions in a version, then in one that the broker names, at last in version 0.
-
-    Raises:
-        MisroutedError: The broker is not the expected one.
-        KafkaError: The broker refuses every version, or returns another error code.
-    """
+    """Request versions in a version, then in one that the broker names, at last in version 0."""
     request = ApiVersionsRequest(
         client_software_name=SOFTWARE_NAME,
         client_software_version=__version__,
@@ -241,7 +226,7 @@ async def ask_api_versions(
             raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")
         if version == 0:
             break
-        # Always downwards, so that a broker which refuses what it offers cannot hold us here.
+        # Always downwards, so the loop ends if a broker refuses the versions that it offers.
         offered = [key.max_version for key in response.api_keys if key.api_key == request.api_key]
         version = max(0, min(offered[0], version - 1)) if offered else 0
     raise KafkaProtocolError(

@@ -1,16 +1,14 @@
 """An immutable snapshot of a cluster's metadata.
 
-A Metadata response turns a view into a new one. Brokers may lag, so these rules apply:
+Brokers may lag, so these rules apply to the next view:
 
-- A leader is replaced only at the same or a newer leader epoch, while the topic id is the same.
+- A leader is replaced only at the same or a newer leader epoch (KIP-320) of the same topic id.
   Epochs restart if a cluster is restored or a topic is recreated without ids, so `OLDER_ANSWERS`
   consecutive responses with an older epoch are accepted.
 - A topic is removed after responses have lacked it for `GONE_AFTER_S`; until then it is unchanged.
 - A topic id that was replaced is not accepted again.
 - The number of partitions never decreases. Without topic ids, fewer partitions for a while mean
   that the topic was recreated.
-
-References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints).
 """
 
 from __future__ import annotations
@@ -38,9 +36,8 @@ VT = TypeVar("VT")
 
 NO_LEADER: Final = -1
 NO_EPOCH: Final = -1
-# How long answers have to say that a topic is gone before that is taken to be so.
 GONE_AFTER_S: Final = 0.5
-# How many answers in a row, over how long, make a leader epoch go back.
+# Consecutive responses, over this time, that reset a leader epoch.
 OLDER_ANSWERS: Final = 5
 OLDER_FOR_S: Final = 3.0
 
@@ -61,8 +58,8 @@ class Node(NamedTuple):
 class PartitionView(NamedTuple):
     """A partition: its leader's node id (-1: none), leader epoch (-1: unknown) and replicas.
 
-    `older_count` consecutive responses, since `older_since`, contained an older epoch. Epochs above
-    `leader_epoch`, up to `void_epoch`, are void, because an older one was accepted.
+    `older_count` consecutive responses since `older_since` contained an older epoch. After one was
+    accepted, epochs above `leader_epoch` up to `void_epoch` are void.
     """
 
     leader: int
@@ -110,8 +107,8 @@ class ClusterView(NamedTuple):
 
     Attributes:
         topics: Those that were requested, including those with errors.
-        fetched_at: Loop time of the latest response about all these topics; initially -inf.
-        is_of_all: Whether all topics were requested, so that other topics do not exist.
+        fetched_at: Loop time of the latest response about all these topics.
+        is_of_all: Whether other topics do not exist.
     """
 
     nodes: Mapping[int, Node] = MappingProxyType({})

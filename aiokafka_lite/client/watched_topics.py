@@ -20,7 +20,7 @@ class WatchedTopics:
     def __init__(self) -> None:
         # By owner; None: every topic.
         self._wanted: dict[object, set[str] | None] = {}
-        # What the view was asked for; None: every topic.
+        # The topics that the view was requested for; None: every topic.
         self._asked: set[str] | None = set()
         self.topics: set[str] | None = set()
         self.missing: set[str] = set()
@@ -86,7 +86,7 @@ class UnknownTopics:
     """
 
     def __init__(self) -> None:
-        # When an answer first lacked a topic, and what was reported of it since.
+        # When a response first lacked a topic, and its report.
         self._since: dict[str, float] = {}
         self._texts: dict[str, str] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from aiokafka_lite.errors._base import BrokerResponseError
 from aiokafka_lite.errors._client import ProducerFenced
 
-# A table rather than code: two lines an entry, so that it can be read as one.
+# A table.
 # fmt: off
 
 class UnknownError(BrokerResponseError, code=-1, name="UNKNOWN_SERVER_ERROR"):

@@ -213,8 +213,7 @@ class LogTruncationError(KafkaError):
     """The log was truncated below the position by an unclean leader election (KIP-320).
 
     Attributes:
-        divergent_offset: The first offset whose record differs from the one read, or to be read,
-            there; None if the leader does not know it.
+        divergent_offset: The first offset at which the logs differ; None if it is unknown.
     """
 
     def __init__(self, *args: object, divergent_offset: int | None = None) -> None:
@@ -226,9 +225,6 @@ class CommitFailedError(KafkaError):
     """The group has rebalanced: the new owners read the records again.
 
     The consumer continues: its next read returns records of its new assignment.
-
-    Args:
-        args: A more specific reason.
     """
 
     cause = "the group has rebalanced and assigned the partitions to another member"
@@ -257,10 +253,8 @@ class MaxPollIntervalError(CommitFailedError):
 class BatchRevokedError(CommitFailedError):
     """A batch lost partitions before the commit of their records, which are read again.
 
-    The batch took longer than ``max_hold_ms``, or the group removed this member.
-
-    Attributes:
-        partitions: The lost partitions; the others are committed.
+    The batch took longer than ``max_hold_ms``, or the group removed this member. The other
+    partitions are committed.
     """
 
     cause = "partitions of the batch are no longer assigned to this member"

@@ -6,10 +6,9 @@ depth, so decoding a partition calls no Python function.
 
 Any bytes result in a message or KafkaProtocolError:
 
-- reading past the end of the view raises struct.error or IndexError, caught once at the outside;
-- a length or count is compared with the rest of the bytes (``n > end - pos``) before slicing or
-  allocating, a count by the minimal size of its elements. Counts below 127 need no comparison:
-  reading the missing elements fails;
+- reading past the end of the view raises struct.error or IndexError;
+- a length or count is compared with the rest of the bytes before slicing or allocating, a count by
+  the minimal size of its elements. Counts below 127 need no comparison: reading the elements fails;
 - tags must ascend, and tagged fields must have their declared size. Unknown ones are skipped.
 
 A decoder *in steps* is a generator, for callers that a large message must not delay.
@@ -58,9 +57,8 @@ class DecoderInSteps(Protocol[M_co]):
 class PiecewiseDecoder(Protocol[M_co]):
     """A compiled decoder of messages with very many elements, two arrays deep.
 
-    It yields first the message, as far as it was read. Then it yields the structs whose array holds
-    the elements, each time with some more elements; the array is emptied afterwards. At the end,
-    the message has all other fields. Errors are raised where they occur.
+    It yields first the message, without what follows. Then it yields the structs whose array holds
+    some more elements, which is emptied afterwards. Errors are raised where they occur.
     """
 
     def __call__(self, view: memoryview, /) -> Iterator[M_co | Struct]: ...
@@ -71,11 +69,11 @@ class Head(enum.Enum):
 
     NONE = enum.auto()
     PLAIN = enum.auto()  # a correlation id
-    TAGGED = enum.auto()  # and tagged fields, none of which is known
+    TAGGED = enum.auto()  # and tagged fields
 
 
 _CORRELATION_ID_BYTES: Final = 4
-# Elements that a piecewise decoder reads in one go: some 1 us each.
+# Elements between two yields of a piecewise decoder: about 1 us each.
 PIECE: Final = 100
 
 
@@ -155,7 +153,7 @@ class DecoderSource(SourceWriter):
         with self.block("except UnicodeDecodeError as error:"):
             self.line(f"text = f'{name} has a string that is not UTF-8 at byte {{pos}}'")
             self.line("raise KafkaProtocolError(text) from error")
-        if head is Head.NONE:  # bytes behind an answer are passed over, as other clients do
+        if head is Head.NONE:  # other clients ignore bytes behind a response, too
             with self.block("if pos != end and not has_rest:"):
                 self.line(f"text = f'{name} ends at byte {{pos}}, but {{end}} bytes were received'")
                 self.line("raise KafkaProtocolError(text)")
@@ -275,15 +273,14 @@ class DecoderSource(SourceWriter):
     ) -> Iterator[None]:
         """Read a length or count into `n`, and store null; the block is for other values.
 
-        A compact length is still one too large. If it took one byte, it is not compared with the
-        rest of the bytes yet.
+        A compact length is still one too large. If it took one byte, it is not compared yet.
         """
         too_long = f"raise bad_length({path!r}, n{' - 1' * self.is_flexible}, end - pos)"
         null = f"{target} = None" if nullable else too_long
         if self.is_flexible:
             self.read_fixed("B", "n")
             self.flush()
-            # Up to three bytes, the size of most record sets, are read in place.
+            # Up to three bytes, as most record sets have, are read in place.
             with self.block("if n > 127:"):
                 self.line("n += (view[pos] << 7) - 128")
                 self.line("pos += 1")
@@ -309,7 +306,7 @@ class DecoderSource(SourceWriter):
     def read_sized(self, wire: Sized, target: str, path: str, nullable: bool) -> None:
         code = "h" if wire is STRING else "i"
         value = "view[pos:pos + n]"
-        if wire is not RECORDS:  # these two are copied out of the frame
+        if wire is not RECORDS:  # copied out of the frame
             value = f"str({value}, 'utf-8')" if wire is STRING else f"bytes({value})"
         with self.length_read(code, "end - pos", target, path, nullable):
             if self.is_flexible:

@@ -1,11 +1,10 @@
 """Generate the source of an encoder: one function for one message in one version.
 
 The function appends buffers to a list. One ``struct.Struct`` packs consecutive fields of fixed
-size. Record sets are appended as they are, so sending the list without joining it does not copy
-them.
+size; record sets are not copied.
 
 A field that the version lacks must hold its default, unless it is ignorable; null is refused if the
-version does not allow it. Both raise UnsupportedVersionError: the content needs another version.
+version does not allow it. Both raise UnsupportedVersionError.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class EncoderSource(SourceWriter):
         default = self.constant("default", field.new_default())
         if field.is_lazy:
             return f"({value} is not None and {value} != {default})"
-        return f"({value} is not {default} and {value} != {default})"  # mostly it is the same one
+        return f"({value} is not {default} and {value} != {default})"  # usually the same object
 
     def each(self, element: Wire, item: str) -> str:
         """Return the target of the loop over elements, which are called `item`."""
@@ -165,7 +164,7 @@ class EncoderSource(SourceWriter):
             case _ if nullable:
                 self.write_nullable(wire, value, path, null=self.null(wire))
             case Fixed():
-                if wire is UUID:  # struct would fill up or cut off others without a word
+                if wire is UUID:  # struct would pad or truncate others
                     with self.block(f"if len({value}) != 16:"):
                         self.line(f"raise ValueError('{path} does not have 16 bytes')")
                 self.pending.append((wire.code, value))

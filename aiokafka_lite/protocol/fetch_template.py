@@ -1,8 +1,7 @@
 """Fetch requests from a template: a consumer's differ only in session, limits and offsets.
 
-A template is an encoder of requests in which only a few fields vary. Fixed fields are constants in
-its source, so a request costs only its varying fields. Structs in arrays are tuples. Everything
-else, such as the errors of a version, is the encoder's (encoding.py).
+A template encodes requests in which only a few fields vary; the others are constants. Structs in
+arrays are tuples. Everything else, such as the errors of a version, is the encoder's (encoding.py).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def compile_template(
 
     Args:
         fixed: Has the values of the fields that do not vary.
-        varying: The fields that vary. Other fields of structs in arrays have their defaults.
+        varying: The others. Fields of structs in arrays that are not named have their defaults.
         counts: Arrays of constant length, which are packed together with the fields around them.
     """
     source = _TemplateSource(fixed, varying, version, client_id, counts)
@@ -80,7 +79,7 @@ class _TemplateSource(EncoderSource):
         self._fixed = fixed
         self._varying = varying
         self._counts = {f"{cls.__name__}.{name}": count for name, count in counts.items()}
-        # By the variable that stands for a struct: the struct's class.
+        # The classes of structs by their variables.
         self._structs: dict[str, type[Struct]] = {_REQUEST: cls}
         self._head: FixedFields | None = None
         with self.block("try:"):
@@ -88,7 +87,7 @@ class _TemplateSource(EncoderSource):
             self.write_struct(cls, _REQUEST, cls.__name__)
             self.flush()
             has_body = any("append(" in line for line in self.lines[first:])
-            if has_body:  # or all is packed with the header
+            if has_body:  # otherwise all is packed with the header
                 opening = ("parts = []", "append = parts.append")
                 self.lines[first:first] = [self._indent + line for line in opening]
             self._write_return(client_id, has_body)
@@ -197,7 +196,7 @@ TopicToForget: TypeAlias = tuple[str, bytes, Sequence[int]]
 """Name, id, and indexes of partitions to drop from the session."""
 
 TemplateKey: TypeAlias = tuple[int, str | None, str, bool]
-"""What templates differ by: version, client id, rack id, and whether one partition is named."""
+"""Version, client id, rack id, and whether there is only one partition."""
 
 _VARYING: Final[Varying] = {
     FetchRequest: (
@@ -213,7 +212,7 @@ _VARYING: Final[Varying] = {
     ForgottenTopic: ("topic", "topic_id", "partitions"),
 }
 
-# Most requests that follow a trickle name one partition: then nothing is repeated.
+# Most requests of a trickle have one partition.
 _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten_topics_data": 0}
 
 

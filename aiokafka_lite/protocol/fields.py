@@ -1,7 +1,6 @@
 """The functions that declare fields, by wire type (see schema.py).
 
-Type checkers read fields.pyi instead. There a declaration is the field's default value, so
-``dataclass_transform`` gives each parameter of a constructor a default of the right type.
+For type checkers, fields.pyi declares them as default values, as ``dataclass_transform`` needs.
 """
 
 from __future__ import annotations

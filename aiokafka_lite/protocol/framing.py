@@ -1,9 +1,7 @@
 """Headers and size prefixes: messages to the bytes of a socket, and back.
 
-A *frame* is the header and message after the 4-byte size prefix. Encoders return bytes with the
-prefix. Decoders take frames, which must stay unchanged while the message's record sets are used.
-
-`for_version` and `from_version` are applied, so callers always use the newest layout.
+A *frame* is the header and message after the 4-byte size prefix. It must stay unchanged while the
+message's record sets are used. Callers always use the newest layout of messages.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _RESPONSE_HEAD: Final = struct.Struct(">ii")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _ERROR_CODE: Final = struct.Struct(">h")
 
-# Of a version of ApiVersions, in version 0 and without ranges.
+# UNSUPPORTED_VERSION for ApiVersions, in version 0 and without ranges.
 _REFUSAL: Final = memoryview(struct.pack(">ihi", 0, UnsupportedVersionError.errno, 0))
 _NO_TAGGED_FIELDS: Final = b"\0"
 _LARGE_PART_BYTES: Final = 4096
@@ -71,22 +69,15 @@ class RequestFrame(NamedTuple):
     def decode(self) -> Request[Response]:
         """Decode the body.
 
-        Raises:
-            UnsupportedVersionError: The API or the version is unknown. For ApiVersions, a broker
-                returns
-                that in version 0 (KIP-511); otherwise it closes the connection.
-            KafkaProtocolError: The body is not such a request.
+        For an unknown version of ApiVersions, a broker returns UnsupportedVersionError in version 0
+        (KIP-511); otherwise it closes the connection.
         """
         cls = request_class(self.api_key)
         return codec.decode(cls, self.version, self.body).from_version(self.version)
 
 
 def decode_request(frame: memoryview) -> RequestFrame:
-    """Decode a request's header.
-
-    Raises:
-        KafkaProtocolError: The bytes are not a request header.
-    """
+    """Decode a request's header."""
     try:
         api_key, version, correlation_id, size = _FRAME_HEAD.unpack_from(frame)
         pos = _FRAME_HEAD.size
@@ -174,11 +165,6 @@ read_correlation_id: Final = _CORRELATION_ID.unpack_from
 
 
 def response_correlation_id(frame: memoryview) -> int:
-    """Return the correlation id of a response.
-
-    Raises:
-        KafkaProtocolError: The frame is too short.
-    """
     if len(frame) < _CORRELATION_ID.size:
         raise KafkaProtocolError(
             f"a response of {len(frame)} bytes is too short for a correlation id"
@@ -190,12 +176,8 @@ def response_correlation_id(frame: memoryview) -> int:
 def decode_response(request_cls: type[Request[R]], version: int, frame: memoryview) -> R:
     """Decode the response to a request of that class and version.
 
-    A broker that does not know a version of ApiVersions answers in version 0 (KIP-511). If the rest
-    after the error code cannot be decoded, the response contains no versions.
-
-    Raises:
-        KafkaProtocolError: The bytes are not such a response.
-        UnsupportedVersionError: The class does not have the version.
+    A broker that does not know a version of ApiVersions answers in version 0 (KIP-511), of which
+    only the error code is required.
     """
     return response_decoder(request_cls, version)(frame)
 
@@ -214,7 +196,7 @@ def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDec
         try:
             return decode_oldest(frame)
         except KafkaProtocolError:
-            return decode_oldest(_REFUSAL)  # librdkafka's mock cluster: in no version's layout
+            return decode_oldest(_REFUSAL)  # librdkafka's mock cluster has an invalid layout
 
     return decode_whichever
 

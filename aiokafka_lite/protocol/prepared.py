@@ -49,7 +49,6 @@ class _Message(PreparedRequest[R_co]):
 
 
 AnyRequest: TypeAlias = Request[R] | PreparedRequest[R]
-"""What can be sent."""
 
 
 class UpTo(_Message[R_co]):

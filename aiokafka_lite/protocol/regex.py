@@ -1,7 +1,6 @@
-r"""The syntax of regular expressions that RE2 and Python's `re` interpret in the same way.
+r"""The syntax of regular expressions that RE2, which Kafka uses, and Python's `re` interpret alike.
 
-Kafka matches topics with RE2. Topic names consist of ASCII letters, digits and ``._-``, so `.`,
-`\d`, `\w` and `$` mean the same to both.
+Topic names consist of ASCII letters, digits and ``._-``, so `.`, `\d`, `\w` and `$` are included.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ _TOKEN: Final = re.compile(
     | [|^$]                                     # alternatives, and the ends of a name
     | \\[.\-_^$*+?(){}\[\]|\\/]                 # an escaped character
     | \\[dDwWsSbBA]                             # character classes, and anchors
-    # One of these characters. A later Python takes "--" for a difference of sets.
+    # One of these characters. A later Python interprets "--" as a difference of sets.
     | \[\^?(?:(?!--)[A-Za-z0-9_.,:;/@%\ -]|\\[.\-_dws])+\]
     | \((?!\?)                                  # a group
     | \(\?:                                     # a group without a number
     | \)
     | [*+?](?![+])\??                           # a quantifier that is not possessive
-    # RE2 takes a number with zeros in front for text.
+    # RE2 interprets a number with leading zeros as text.
     | \{(?:0|[1-9][0-9]{0,2})(?:,(?:0|[1-9][0-9]{0,2})?)?\}(?![+])\??
     """,
     re.VERBOSE,

@@ -30,13 +30,7 @@ def run_to_end(steps: Steps[T]) -> T:
 
 
 def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, object]) -> F:  # type: ignore[type-var] # the caller says what it compiles
-    """Compile one function definition and return the function.
-
-    Args:
-        name: The file name in tracebacks.
-        lines: The definition, which contains only data of the declarations.
-        constants: The function's globals.
-    """
+    """Compile one function definition; `name` is the file name in tracebacks."""
     source = [f"{line}\n" for line in lines]
     text = "".join(source)
     filename = f"<aiokafka_lite {name} #{next(_serial)}>"

@@ -28,14 +28,13 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
 
     Raises:
         IndexError: The view is too short.
-        KafkaProtocolError: It is longer than five bytes, or larger than 32 bits.
     """
-    # Unrolled: this is on the path of every record set.
+    # Unrolled, because it is called for every record set.
     value = view[pos]
     if value < 128:
         return value, pos + 1
     byte = view[pos + 1]
-    value += (byte << 7) - 128  # takes back the flag of the byte before
+    value += (byte << 7) - 128  # subtracts the flag of the byte before
     if byte < 128:
         return value, pos + 2
     byte = view[pos + 2]
@@ -53,19 +52,14 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(view: memoryview, pos: int) -> int:
-    """Skip a section of unknown tagged fields; return the position after it.
-
-    Raises:
-        IndexError: The view is too short.
-        KafkaProtocolError: The tags are not in ascending order, or a size is wrong.
-    """
+    """Skip a section of unknown tagged fields; return the position after it."""
     return run_to_end(skip_tagged_fields_in_steps(view, pos))
 
 
 def skip_tagged_fields_in_steps(view: memoryview, pos: int) -> Steps[int]:
     count, pos = read_uvarint(view, pos)
     previous = -1
-    for number in range(count):  # each takes two bytes at least: a false count soon runs out
+    for number in range(count):  # a false count ends with the view
         if number % ELEMENTS_PER_STEP == ELEMENTS_PER_STEP - 1:
             yield
         tag, size, pos = read_tag(view, pos, previous)

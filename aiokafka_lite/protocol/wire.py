@@ -33,7 +33,7 @@ class VersionRange(NamedTuple):
     last: int
 
     @staticmethod
-    @functools.cache  # the same few texts stand in every declaration
+    @functools.cache
     def parse(text: str) -> VersionRange:
         """Parse Kafka's notation: ``"3"``, ``"3-7"``, ``"3+"`` and ``"none"``."""
         if text == "none":
@@ -57,7 +57,7 @@ class VersionRange(NamedTuple):
 NO_VERSIONS: Final = VersionRange(0, -1)
 
 
-# Wire types and fields are plain classes: making dataclasses would be half of the import time.
+# Wire types and fields are plain classes, because dataclasses would take half of the import time.
 class Fixed:
     """A type of fixed size, with its code in the struct module."""
 
@@ -126,8 +126,8 @@ class Field:
     Attributes:
         is_lazy: The default is a struct, created when it is first read.
         is_list: The default is a new list.
-        writes_null: A tagged field that is written even if it is null, because Kafka defines no
-            default for it: its absence would mean an empty struct or list.
+        writes_null: A tagged field that is written even if it is null, because Kafka has no
+            default.
         slot: The attribute with the value; for a lazy field it holds None at first.
     """
 

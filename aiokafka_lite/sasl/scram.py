@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from aiokafka_lite.errors import KafkaProtocolError
 
 MIN_ITERATIONS: Final = 4_096
-# What a client accepts: a broker that asks for more wants to keep it busy.
+# A client's limit, against brokers that want to keep it busy.
 MAX_ITERATIONS: Final = 1_000_000
 # "n,," in base64: no channel binding, no authorisation id.
 NO_CHANNEL_BINDING: Final = b"n,,"
@@ -247,7 +247,7 @@ def auth_message(first: ClientFirst, server: bytes, final: ClientFinal) -> bytes
 def _parse(pattern: re.Pattern[bytes], token: bytes, which: str) -> re.Match[bytes]:
     match = pattern.fullmatch(token)
     if match is None:
-        # Not what it was: it may hold a proof.
+        # The token is not shown, because it may contain a proof.
         raise KafkaProtocolError(
             f"expected the SCRAM {which} message, but the peer sent {len(token)} bytes that are "
             "not such a message"

@@ -2,8 +2,7 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";
 
-Words, quotes, escapes and comments are those of `java.io.StreamTokenizer` in Kafka 4
-(`JaasConfig.java`); Kafka 3 requires more quotes. Errors contain no part of the text.
+The syntax is that of Kafka 4 (`JaasConfig.java`). Errors contain no part of the text.
 """
 
 from __future__ import annotations

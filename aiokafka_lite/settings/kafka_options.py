@@ -1,8 +1,7 @@
 """Options kafka.*: the settings of Kafka's Java consumer.
 
-All its names (Kafka 4.1's `ConsumerConfig`) and its rules for values apply. Some have no effect,
-because this source joins no group, does not poll, and has no metrics. Some are refused, as in
-Spark's own source, or because they name Java classes.
+All its names (Kafka 4.1's `ConsumerConfig`) and its rules for values apply. Some have no effect;
+some are refused, as in Spark's own source, or because they name Java classes.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
-# The connector's consumers have 50 MiB, 1 MiB and 64 KiB: a task here reads one partition at a
-# time and asks for the next piece before it decodes the last one.
+# Kafka's consumers have 50 MiB, 1 MiB and 64 KiB. A task here reads one partition at a time, and
+# requests the next piece before it decodes the last one.
 DEFAULT_MAX_BYTES: Final = 64 << 20
 DEFAULT_PARTITION_MAX_BYTES: Final = 8 << 20
-# One batch is sent whole, however large; an answer in plain HTTP would claim more than this.
+# A batch of any size is sent as a whole; a response in plain HTTP would exceed this.
 MAX_FRAME_BYTES: Final = 1 << 30
-# The system makes it larger as it is needed, mostly up to 6 MiB; a size given stays, and is at most
-# what net.core.rmem_max says, mostly 208 KiB.
+# -1: the system enlarges it as needed, usually up to 6 MiB. A given size is constant, and at most
+# net.core.rmem_max, usually 208 KiB.
 DEFAULT_RECEIVE_BUFFER_BYTES: Final = -1
 DEFAULT_SEND_BUFFER_BYTES: Final = 128 << 10
 
@@ -63,7 +62,7 @@ EFFECTIVE: Final = frozenset(
 )
 
 WITHOUT_EFFECT: Final[dict[str, tuple[int, int] | None]] = {
-    # Of groups: none is joined, and nothing is committed but by commitOffsetsToGroup.
+    # Groups: a query joins no group.
     "auto.commit.interval.ms": (0, MAX_INT),
     "exclude.internal.topics": None,
     "group.instance.id": None,
@@ -73,23 +72,23 @@ WITHOUT_EFFECT: Final[dict[str, tuple[int, int] | None]] = {
     "max.poll.interval.ms": (1, MAX_INT),
     "partition.assignment.strategy": None,
     "session.timeout.ms": (-MAX_INT, MAX_INT),
-    # Of polls: an Arrow batch has as many rows as are fastest.
+    # Polls: an Arrow batch has the fastest number of rows.
     "max.poll.records": (1, MAX_INT),
-    # Of metrics: Spark has its own.
+    # Metrics: Spark has its own.
     "auto.include.jmx.reporter": None,
     "enable.metrics.push": None,
     "metric.reporters": None,
     "metrics.num.samples": (1, MAX_INT),
     "metrics.recording.level": None,
     "metrics.sample.window.ms": (0, MAX_LONG),
-    # Of looking for brokers: all addresses are tried, and the bootstrap servers in the end.
+    # Brokers: all addresses are tried, and finally the bootstrap servers.
     "client.dns.lookup": None,
     "metadata.recovery.rebootstrap.trigger.ms": (0, MAX_LONG),
     "metadata.recovery.strategy": None,
-    # What a call may take in all: fetchOffset.* and kafkaConsumer.pollTimeoutMs say that.
+    # Timeouts of calls: fetchOffset.* and kafkaConsumer.pollTimeoutMs.
     "default.api.timeout.ms": (0, MAX_INT),
     "socket.connection.setup.timeout.max.ms": (-MAX_LONG, MAX_LONG),
-    # No topic is ever made by reading.
+    # Reading creates no topic.
     "allow.auto.create.topics": None,
 }
 """Names that change nothing here, with the range of those that are numbers."""
@@ -218,12 +217,12 @@ def _bootstrap_servers(raw: RawOptions) -> str:
     text = raw.text(name)
     if text is None:
         raise OptionError(f"option {name} is missing: name a broker, such as 'broker:9092'")
-    if "@" in text:  # not shown: what is before it may be a password
+    if "@" in text:  # the part before it may be a password
         raise OptionError(
             f"option {name} contains an @: set credentials with the options kafka.sasl.username "
             "and kafka.sasl.password"
         )
-    # Java's clients take and skip what looks like a protocol's name.
+    # Java's clients skip a protocol's name.
     servers = ",".join(_SCHEME.sub("", entry.strip(), count=1) for entry in text.split(","))
     try:
         return ",".join(map(str, parse_bootstrap_servers(servers)))

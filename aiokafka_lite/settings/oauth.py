@@ -1,8 +1,6 @@
-"""Tokens from an OAuth 2.0 server by client credentials, as in Kafka's Java clients.
+"""Tokens from an OAuth 2.0 server by client credentials (KIP-768, RFC 6749 section 4.4).
 
-A token is used for four fifths of its lifetime. Imported only for OAUTHBEARER.
-
-References: KIP-768, RFC 6749 (section 4.4), RFC 7628.
+A token is used for four fifths of its lifetime.
 """
 
 from __future__ import annotations
@@ -48,11 +46,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ClientCredentials(AbstractTokenProvider):
-    """Requests tokens from a server, in the name of a client.
+    """Requests tokens from a server's token endpoint, in the name of a client.
 
     Args:
-        url: The server's token endpoint.
-        scope: The token's scope; None is the server's default.
         extensions: SASL extensions to send with each token (KIP-342).
         is_encoded: Encode name and password as in the RFC; Kafka's clients do not by default.
         timeout_s: For connecting, and for the response.
@@ -83,11 +79,7 @@ class ClientCredentials(AbstractTokenProvider):
 
     @override
     async def token(self) -> str:
-        """Return a valid token, which blocks if it has to be requested.
-
-        Raises:
-            AuthenticationFailedError: The server refuses, cannot be reached, or returns no token.
-        """
+        """Return a valid token; this blocks if it has to be requested."""
         if self._kept is None or self._clock() >= self._kept_until:
             self._kept = self._fetch()
         return self._kept.reveal().decode()
@@ -138,7 +130,7 @@ class ClientCredentials(AbstractTokenProvider):
         )
 
     def _failure(self, what: str) -> AuthenticationFailedError:
-        # Logged, as what a provider raises is told by its class only.
+        # Logged here, because an error of a provider is shown only by its class.
         host = urllib.parse.urlsplit(self._url).hostname
         text = f"the token endpoint at {host} {what}"
         log.warning("%s", text)

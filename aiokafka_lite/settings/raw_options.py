@@ -18,7 +18,7 @@ MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
 MAX_SHOWN_CHARACTERS: Final = 200
 
-_SPACE: Final = "".join(map(chr, range(33)))  # what Java's trim() takes off
+_SPACE: Final = "".join(map(chr, range(33)))  # Java's trim()
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _DURATION: Final = re.compile(r"(-?[0-9]{1,40})([a-z]*)")
 _UNITS_MS: Final = {
@@ -42,10 +42,9 @@ def trimmed(text: str) -> str:
 
 
 class RawOptions:
-    """The options of a query as text. Errors name the option, its value, and the rule.
+    """The options of a query as text. `warnings` are messages for the user that are not errors.
 
-    Attributes:
-        warnings: Messages for the user that are not errors.
+    Errors are OptionError, and name the option, its value, and the rule.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -79,9 +78,6 @@ class RawOptions:
 
         Args:
             is_trimmed: Allow spaces around it, as Kafka's own settings do.
-
-        Raises:
-            OptionError: It is not a number in this range.
         """
         text = self._options.get(name.lower())
         if text is None:
@@ -120,11 +116,7 @@ class RawOptions:
         return default_s if number_ms is None else number_ms / 1000
 
     def boolean(self, name: str, *, default: bool, is_trimmed: bool = False) -> bool:
-        """Return whether an option is "true", in any case.
-
-        Raises:
-            OptionError: It is neither "true" nor "false".
-        """
+        """Return whether an option is "true", in any case."""
         text = self._options.get(name.lower())
         if text is None:
             return default
@@ -134,11 +126,7 @@ class RawOptions:
         return word == "true"
 
     def duration_s(self, name: str, default_s: float) -> float:
-        """Return a duration such as "15m", "1h" or "500" (milliseconds) in seconds.
-
-        Raises:
-            OptionError: It is not a duration.
-        """
+        """Return a duration such as "15m", "1h" or "500" (milliseconds) in seconds."""
         text = self._options.get(name.lower())
         if text is None:
             return default_s
@@ -152,11 +140,7 @@ class RawOptions:
         return int(int(match[1]) * unit_ms) / 1000
 
     def partitions(self, name: str) -> tuple[TopicPartition, ...]:
-        """Return the partitions in JSON such as ``{"flights": [0, 1]}``.
-
-        Raises:
-            OptionError: The value is not such JSON.
-        """
+        """Return the partitions in JSON such as ``{"flights": [0, 1]}``."""
         form = 'JSON like {"flights":[0,1]}'
         found: dict[TopicPartition, None] = {}
         for topic, numbers in self._json(name, form).items():
@@ -171,14 +155,7 @@ class RawOptions:
         return tuple(found)
 
     def by_partition(self, name: str, form: str, *, at_least: int) -> dict[TopicPartition, int]:
-        """Return the numbers in JSON such as ``{"flights": {"0": 23, "1": 345}}``.
-
-        Args:
-            form: The expected form, for the message.
-
-        Raises:
-            OptionError: The value is not such JSON.
-        """
+        """Return the numbers in JSON such as ``{"flights": {"0": 23, "1": 345}}``."""
         found: dict[TopicPartition, int] = {}
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, dict):

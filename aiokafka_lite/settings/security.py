@@ -1,7 +1,7 @@
 """Authentication and TLS of the source: kafka.security.*, sasl.* and ssl.*.
 
-Kafka's Java names and librdkafka's are supported. Errors show no value that may be secret. Modules
-are imported on use: `ssl` takes ten milliseconds in each worker.
+Errors show no value that may be secret. Modules are imported on use: `ssl` takes ten milliseconds
+in each worker.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _JAVA_ONLY: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )
-"""What chooses among Java's own implementations: here it is OpenSSL."""
+"""These choose among implementations of Java; here it is OpenSSL."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -102,7 +102,7 @@ _CLASSES: Final = frozenset(
     }
 )
 
-# What gets tokens by client credentials, in Kafka 3 and 4, is done here: its name may stand.
+# Kafka's own classes for client credentials, which this source replaces.
 _TOKEN_CLASSES: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -163,12 +163,7 @@ class Security(NamedTuple):
 
 
 def parse_security(raw: RawOptions, servers: str) -> Security:
-    """Parse the security settings for these bootstrap servers.
-
-    Raises:
-        OptionError: A value is missing or wrong, or is not supported.
-        InsecureConfigError: Credentials would leave this machine without TLS.
-    """
+    """Parse the security settings for these bootstrap servers."""
     protocol = trimmed(raw.text("kafka.security.protocol") or "PLAINTEXT").upper()
     if protocol not in SECURITY_PROTOCOLS:
         raise raw.refusal(

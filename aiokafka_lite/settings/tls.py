@@ -1,7 +1,7 @@
 """The TLS settings of Kafka's Java clients, for Python's `ssl`.
 
 Certificates and keys are PEM (in files or inline), or PKCS12 stores with the package
-`cryptography`. For Java's own JKS stores, the error explains how to convert them.
+`cryptography`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,7 @@ class _Identity(NamedTuple):
 
 
 def tls_context(raw: RawOptions) -> ssl.SSLContext:
-    """Create the context that the options kafka.ssl.* describe.
-
-    Raises:
-        OptionError: A store or a key is missing or cannot be read, or a value is wrong.
-    """
+    """Create the context that the options kafka.ssl.* describe."""
     context = _trusting(raw)
     _load_identity(context, raw)
     _set_host_check(context, raw)
@@ -59,7 +55,7 @@ def tls_context(raw: RawOptions) -> ssl.SSLContext:
     return context
 
 
-# --- Whom we trust -------------------------------------------------------------------------
+# --- Truststore ----------------------------------------------------------------------------
 def _trusting(raw: RawOptions) -> ssl.SSLContext:
     name = _one_of(raw, "ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location")
     if name is None:
@@ -86,7 +82,7 @@ def _pkcs12_certificates(raw: RawOptions, name: str, stored: bytes) -> bytes:
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
 
-# --- Who we are ----------------------------------------------------------------------------
+# --- Keystore ------------------------------------------------------------------------------
 def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
     """Load the client's certificate, if there is one."""
     name = _one_of(
@@ -110,7 +106,7 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
     identity = _identity(raw, name)
 
     def password() -> str:
-        # Without a function of ours OpenSSL would ask for it on the terminal.
+        # A function, because OpenSSL would ask for a missing password on the terminal.
         if identity.password is None:
             raise OptionError(
                 f"the private key of the certificate in option {name} is encrypted: set the option "
@@ -172,10 +168,7 @@ def _pkcs12_identity(raw: RawOptions, name: str, stored: bytes) -> _Identity:
 
 @contextmanager
 def _file_of(content: bytes) -> Iterator[str]:
-    """Lend a file with this content, because OpenSSL reads certificates and keys only from files.
-
-    It is in memory if possible; otherwise only its owner may read it.
-    """
+    """Lend a file, because OpenSSL reads certificates and keys only from files."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("aiokafka-lite")
         try:
@@ -272,7 +265,7 @@ def _pkcs12(
         ) from error
 
 
-# --- What is spoken ------------------------------------------------------------------------
+# --- Protocol ------------------------------------------------------------------------------
 def _set_host_check(context: ssl.SSLContext, raw: RawOptions) -> None:
     name = "kafka.ssl.endpoint.identification.algorithm"
     algorithm = raw.text(name)
@@ -347,7 +340,7 @@ def openssl_name(suite: str) -> str:
     for theirs, ours in (("AES_128", "AES128"), ("AES_256", "AES256"), ("_CBC", "")):
         cipher = cipher.replace(theirs, ours)
     if cipher.startswith("CHACHA20_POLY1305"):
-        cipher = "CHACHA20-POLY1305"  # its hash goes without saying
+        cipher = "CHACHA20-POLY1305"  # without its hash
     parts = [*([] if exchange == "RSA" else exchange.split("_")), *cipher.split("_")]
     return "-".join(parts)
 

@@ -34,8 +34,7 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Response, has_plain_header=True):
-    """A broker that does not know the requested version answers in v0, with
-    UNSUPPORTED_VERSION and its own range for this API (KIP-511).
+    """A broker that does not know the version answers in v0 with its own range (KIP-511).
 
     Features have levels (KIP-584), from 0 on in v4.
     """

@@ -237,7 +237,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", f
                 OffsetFetchRequestTopic(name=t.name, partition_indexes=t.partition_indexes)
                 for t in topics
             ],
-            # Brokers that do not know the flag have no pending transactional offsets to hold back.
+            # Older brokers have no pending transactional offsets.
             require_stable=self.require_stable and version >= _FIRST_WITH_REQUIRE_STABLE,
         )
 
