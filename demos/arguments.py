@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aiokafka_lite.cli.arguments import host_and_port
-from aiokafka_lite.cli.durations import parse_duration_ms
+from aiokafka_lite.cli.arguments import host_and_port, parse_duration_ms
 
 
 def bootstrap_servers(text: str) -> str:

@@ -1,14 +1,15 @@
-"""Argument types that the commands share; each says what is wrong with a bad value."""
+"""Argument types that several commands use."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from typing import Final
 
 DEFAULT_PORT = 9092
 
 
 def positive_int(text: str) -> int:
-    """Parse a whole number of at least 1."""
     try:
         number = int(text)
     except ValueError:
@@ -19,7 +20,6 @@ def positive_int(text: str) -> int:
 
 
 def positive_int32(text: str) -> int:
-    """Parse a whole number of at least 1 that fits into 4 bytes, as numbers of partitions do."""
     number = positive_int(text)
     if number >= 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {(1 << 31) - 1:,}")
@@ -27,7 +27,6 @@ def positive_int32(text: str) -> int:
 
 
 def positive_int16(text: str) -> int:
-    """Parse a whole number of at least 1 that fits into 2 bytes, as numbers of replicas do."""
     number = positive_int(text)
     if number >= 1 << 15:
         raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {(1 << 15) - 1:,}")
@@ -35,7 +34,6 @@ def positive_int16(text: str) -> int:
 
 
 def positive_seconds(text: str) -> float:
-    """Parse a number of seconds above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -59,7 +57,6 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """Parse NAME=VALUE; the value may be anything."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         problem = f"{name!r} has no value" if name.strip() else "the name is missing"
@@ -103,3 +100,41 @@ def new_parser(
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+_ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+_ESCAPE: Final = re.compile(r"\\([0nrt\\])")
+
+
+def unescaped(text: str) -> bytes:
+    r"""Return the bytes of a text in which \\0, \\n, \\r, \\t and \\\\ are escapes as in Python."""
+    plain = _ESCAPE.sub(lambda found: _ESCAPES[found[1]], text)
+    return plain.encode("utf-8", "surrogateescape")
+
+
+_UNIT_MS: Final = {
+    "ms": 1, "millisecond": 1,
+    "s": 1000, "sec": 1000, "second": 1000,
+    "m": 60_000, "min": 60_000, "minute": 60_000,
+    "h": 3_600_000, "hour": 3_600_000,
+    "d": 86_400_000, "day": 86_400_000,
+    "w": 604_800_000, "week": 604_800_000,
+}  # fmt: skip
+_PART: Final = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return a duration in milliseconds, or raise ValueError: "10s", "1 hour", "1 day 12 hours"."""
+    total, end = 0, 0
+    while end < len(text.rstrip()):
+        part = _PART.match(text, end)
+        unit = part[2].lower() if part else ""
+        unit_ms = _UNIT_MS.get(unit) or _UNIT_MS.get(unit.removesuffix("s"))
+        if part is None or unit_ms is None:
+            break
+        total += int(part[1]) * unit_ms
+        end = part.end()
+    else:
+        if end:
+            return total
+    raise ValueError(f"{text!r} is not a duration: write '30s', '1 hour' or '1 day 12 hours'")

@@ -1,6 +1,6 @@
-"""What commands ask a cluster about topics and offsets. Nothing is retried that a person can.
+"""Lookups of topics and offsets.
 
-What passes by itself while a cluster starts is waited out: see `BlockingCluster.retrying`.
+Only errors that occur while a cluster starts are retried: see `BlockingCluster.retrying`.
 """
 
 from __future__ import annotations
@@ -27,24 +27,14 @@ ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_commi
 
 
 def ask_for_topics(cluster: BlockingCluster, topics: Collection[str] | None) -> ClusterView:
-    """Return what is known of some topics, or of all; the first question that a command asks.
-
-    Raises:
-        KafkaConnectionError: No broker can be reached, which is not tried again.
-        KafkaError: The broker refuses.
-    """
+    """Return the metadata of some topics, or of all. Without any broker there is no retry."""
     response = cluster.request_any(metadata_request(topics, may_create=False))
     raise_for_metadata(response)
     return cluster.apply_metadata(response, is_of_all=topics is None)
 
 
 def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
-    """Return a topic and its partitions.
-
-    Raises:
-        CommandError: There is no such topic; names the one that is most like it.
-        KafkaError: It cannot be looked at.
-    """
+    """Return a topic and its partitions, or raise CommandError with the most similar name."""
     topic = ask_for_topics(cluster, [name]).topics.get(name)
     error = UnknownTopicOrPartitionError if topic is None else topic.error
     if topic is not None and topic.partitions:
@@ -56,7 +46,7 @@ def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name is, or matches, one of some patterns; without patterns it is wanted."""
+    """Return whether a name equals or matches one of some patterns, or there are no patterns."""
     return not patterns or any(name == each or fnmatchcase(name, each) for each in patterns)
 
 
@@ -70,7 +60,7 @@ def unknown_names(kind: str, patterns: Iterable[str], known: Collection[str]) ->
 
 
 def why(error: type[KafkaError]) -> str:
-    """Return what a broker's error means, in Kafka's words."""
+    """Return the description of a broker's error, in Kafka's words."""
     return getattr(error, "description", error.__name__).rstrip(".")
 
 
@@ -80,13 +70,10 @@ def offsets_at(
     *times: int,
     isolation_level: str = "read_uncommitted",
 ) -> list[dict[TopicPartition, int]]:
-    """Return for each time the offset of the first record from then on, asked all at once.
+    """Return for each time the offset of the first record from then on, in one round trip.
 
     A partition without a record that late has -1. Times are in ms since the epoch, or `EARLIEST`
-    and `LATEST`. The topics have been asked for before.
-
-    Raises:
-        KafkaError: A leader did not answer in time, or refuses.
+    and `LATEST`.
     """
     lookups = Lookups(
         cluster,
@@ -101,7 +88,7 @@ def bounds(
     tps: Collection[TopicPartition],
     isolation_level: str = "read_uncommitted",
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return where the partitions' logs begin and end."""
+    """Return the partitions' first offsets and end offsets."""
     begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST, isolation_level=isolation_level)
     return begins, ends
 
@@ -109,11 +96,7 @@ def bounds(
 def partitions_of(
     topic: TopicView, wanted: Iterable[int] | None, *, action: str
 ) -> list[TopicPartition]:
-    """Return a topic's partitions, or those wanted; those without a leader are left out, told of.
-
-    Raises:
-        CommandError: One is not there, or none has a leader.
-    """
+    """Return a topic's partitions, or some of them; warn about those without a leader."""
     numbers = sorted(topic.partitions) if wanted is None else sorted(set(wanted))
     for number in numbers:
         if number not in topic.partitions:
@@ -136,9 +119,9 @@ def partitions_of(
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time as people and programs read it: ISO 8601, in UTC."""
+    """Return a time in ISO 8601, in UTC."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc)
-    except (OverflowError, OSError, ValueError):  # what is no time of ours
+    except (OverflowError, OSError, ValueError):  # outside of the range of datetime
         return str(timestamp_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

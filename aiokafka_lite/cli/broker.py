@@ -18,15 +18,14 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.cli import broker_security, loops
 from aiokafka_lite.cli.arguments import positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
-from aiokafka_lite.cli.output import counted
+from aiokafka_lite.cli.output import counted, file_progress
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
-from aiokafka_lite.cli.progress import file_progress
 from aiokafka_lite.cli.signals import Interrupted
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from aiokafka_lite.cli.commands import Subparsers
 
-# Those that are numbers and have no option of their own.
+# The numeric settings without an option of their own.
 _SETTINGS: Final = tuple(
     field.name
     for field in dataclasses.fields(BrokerConfig)
@@ -35,7 +34,7 @@ _SETTINGS: Final = tuple(
 
 
 class TopicOption(NamedTuple):
-    """A topic to create: `name`, `name:partitions` or `name:partitions:config=value,…`."""
+    """A topic to create."""
 
     name: str
     partitions: int | None = None
@@ -45,7 +44,8 @@ class TopicOption(NamedTuple):
 def topic_option(text: str) -> TopicOption:
     """Parse `name`, `name:partitions` or `name:partitions:config=value,…`.
 
-    Values may hold commas (cleanup.policy=compact,delete): where no `config=` follows, none ends.
+    Values may contain commas (cleanup.policy=compact,delete): only a comma before `config=`
+    separates.
     """
     name, _, rest = text.partition(":")
     partitions, _, config_text = rest.partition(":")
@@ -64,21 +64,17 @@ def topic_option(text: str) -> TopicOption:
 
 
 def port_number(text: str) -> int:
-    """Parse a port, 0 for a free one."""
     if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535")
     return int(text)
 
 
 class SettingOption(NamedTuple):
-    """A field of BrokerConfig and its value."""
-
     name: str
     value: int | float
 
 
 def setting_option(text: str) -> SettingOption:
-    """Parse `name=number`."""
     name, _, value = text.partition("=")
     if name not in _SETTINGS:
         raise argparse.ArgumentTypeError(
@@ -91,7 +87,6 @@ def setting_option(text: str) -> SettingOption:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "broker",
         description=(
@@ -173,11 +168,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the broker until SIGINT or SIGTERM, which is how it is meant to end.
-
-    Raises:
-        KafkaError: It cannot start; the message says what to do.
-    """
+    """Run the broker until SIGINT or SIGTERM."""
     try:
         loops.run(_serve(options), options.loop)
     except Interrupted:
@@ -193,7 +184,7 @@ async def _serve(options: argparse.Namespace) -> None:
                 broker.create_topic(topic.name, topic.partitions, topic.configs)
         loaded = None if options.load is None else await _load(broker, options.load)
         credentials = broker_security.write_credentials(broker, security)
-        # Whoever reads the lines below may produce at once, and must not lose it with the topic.
+        # Clients may produce after the lines below, and must not lose records with the topic.
         await broker.disk.settled()
         async with serve_status(
             broker, is_wanted=not options.no_status, port=options.status_port
@@ -248,16 +239,9 @@ def _report(loaded: Loaded, path: Path) -> None:
 async def serve_status(
     broker: Broker, *, is_wanted: bool, port: int | None
 ) -> AsyncIterator[str | None]:
-    """Serve the status page, if it is wanted; yields what to say of it, None for nothing.
+    """Serve the status page, and yield a text about it, or None if it is not wanted.
 
-    Args:
-        broker: It runs, in this loop.
-        is_wanted: Serve it, if aiohttp is installed.
-        port: Of 127.0.0.1; None is a free one, and no reason to insist.
-
-    Raises:
-        MissingExtraError: There is no aiohttp, and a port was asked for.
-        KafkaConnectionError: It cannot listen there.
+    `port` None is a free port. Then a missing aiohttp is no error.
     """
     if not is_wanted:
         yield None
@@ -267,7 +251,7 @@ async def serve_status(
             raise MissingExtraError("aiohttp", extra="http")
         yield "off, because aiohttp is not installed: pip install 'aiokafka-lite[http]'"
         return
-    # Only now: it imports aiohttp.
+    # Imported here, because it imports aiohttp.
     from aiokafka_lite.cli.status import StatusPage
 
     async with StatusPage(broker, port=port or 0) as page:

@@ -1,6 +1,6 @@
-"""What protects the broker's listeners, as options of the command line.
+"""The broker's listeners, users and TLS, as options of the command line.
 
-Passwords belong into a file: what stands on a command line, all users of the machine can read.
+Passwords belong into a file, because all users of a machine can read command lines.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ OWNER_ONLY: Final = 0o600
 class BrokerSecurity(NamedTuple):
     """The options about listeners, users and TLS, checked.
 
-    Attributes:
-        listeners: Where to listen, at least one.
-        users: Names and passwords.
-        client_auth: Whether temporary certificates ask clients for theirs.
-        out_dir: Where to leave what clients need, if anywhere.
+    `client_auth` is for temporary certificates. `out_dir` is for files that clients need.
     """
 
     listeners: tuple[Listener, ...]
@@ -42,7 +38,7 @@ class BrokerSecurity(NamedTuple):
     out_dir: Path | None
 
     @property
-    def has_throw_away_certificates(self) -> bool:
+    def has_temporary_certificates(self) -> bool:
         return any(each.protocol.has_tls and each.ssl_context is None for each in self.listeners)
 
     @property
@@ -51,7 +47,7 @@ class BrokerSecurity(NamedTuple):
 
 
 class ListenOption(NamedTuple):
-    """Where to listen: `host:port`, `protocol://host:port` or `name=protocol://host:port`."""
+    """An address: `host:port`, `protocol://host:port` or `name=protocol://host:port`."""
 
     name: str
     protocol: str
@@ -60,8 +56,6 @@ class ListenOption(NamedTuple):
 
 
 class UserOption(NamedTuple):
-    """A user who may connect: `name:password`."""
-
     name: str
     password: Secret
 
@@ -75,7 +69,7 @@ def user_option(text: str) -> UserOption:
 
 
 def listen_option(text: str) -> ListenOption:
-    """Parse where to listen; the protocol is left empty where none is named."""
+    """Parse an address; the protocol is empty if it is missing."""
     before, slashes, address = text.rpartition("://")
     name, _, protocol = before.rpartition("=")
     if slashes and protocol not in tuple(SecurityProtocol):
@@ -89,7 +83,6 @@ def listen_option(text: str) -> ListenOption:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a command."""
     parser.add_argument(
         "--listen",
         type=listen_option,
@@ -187,12 +180,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def security_of(options: argparse.Namespace) -> BrokerSecurity:
-    """Return what the options say, with files read.
-
-    Raises:
-        CommandError: They do not fit together, or the file of users cannot be understood.
-        KafkaConfigurationError: A certificate cannot be used.
-    """
+    """Return the checked options, with files read."""
     listeners = tuple(
         Listener(
             protocol or options.security_protocol,
@@ -220,12 +208,12 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
         options.write_credentials,
     )
     if found.out_dir is None:
-        if found.has_throw_away_certificates:
+        if found.has_temporary_certificates:
             raise CommandError(
                 "clients cannot verify a temporary certificate without its CA: give a directory "
                 "for the CA with --write-credentials, or a certificate of your own with --tls-cert"
             )
-    elif not (found.has_throw_away_certificates or found.has_tokens):
+    elif not (found.has_temporary_certificates or found.has_tokens):
         raise CommandError(
             "--write-credentials has no files to write: it needs temporary certificates (--listen "
             "SSL://…) or tokens (--sasl-mechanism OAUTHBEARER)"
@@ -234,7 +222,7 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
 
 
 def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> None:
-    """Refuse options that would do nothing: whoever gives them believes that he is protected."""
+    """Reject options without an effect, because their user relies on the protection."""
     of_tls = {
         "--tls-cert": options.tls_cert,
         "--tls-key": options.tls_key,
@@ -259,7 +247,7 @@ def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> Non
     is_token = SaslMechanism.OAUTHBEARER in (options.sasl_mechanism or ())
     if options.oauth_allow_unsecured_tokens and not is_token:
         raise CommandError("--oauth-allow-unsecured-tokens needs --sasl-mechanism OAUTHBEARER")
-    # SCRAM users that admin tools made are kept with the data.
+    # The data may have SCRAM users of admin tools.
     if has_sasl and not (options.users_file or options.user or is_token or options.data):
         raise CommandError(
             "SASL needs at least one user: give --users-file FILE, with lines like name:password"
@@ -287,18 +275,14 @@ def _users(options: argparse.Namespace) -> dict[str, Secret]:
 
 
 def read_users(path: Path) -> dict[str, Secret]:
-    """Read names and passwords.
-
-    Raises:
-        CommandError: The file cannot be read, or a line is none; it is named, and not shown.
-    """
+    """Read names and passwords. Errors name a bad line, but do not show it."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         raise CommandError(f"cannot read the users in {path}: {reason}") from None
     users: dict[str, Secret] = {}
-    # Not splitlines(), which takes some characters of a password for the end of a line.
+    # splitlines() would split at some characters of passwords.
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -313,18 +297,14 @@ def read_users(path: Path) -> dict[str, Secret]:
 
 
 def write_credentials(broker: Broker, security: BrokerSecurity) -> list[str]:
-    """Write what clients need to a folder; return what to say of it, line by line.
-
-    Raises:
-        CommandError: It cannot be written there.
-    """
+    """Write the files that clients need, and return texts about them."""
     folder = security.out_dir
     if folder is None:
         return []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         said = []
-        if security.has_throw_away_certificates:
+        if security.has_temporary_certificates:
             files = broker.certificates.write(folder)
             said.append(
                 f"certificates: {files.ca} (the CA that clients must trust), "
@@ -346,7 +326,7 @@ def _write_token(broker: Broker, folder: Path, name: str) -> Path:
 
 
 def endpoints_text(broker: Broker, security: BrokerSecurity) -> str:
-    """Return where the broker listens; with the protocol, unless that is just PLAINTEXT."""
+    """Return the broker's addresses; with the protocol, unless that is only PLAINTEXT."""
     if [each.name for each in security.listeners] == [SecurityProtocol.PLAINTEXT]:
         return broker.bootstrap_servers
     return "; ".join(

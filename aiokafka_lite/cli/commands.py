@@ -1,4 +1,4 @@
-"""Which commands there are. Their modules are imported when they are called for."""
+"""The table of commands. The module of a command is imported only to run it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command: its name, what it does in one line, and the function that adds its parser.
+    """A command: its name, its summary, and the function that adds its parser.
 
-    Attributes:
-        actions: Words behind the name that make it another command, whose parser another function
-            adds.
+    `actions` are following words with a parser of their own.
     """
 
     name: str
@@ -27,7 +25,6 @@ class Command(NamedTuple):
     actions: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
     def add_to(self, subparsers: Subparsers, next_word: str = "") -> None:
-        """Import the command's module and add its parser."""
         name, function = self.actions.get(next_word, (self.module, self.function))
         module = importlib.import_module(f"aiokafka_lite.cli.{name}")
         cast("Callable[[Subparsers], None]", getattr(module, function))(subparsers)
@@ -60,7 +57,7 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
         Command("groups", "list consumer groups", "groups.listing"),
         Command("lag", "show the lag of a consumer group per partition", "groups.lag"),
         Command("reset", "change the committed offsets of a consumer group", "groups.reset"),
-        Command("produce", "produce records, one per line", "produce.command"),
+        Command("produce", "produce records, one per line", "produce"),
         Command("replay", "write dead letters back to their original topics", "replay"),
     ),
     "for the shell": (Command("completion", "print a shell's completion script", "completion"),),
@@ -72,7 +69,7 @@ COMMANDS: Final = {each.name: each for section in SECTIONS.values() for each in 
 
 
 def listing() -> str:
-    """Return the commands, a line each, under their headings."""
+    """Return the commands under their headings, one per line."""
     width = max(map(len, COMMANDS))
     lines: list[str] = []
     for heading, commands in SECTIONS.items():

@@ -1,7 +1,6 @@
-"""`aiokafka-lite completion SHELL`, and what a shell is told when somebody presses Tab.
+"""`aiokafka-lite completion SHELL`, and the answers when a user presses Tab.
 
-argcomplete asks this program itself what may come next, so that names of topics and groups are
-those of the cluster that the line at hand, the environment or a file names.
+argcomplete runs this program for names of topics and groups in the cluster of the command line.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "aiokafka-lite"
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh", "powershell")
-# Nobody waits longer for a Tab.
+# The longest wait for a completion.
 TIMEOUT_S: Final = 2.0
-# Set by the shell that asks.
+# The shell sets it for a completion.
 ASKED: Final = "_ARGCOMPLETE"
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `completion`."""
     parser = new_parser(
         subparsers,
         "completion",
@@ -45,7 +43,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `completion`; returns 0."""
     try:
         from argcomplete.shell_integration import shellcode
     except ModuleNotFoundError:
@@ -55,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def offer(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell that asks what may come next, and end; nothing without argcomplete."""
+    """Print the completions for the shell and exit; has no effect without argcomplete."""
     try:
         import argcomplete
     except ModuleNotFoundError:
@@ -81,7 +78,7 @@ def _set_completers(parser: argparse.ArgumentParser) -> None:
 def _of_cluster(
     ask: Callable[[BlockingCluster], list[str]],
 ) -> Callable[..., list[str]]:
-    """Return what completes names; nothing where no cluster tells them in time."""
+    """Return a completer of names. It returns no names if the cluster does not respond in time."""
 
     def complete(*, parsed_args: argparse.Namespace, **_: object) -> list[str]:
         from aiokafka_lite.cli.connecting import connecting
@@ -111,6 +108,6 @@ def _groups(cluster: BlockingCluster) -> list[str]:
     return [each.group_id for each in list_groups(cluster)]
 
 
-def words_asked_about() -> list[str]:
-    """Return the words of the line that a shell asks about, without the program."""
+def words_to_complete() -> list[str]:
+    """Return the words of the line to complete, without the program."""
     return os.environ.get("COMP_LINE", "").split()[1:]

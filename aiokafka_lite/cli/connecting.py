@@ -1,8 +1,6 @@
-"""Which cluster a command speaks to, and as whom: by options, the environment, and a file.
+"""The connection of a command: from options, -X, the environment and a file, in this order.
 
-Whatever says it, it is one of Kafka's own settings in the end (`security.protocol` …), read as
-the Spark source reads them, librdkafka's names included. What is nearer to the command line wins:
-options, then -X, then the environment, then the file.
+All of them are Kafka's own settings (`security.protocol` …), or librdkafka's.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import name_and_value, positive_seconds
 from aiokafka_lite.cli.problems import CommandError, UsageError
-from aiokafka_lite.cli.properties import parse_properties
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import InsecureConfigError, OptionError
@@ -46,7 +43,7 @@ DEFAULT_TIMEOUT_S: Final = 20.0
 
 
 class _Option(NamedTuple):
-    """An option of connection: the setting it stands for, and what help says."""
+    """An option of the connection, and the setting that it sets."""
 
     name: str
     setting: str
@@ -85,12 +82,6 @@ def add_options(
     *,
     settings_file: Sequence[str] = ("--config", "--command-config"),
 ) -> None:
-    """Add the options of connection to a command.
-
-    Args:
-        parser: Of the command.
-        settings_file: What the option for a file of settings is called.
-    """
     group = parser.add_argument_group("connection", _HELP)
     group.add_argument(
         "-b",
@@ -134,14 +125,7 @@ def add_options(
 
 
 class Connecting(NamedTuple):
-    """How a cluster is reached.
-
-    Attributes:
-        config: For clients that block.
-        mechanism: The same.
-        login: What `mechanism` was made of.
-        client_rack: Where this client is.
-    """
+    """The settings of a connection. `login` is the source of `mechanism`."""
 
     config: ClientConfig
     mechanism: Mechanism | None
@@ -150,10 +134,7 @@ class Connecting(NamedTuple):
 
     @contextmanager
     def cluster(self) -> Iterator[BlockingCluster]:
-        """Lend a client; nothing is connected to yet.
-
-        What it is asked takes no longer than one request may, all in all (`BlockingCluster.limit`).
-        """
+        """Lend a client, which has the time of one request for all (`BlockingCluster.limit`)."""
         cluster = BlockingCluster(self.config, mechanism=self.mechanism)
         cluster.limit(self.config.request_timeout_s)
         try:
@@ -168,16 +149,8 @@ class Connecting(NamedTuple):
         metadata_max_age_s: float = math.inf,
         group_id: str | None = None,
     ) -> AIOKafkaConsumer:
-        """Make a consumer that joins no group; in a running event loop.
-
-        What it knows of topics gets as old as settings allow, and at most `metadata_max_age_s`.
-
-        Args:
-            isolation_level: As of the consumer.
-            metadata_max_age_s: In seconds.
-            group_id: Whose committed offsets it reads and writes.
-        """
-        # Only now: it takes a while to import.
+        """Create a consumer that joins no group: `group_id` is only for its committed offsets."""
+        # Imported here, because it takes a while.
         from aiokafka_lite import AIOKafkaConsumer
 
         return AIOKafkaConsumer(
@@ -191,18 +164,11 @@ class Connecting(NamedTuple):
         )
 
     def producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
-        """Make a producer; in a running event loop."""
         from aiokafka_lite.producing import AIOKafkaProducer
 
         return AIOKafkaProducer(**self._arguments(), transactional_id=transactional_id)
 
     def bulk_producer(self, compression: str, on_loss: Callable[[], object]) -> BulkProducer:
-        """Make a producer that counts outcomes; in a running event loop.
-
-        Args:
-            compression: The name of a codec.
-            on_loss: Called when records are not acknowledged.
-        """
         from aiokafka_lite.producing.bulk import BulkProducer
         from aiokafka_lite.producing.config import ProducerConfig
 
@@ -219,7 +185,7 @@ class Connecting(NamedTuple):
         return BulkProducer(config, on_loss)
 
     def _arguments(self, metadata_max_age_s: float = math.inf) -> dict[str, Any]:
-        """Return what consumers and producers are both told."""
+        """Return the arguments of both consumers and producers."""
         config, login = self.config, self.login
         password = login.password if login is not None else None
         return {
@@ -238,9 +204,9 @@ class Connecting(NamedTuple):
         }
 
 
-# A few answers a second suffice to read as fast as records can be decoded.
+# A few responses per second are as fast as the decoding.
 MAX_PARTITION_FETCH_BYTES: Final = 4 << 20
-# For lines one by one no delay that a person sees; many lines fill batches sooner.
+# Not noticeable for single lines. Many lines fill batches sooner.
 LINGER_MS: Final = 20
 MAX_BATCH_BYTES: Final = 64 << 10
 # The largest request that brokers take by default (socket.request.max.bytes).
@@ -250,12 +216,7 @@ MAX_REQUEST_BYTES: Final = 100 << 20
 def connecting(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> Connecting:
-    """Return how to reach the cluster that a command's options name.
-
-    Raises:
-        UsageError: They contradict each other, or name what there is not.
-        CommandError: The file cannot be read.
-    """
+    """Return the connection that a command's options describe."""
     settings = _settings(options, environment)
     raw = RawOptions(
         {
@@ -268,21 +229,21 @@ def connecting(
         servers = str(parsed.client.bootstrap_servers)
         login = None if parsed.mechanism is None else parse_security(raw, servers).login
     except (OptionError, InsecureConfigError) as error:
-        raise UsageError(_in_our_words(str(error.args[0]))) from error
+        raise UsageError(_as_options(str(error.args[0]))) from error
     return Connecting(parsed.client, parsed.mechanism, login, parsed.client_rack)
 
 
 def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return Kafka's settings, of all that says them."""
+    """Return Kafka's settings from all sources."""
     file = options.config or environment.get(f"{ENVIRONMENT}CONFIG")
     settings: dict[str, str] = {"request.timeout.ms": str(int(DEFAULT_TIMEOUT_S * 1000))}
     if file:
-        _lay_over(settings, _of_file(Path(file)))
-    _lay_over(settings, _of_environment(environment))
+        _override(settings, _of_file(Path(file)))
+    _override(settings, _of_environment(environment))
     for name, _ in options.settings:
         _check_name(name)
-    _lay_over(settings, dict(options.settings))
-    _lay_over(settings, _of_options(options))
+    _override(settings, dict(options.settings))
+    _override(settings, _of_options(options))
     settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP)
     has_login = "sasl.username" in settings
     if "sasl.password" in settings and not has_login:
@@ -293,12 +254,12 @@ def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> di
         settings["sasl.mechanism"] = "PLAIN"
     _choose_protocol(settings, wants_tls=options.tls)
     if has_login and "sasl.password" not in settings:
-        settings["sasl.password"] = _asked_password(settings["sasl.username"])
+        settings["sasl.password"] = _ask_password(settings["sasl.username"])
     return settings
 
 
 def _choose_protocol(settings: dict[str, str], *, wants_tls: bool) -> None:
-    """Say by what else was said whether to use TLS and SASL; with credentials TLS is wanted."""
+    """Derive the protocol from the other settings. Credentials imply TLS."""
     chosen = settings.get("security.protocol", "").strip().upper()
     if chosen:
         if wants_tls and not chosen.endswith("SSL"):
@@ -310,8 +271,8 @@ def _choose_protocol(settings: dict[str, str], *, wants_tls: bool) -> None:
     settings["security.protocol"] = f"{protocol}{'SSL' if wants_tls else 'PLAINTEXT'}"
 
 
-def _asked_password(username: str) -> str:
-    """Ask for the password where a person sits; nothing is shown of it."""
+def _ask_password(username: str) -> str:
+    """Ask for the password at a terminal, without showing it."""
     import getpass
 
     try:
@@ -325,8 +286,8 @@ def _asked_password(username: str) -> str:
     )
 
 
-def _lay_over(settings: dict[str, str], nearer: Mapping[str, str]) -> None:
-    """Replace settings by others, and what those make void."""
+def _override(settings: dict[str, str], nearer: Mapping[str, str]) -> None:
+    """Replace settings, and remove the ones that they make invalid."""
     if "sasl.username" in nearer or "sasl.password" in nearer:
         settings.pop("sasl.jaas.config", None)
     if "sasl.jaas.config" in nearer:
@@ -366,10 +327,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    """Return what a file says that means something here.
-
-    It may be one that other clients use as well: what is for them is passed over.
-    """
+    """Return the settings of a file that have an effect here. Other clients may share the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -401,16 +359,64 @@ def _known() -> frozenset[str]:
     return EFFECTIVE | SECURITY_NAMES
 
 
-# The parsers of settings were made for Spark, where these are options with a prefix.
+# Messages of the parsers name Spark's options, which have a prefix.
 _PREFIXED: Final = re.compile(r"\boption(s?) kafka\.")
 _FURTHER_PREFIXES: Final = re.compile(r"\bkafka\.(?=(?:ssl|sasl|security|bootstrap)\.)")
 _ON_EXECUTORS: Final = re.compile(r"\. The file must exist at this path on the driver and .*$")
 
 
-def _in_our_words(message: str) -> str:
+def _as_options(message: str) -> str:
     message = _PREFIXED.sub(r"setting\1 ", message)
     message = _FURTHER_PREFIXES.sub("", message)
     message = _ON_EXECUTORS.sub("", message)
     return message.replace(
         "set allowPlaintextCredentials=true", "give --allow-plaintext-credentials"
     )
+
+
+_SPACE: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+# A key ends ahead of the first space, = or : that no backslash protects.
+_KEY: Final = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
+_BETWEEN: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse Java's `.properties` (`java.util.Properties.load`). The last of equal names counts."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key = _KEY.match(line)
+        end = 0 if key is None else key.end()
+        between = _BETWEEN.match(line, end)
+        start = end if between is None else between.end()
+        found[_unescaped(line[:end])] = _unescaped(line[start:])
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield lines without their indentation, joined after a backslash at the end."""
+    collected = ""
+    for line in re.split(r"\r\n|\n|\r", text):
+        stripped = line.lstrip(_SPACE)
+        if not collected and (not stripped or stripped[0] in "#!"):
+            continue
+        backslashes = len(stripped) - len(stripped.rstrip("\\"))
+        if backslashes % 2:
+            collected += stripped[:-1]
+            continue
+        yield collected + stripped
+        collected = ""
+    if collected:
+        yield collected
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(found: re.Match[str]) -> str:
+    escaped = found[1]
+    if len(escaped) > 1:
+        return chr(int(escaped[1:], 16))
+    return _ESCAPES.get(escaped, escaped)

@@ -1,9 +1,9 @@
-"""`broker --load FILE.jsonl`: topics filled from a file, one JSON object a line.
+"""`broker --load FILE.jsonl`: loads topics from a file, one JSON object per line.
 
     {"topic": "orders", "key": "42", "value": {"amount": 3}, "headers": {"trace": "a1"}}
     {"topic": "orders", "value": {"base64": "AP8="}, "partition": 0, "timestamp": 1767225600000}
 
-The whole file is read and checked before anything is written: a bad line leaves nothing behind.
+The whole file is checked before any record is written.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from aiokafka_lite.errors import KafkaError
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
-# What `cat --json` says as well: a record gets the next offset there is.
-PASSED_OVER: Final = ("offset",)
+# A field of `cat --json`: a record gets the next offset instead.
+IGNORED: Final = ("offset",)
 BASE64: Final = "base64"
 UTF8_MARK: Final = b"\xef\xbb\xbf"
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
-# The loop serves clients, and Ctrl-C, in between.
+# The time between two yields to clients and Ctrl-C.
 SLICE_S: Final = 0.002
 
 
 class BadLineError(CommandError):
-    """A line of the file cannot be a record; nothing was loaded."""
+    """A line of the file cannot be a record; no records were loaded."""
 
     def __init__(self, path: Path, line_number: int, reason: str) -> None:
         self.line_number = line_number
@@ -44,13 +44,6 @@ class BadLineError(CommandError):
 
 
 class Loaded(NamedTuple):
-    """The outcome of loading a file.
-
-    Attributes:
-        counts: How many records each topic got.
-        left_alone: Topics that held records before and got none.
-    """
-
     counts: dict[str, int]
     left_alone: list[str]
 
@@ -61,11 +54,6 @@ class _Line(NamedTuple):
 
 
 def file_size(path: Path) -> int:
-    """Return a file's size in bytes.
-
-    Raises:
-        CommandError: It cannot be read.
-    """
     try:
         return path.stat().st_size
     except OSError as error:
@@ -73,19 +61,13 @@ def file_size(path: Path) -> int:
 
 
 async def load_file(broker: Broker, path: Path, on_progress: Callable[[int], None]) -> Loaded:
-    """Fill topics from a file; those that are not there are created, with the broker's defaults.
+    """Load topics from a file; missing topics are created with the broker's defaults.
 
-    A topic that holds records already is left alone, so that a broker with a data directory can be
-    started again with the same command.
-
-    Args:
-        broker: It runs, in this loop.
-        path: One JSON object a line, in UTF-8; empty lines are passed over.
-        on_progress: Told how many bytes were read.
+    A topic that already has records stays unchanged, so that a broker with a data directory can be
+    started again with the same command. After an error created topics are deleted.
 
     Raises:
-        BadLineError: A line is no record, or its topic does not take it. Nothing was written, and
-            topics created for it are gone.
+        BadLineError: A line is no record, or its topic does not accept it.
         CommandError: The file cannot be read.
         KafkaStorageError: The disk is full or broken.
     """
@@ -96,13 +78,11 @@ async def load_file(broker: Broker, path: Path, on_progress: Callable[[int], Non
     except BaseException:
         loading.drop_new_topics()
         raise
-    # Without an await: what is written is written whole, even if Ctrl-C comes meanwhile.
+    # There is no await here, so that Ctrl-C cannot interrupt the writing.
     return loading.write()
 
 
 class _Loading:
-    """A file on its way into topics."""
-
     def __init__(self, broker: Broker, path: Path) -> None:
         self._broker = broker
         self._path = path
@@ -113,7 +93,6 @@ class _Loading:
         self._left_alone: dict[str, None] = {}
 
     async def read(self, on_progress: Callable[[int], None]) -> None:
-        """Read and check all lines."""
         loop = asyncio.get_running_loop()
         until = loop.time() + SLICE_S
         for line_number, line, bytes_read in _lines(self._path):
@@ -141,7 +120,7 @@ class _Loading:
             raise self._refused(topic, refused) from refused
 
     def _writer(self, topic: str) -> TopicWriter | None:
-        """Return what takes a topic's records, None where they are not wanted."""
+        """Return the writer of a topic, or None if the topic already has records."""
         if topic in self._left_alone:
             return None
         if topic not in self._writers:
@@ -162,7 +141,7 @@ class _Loading:
         )
 
     def finish(self) -> None:
-        """Check what was not yet."""
+        """Run the checks that need all records."""
         for topic, writer in self._writers.items():
             try:
                 writer.finish()
@@ -170,24 +149,18 @@ class _Loading:
                 raise self._refused(topic, refused) from refused
 
     def write(self) -> Loaded:
-        """Append everything."""
         for writer in self._writers.values():
             writer.write()
         counts = {topic: writer.count for topic, writer in self._writers.items()}
         return Loaded(counts, list(self._left_alone))
 
     def drop_new_topics(self) -> None:
-        """Leave the topics as they were."""
         for topic in self._new_topics:
             self._broker.delete_topic(topic)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
-    """Yield the number of each line, the line, and the bytes read so far.
-
-    Raises:
-        CommandError: The file cannot be read.
-    """
+    """Yield the number of each line, the line, and the bytes read so far."""
     bytes_read = 0
     try:
         with path.open("rb") as file:
@@ -203,15 +176,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
 
 
 def parse_line(text: bytes, topic: str | None = None) -> _Line:
-    """Return the topic and the record of a line.
-
-    Args:
-        text: The line.
-        topic: What the line's own topic gives way to.
-
-    Raises:
-        LineProblem: It is none.
-    """
+    """Return the topic and the record of a line, or raise LineProblem."""
     try:
         line: Json = json.loads(text.decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -222,7 +187,7 @@ def parse_line(text: bytes, topic: str | None = None) -> _Line:
         raise LineProblem("nested too deep") from None
     if not isinstance(line, dict):
         raise LineProblem("each line must be a JSON object")
-    unknown = [name for name in line if name not in FIELDS and name not in PASSED_OVER]
+    unknown = [name for name in line if name not in FIELDS and name not in IGNORED]
     if unknown:
         raise LineProblem(f"unknown field {unknown[0]!r}: the fields are {', '.join(FIELDS)}")
     name = line.get("topic") if topic is None else topic
@@ -243,7 +208,7 @@ def _refuse_constant(name: str) -> Json:
 
 
 def _bytes_of(name: str, value: Json) -> bytes | None:
-    """Return a string in UTF-8, what {"base64": …} stands for, any other value as JSON text."""
+    """Return a string in UTF-8, the bytes of {"base64": …}, or another value as JSON text."""
     if value is None:
         return None
     try:
@@ -264,7 +229,7 @@ def _bytes_of(name: str, value: Json) -> bytes | None:
 
 
 def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
-    """Yield headers: of an object, or of a list of pairs where a name comes twice."""
+    """Yield headers of an object, or of a list of pairs in which a name may occur twice."""
     if value is None:
         return
     pairs: list[Json] = (

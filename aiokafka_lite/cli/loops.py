@@ -1,4 +1,4 @@
-"""Run a command's coroutine on the loop of the user's choice, so that Ctrl-C ends it cleanly."""
+"""Runs a command's coroutine on an event loop, so that Ctrl-C ends it cleanly."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ T = TypeVar("T")
 
 
 class LoopKind(StrEnum):
-    """Event loops that a command can run on."""
-
     ASYNCIO = "asyncio"
     UVLOOP = "uvloop"
 
 
 def loop_kind(text: str) -> LoopKind:
-    """Parse the name of a kind of loop."""
     try:
         return LoopKind(text)
     except ValueError:
@@ -34,7 +31,6 @@ def loop_kind(text: str) -> LoopKind:
 
 
 def available_loops() -> list[LoopKind]:
-    """Return the loops that are installed."""
     return [
         kind
         for kind in LoopKind
@@ -43,11 +39,6 @@ def available_loops() -> list[LoopKind]:
 
 
 def new_event_loop(kind: LoopKind) -> asyncio.AbstractEventLoop:
-    """Make an event loop.
-
-    Raises:
-        MissingExtraError: The loop's package is not installed.
-    """
     if kind is LoopKind.ASYNCIO:
         return asyncio.new_event_loop()
     if kind not in available_loops():
@@ -60,12 +51,8 @@ def new_event_loop(kind: LoopKind) -> asyncio.AbstractEventLoop:
 def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> T:
     """Run `main` to its end on a new loop.
 
-    The first SIGINT or SIGTERM cancels `main`, so that everything it opened is closed in order. A
-    second one is not waited for: it has its usual effect.
-
-    Raises:
-        Interrupted: A signal ended `main`.
-        MissingExtraError: The loop's package is not installed.
+    The first SIGINT or SIGTERM cancels `main`, which raises Interrupted after closing everything. A
+    second one has its usual effect.
     """
     try:
         loop = new_event_loop(kind)

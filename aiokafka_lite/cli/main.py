@@ -1,7 +1,7 @@
-"""Parse the command line, run the command, and turn errors into a message and an exit code.
+"""Parses the command line, runs the command, and turns errors into a message and an exit code.
 
-Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 (SIGINT) and 143 (SIGTERM)
-ended by a signal; 141 when nobody reads the output any more, as for a program that SIGPIPE ends.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + N ended by signal N (141 if the output is
+closed).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from aiokafka_lite.errors import KafkaError
 
 
 def program_name() -> str:
-    """Return how this program was called."""
     called = os.path.basename(sys.argv[0])
     return "aiokafka-lite" if called == "aiokafka-lite" else "python -m aiokafka_lite"
 
 
 def build_parser(*words: str) -> argparse.ArgumentParser:
-    """Build the parser for a command, and the word behind it; of the others it knows the names."""
+    """Build the parser for a command and its next word. Of other commands it has only the names."""
     parser = argparse.ArgumentParser(
         prog=program_name(),
         usage="%(prog)s [-h] [--version] [COMMAND …]",
@@ -52,8 +51,8 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
     if completion.ASKED in os.environ:
-        completion.offer(build_parser(*_command(completion.words_asked_about())))
-    _open_what_is_closed()
+        completion.offer(build_parser(*_command(completion.words_to_complete())))
+    _open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     words = _command(arguments)
     if words and words[0] not in COMMANDS:
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rest:
             raise UsageError(f"unrecognized arguments: {' '.join(rest)}")
         if options.command is None:
-            # Only now: it looks for what is installed.
+            # Imported here, because it searches for packages.
             from aiokafka_lite.cli.overview import overview
 
             print(overview())
@@ -96,7 +95,7 @@ def exit_code_of(run: Callable[[], int], help_command: str) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is left to say, nor to flush.
+        # The reader of the output is closed (`| head`), so the rest is dropped.
         _drop_output()
         return 141
     except OSError as error:  # as of a full disk
@@ -104,8 +103,8 @@ def exit_code_of(run: Callable[[], int], help_command: str) -> int:
         return _fail(f"cannot write the output: {error.strerror or error}")
 
 
-def _open_what_is_closed() -> None:
-    """Let a standard stream that the caller has closed (`<&-`) be an empty one."""
+def _open_closed_streams() -> None:
+    """Replace standard streams that the caller has closed (`<&-`) by empty ones."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
@@ -116,10 +115,7 @@ def _drop_output() -> None:
 
 
 def _command(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command that is called, if any is, and the word that follows at once, if any.
-
-    Options ahead of the command have no value.
-    """
+    """Return the command and the next word, if any. Options before the command have no value."""
     names = [index for index, each in enumerate(arguments) if not each.startswith("-")]
     return arguments[names[0] : names[0] + 2] if names else ()
 

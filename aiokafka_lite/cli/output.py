@@ -1,8 +1,4 @@
-"""What commands print: tables for people, lines for pipes, an object a line for programs.
-
-A terminal gets colours and lines where `rich` is installed; without it, and in a pipe, columns are
-set with spaces.
-"""
+"""The output of commands: tables, lines for pipes, JSON objects, progress."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Column(NamedTuple):
-    """A column: the name of its values in a row, what stands above it, how a value is shown."""
+    """A column: the name of its values in a row, its heading, and the text of a value."""
 
     name: str
     heading: str
@@ -36,7 +33,6 @@ class Column(NamedTuple):
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`."""
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per line")
 
 
@@ -55,20 +51,15 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool 
 
 
 def print_object(row: Row) -> None:
-    """Print an object in a line."""
     print(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
 
 
 def is_rich_wanted() -> bool:
-    """Return whether a person looks on, and rich is installed."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
 
 
 def rich_table(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Table | Text:
-    """Return a table for a terminal, of plain lines if it is narrow.
-
-    All texts are shown whole. Half a number would be another number.
-    """
+    """Return a table for a terminal. If it is narrow, plain lines, because no text is cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -112,12 +103,11 @@ def _shown(row: Row, column: Column) -> str:
     if value is None or value == "":
         return NOTHING
     text = column.show(value)
-    # Names come from others: a terminal is not to obey them.
+    # Names may contain characters that control a terminal.
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
 
 
 def count_text(value: object) -> str:
-    """Return a number with commas between its thousands."""
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -127,7 +117,6 @@ def counted(number: int, noun: str) -> str:
 
 
 def size_text(value: object) -> str:
-    """Return a number of bytes as people read it."""
     if not isinstance(value, int):
         return str(value)
     size, unit = float(value), 0
@@ -137,5 +126,34 @@ def size_text(value: object) -> str:
 
 
 def list_text(value: object) -> str:
-    """Return a list with commas between."""
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+@contextmanager
+def file_progress(title: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show on stderr how much of a file was read, if it is a terminal and `rich` is installed."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield lambda done: None
+        return
+    # Imported here, because it takes a while.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    progress = Progress(
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True, highlight=False),
+    )
+    with progress:
+        task_id = progress.add_task(title, total=size_bytes or None)
+        yield lambda done: progress.update(task_id, completed=done)

@@ -1,4 +1,4 @@
-"""What `python -m aiokafka_lite` prints when it is given nothing to do."""
+"""The output of `python -m aiokafka_lite` without a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 
 def decoder_note() -> str | None:
-    """Return one line on the plain Python decoder and what to install; None when compiled."""
     return None if COMPILED else f"Note: {PLAIN_DECODER_NOTE}"
 
 

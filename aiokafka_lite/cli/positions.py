@@ -1,4 +1,4 @@
-"""Places in a topic as people name them: earliest, latest, an offset, a time, "so long ago"."""
+"""Positions in a topic: earliest, latest, an offset, a time, or an age."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite.cli.arguments import parse_duration_ms
 from aiokafka_lite.cli.asking import offsets_at
-from aiokafka_lite.cli.durations import parse_duration_ms
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.structs import TopicPartition
@@ -30,10 +30,7 @@ _TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 class TopicPosition(NamedTuple):
     """A position in each partition: an offset, or a time (ms; or `EARLIEST`, `LATEST`).
 
-    Attributes:
-        offset: The same in every partition; None where a time says it.
-        time_ms: As ListOffsets takes it.
-        text: What the user wrote.
+    `text` is the user's own.
     """
 
     offset: int | None
@@ -42,16 +39,12 @@ class TopicPosition(NamedTuple):
 
     @property
     def is_time(self) -> bool:
-        """Whether brokers have to be asked which offset it is."""
+        """Whether brokers have to look up the offset."""
         return self.offset is None and self.time_ms >= 0
 
 
 def place(text: str) -> TopicPosition:
-    """Parse a place.
-
-    Raises:
-        argparse.ArgumentTypeError: It is none.
-    """
+    """Parse a position, or raise argparse.ArgumentTypeError."""
     word = text.strip()
     match word.lower():
         case "earliest" | "beginning":
@@ -71,7 +64,7 @@ def place(text: str) -> TopicPosition:
 
 
 def _time_ms(word: str) -> int | None:
-    """Return a time of day today, or a moment, without a zone in this machine's; None if none."""
+    """Parse a time of day or a moment, by default in this machine's time zone."""
     try:
         if _TIME_OF_DAY.fullmatch(word):
             hour, _, rest = word.partition(":")
@@ -91,7 +84,7 @@ def _ago_ms(word: str) -> int | None:
 
 
 class Found(NamedTuple):
-    """Where partitions begin and end, and where in each of them some places are."""
+    """The first offsets and end offsets of partitions, and the offset of each position in them."""
 
     begins: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
@@ -104,13 +97,9 @@ def find(
     *places: TopicPosition,
     isolation_level: str = "read_uncommitted",
 ) -> Found:
-    """Look up where some places are in each partition; one round trip to each leader.
+    """Look up some positions in each partition, in one round trip to each leader.
 
-    A place outside of what a partition has is moved to its beginning or end.
-
-    Raises:
-        CommandError: A topic was deleted meanwhile.
-        KafkaError: A leader did not answer in time, or refuses.
+    A position outside of the log is moved to its beginning or end.
     """
     times = [each.time_ms for each in places if each.is_time]
     begins, ends, *found = offsets_at(

@@ -10,25 +10,24 @@ from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError
 
 
 class CommandError(Exception):
-    """A command cannot go on; the message says why and what to do."""
+    """A command failed. The message has the reason and the remedy."""
 
 
 class UsageError(CommandError):
-    """The command was called in a way that makes no sense: exit code 2."""
+    """The arguments of a command are wrong: exit code 2."""
 
 
 def raise_if_any(problems: Sequence[str]) -> None:
-    """Raise all problems as one CommandError, if there are any."""
     if problems:
         raise CommandError("; ".join(problems))
 
 
 class LineProblem(Exception):
-    """A problem with a line of a file."""
+    pass
 
 
 class MissingExtraError(CommandError):
-    """A package that belongs to one of the project's extras is not installed."""
+    """A package of one of the project's extras is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
@@ -39,7 +38,7 @@ class MissingExtraError(CommandError):
         )
 
 
-# What errors advise programs to do, and what does that here.
+# Advice for programs in errors, and the matching options.
 _OPTIONS: Final = (
     (r"call create_ssl_context\(cafile=\.\.\.\) with", "set --ca-file to"),
     (r"certfile= and keyfile= to create_ssl_context\(\)", "--cert-file and --key-file"),
@@ -50,7 +49,7 @@ _OPTIONS: Final = (
 
 
 def plain_text(error: BaseException) -> str:
-    """Return what an error says, without the class and the code, which are for programmers."""
+    """Return the text of an error, without the class and the code."""
     if isinstance(error, OffsetOutOfRangeError) and error.tp is not None:
         tp, offset = error.tp, error.offset
         return (

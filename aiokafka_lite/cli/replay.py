@@ -1,11 +1,9 @@
-"""`aiokafka-lite replay TOPIC`: puts dead letters back where they came from.
+"""`aiokafka-lite replay TOPIC`: writes dead letters to their original topics again.
 
-What `DeadLetters` and Kafka's brokers add to a dead letter (KIP-1191) says where it was. That is
-taken off again: what is written is the record as it was. It has the time of its writing, as the
-topic's retention would delete an old one at once.
+The headers that `DeadLetters` and Kafka's brokers add (KIP-1191) name the original partition, and
+are removed. The record gets the current time, because retention would delete an old one.
 
-With a group, what was written is committed, whatever ends the command. With a transactional id as
-well, letters and offsets are committed in transactions.
+With a group, the offsets of written letters are committed, however the command ends.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.producing import AIOKafkaProducer
 
 ISOLATION_LEVEL: Final = "read_committed"
-# What `--where` may ask for beside the headers of a dead letter.
+# A field of `--where` in addition to the headers of a dead letter.
 KEY: Final = "key"
 
 _DESCRIPTION: Final = """\
@@ -63,7 +61,6 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `replay`."""
     parser = new_parser(subparsers, "replay", _DESCRIPTION, _EXAMPLES)
     parser.add_argument("topic", metavar="TOPIC", help="the topic of dead letters")
     which = parser.add_argument_group("which dead letters")
@@ -114,34 +111,26 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 class Target(NamedTuple):
-    """Where a dead letter goes; by its key, where no partition is named."""
+    """The topic of a dead letter, and its partition, or None for the one of its key."""
 
     topic: str
     partition: int | None
 
 
 class _Letter(NamedTuple):
-    """A dead letter that is to be written again."""
-
     offset: int
     target: Target
     record: Record
 
 
 class _Plan(NamedTuple):
-    """What there is to read, and what is known of where it goes.
-
-    Attributes:
-        spans: From which offset of the dead letters' topic to which.
-        counts: How many partitions each topic has that was asked for.
-    """
+    """The spans of dead letters, and the known numbers of partitions of target topics."""
 
     spans: dict[TopicPartition, Span]
     counts: dict[str, int]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `replay`; returns 0."""
     if options.group is not None and options.start is not None:
         raise UsageError("--from and --group both set the start: leave one out")
     if options.group is not None and options.dry_run:
@@ -181,8 +170,6 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
 
 
 class _Replay:
-    """One run of the command."""
-
     def __init__(
         self,
         options: argparse.Namespace,
@@ -197,13 +184,12 @@ class _Replay:
         self._wanted = wanted
         self._written: Counter[str] = Counter()
         self._chosen_count = 0
-        self._passed = 0
-        self._strange = 0
-        # Why the letter behind those that were chosen cannot be written.
+        self._unmatched = 0
+        self._without_topic = 0
+        # The error of the next letter, which cannot be written.
         self._problem: CommandError | None = None
 
     async def run(self) -> None:
-        """Read, and write again; say at the end what was done, also if it ends early."""
         options = self._options
         try:
             async with AsyncExitStack() as stack:
@@ -233,7 +219,7 @@ class _Replay:
                     if read_to <= records[-1].offset:
                         break
         finally:
-            self._tell()
+            self._report()
 
     async def _begin_where_committed(self, consumer: AIOKafkaConsumer) -> None:
         for tp, span in tuple(self._spans.items()):
@@ -242,11 +228,7 @@ class _Replay:
                 self._spans[tp] = Span(max(span.start, committed), span.end)
 
     async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
-        """Return which of a partition's records are written again, and how far they were looked at.
-
-        That is not to the end, if there are as many as were asked for, or the target of one cannot
-        be used.
-        """
+        """Return the letters to write again, and the offset up to which it looked."""
         left = self._options.count
         chosen: list[_Letter] = []
         for record in records:
@@ -254,9 +236,9 @@ class _Replay:
                 return chosen, record.offset
             death = _death(record)
             if TOPIC not in death and self._options.to is None:
-                self._strange += 1
+                self._without_topic += 1
             elif not self._is_wanted(record, death):
-                self._passed += 1
+                self._unmatched += 1
             else:
                 try:
                     target = await self._target(death)
@@ -283,7 +265,7 @@ class _Replay:
         letters: Sequence[_Letter],
         read_to: int,
     ) -> None:
-        """Write letters, and commit up to the first that is not acknowledged, whatever ends it."""
+        """Write letters, and commit up to the first that is not acknowledged, however it ends."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         failure: BaseException | None = None
         try:
@@ -294,7 +276,7 @@ class _Replay:
         except (KafkaError, asyncio.CancelledError) as error:
             failure = error
         if futures:
-            await asyncio.wait(futures)  # what was sent is not unsent
+            await asyncio.wait(futures)  # sent letters may still be written
         acknowledged = [each.exception() is None for each in futures]
         for letter, is_written in zip(letters, acknowledged, strict=False):
             self._written[letter.target.topic] += is_written
@@ -320,7 +302,7 @@ class _Replay:
         """Write letters and their offsets in one transaction, or in one for each of them."""
         if await self._try_to_write(consumer, producer, {tp: read_to}, letters) is None:
             return
-        # Those before the one that is refused can go.
+        # The letters before the rejected one can be written.
         for letter in letters:
             offsets = {tp: letter.offset + 1}
             error = await self._try_to_write(consumer, producer, offsets, [letter])
@@ -337,7 +319,7 @@ class _Replay:
         offsets: Mapping[TopicPartition, int],
         letters: Sequence[_Letter],
     ) -> KafkaError | None:
-        """Write some letters in one transaction; return why that failed."""
+        """Write some letters in one transaction, and return its error."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         try:
             async with producer.transaction() as transaction:
@@ -353,7 +335,7 @@ class _Replay:
         finally:
             for future in futures:
                 if future.done() and not future.cancelled():
-                    future.exception()  # looked at
+                    future.exception()  # marks it as retrieved
         self._written.update(letter.target.topic for letter in letters)
         return None
 
@@ -385,23 +367,22 @@ class _Replay:
         with self._where.cluster() as cluster:
             return len(ask_for_topic(cluster, topic).partitions)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         written = sum(self._written.values())
         places = ", ".join(f"{count} to {topic}" for topic, count in sorted(self._written.items()))
         verb = "would be replayed" if self._options.dry_run else "replayed"
         parts = [f"{counted(written, 'dead letter')} {verb}" + (f": {places}" if places else "")]
-        if self._passed:
-            parts.append(f"{self._passed} did not match")
-        if self._strange:
+        if self._unmatched:
+            parts.append(f"{self._unmatched} did not match")
+        if self._without_topic:
             parts.append(
-                f"{self._strange} skipped, because no header contains their original topic (--to "
-                "TOPIC replays them too)"
+                f"{self._without_topic} skipped, because no header contains their original topic "
+                "(--to TOPIC replays them too)"
             )
         print("; ".join(parts), file=sys.stderr)
 
 
 def _arguments(letter: _Letter) -> dict[str, Any]:
-    """Return what `send` is told."""
     record, target = letter.record, letter.target
     return {
         "topic": target.topic,
@@ -413,7 +394,7 @@ def _arguments(letter: _Letter) -> dict[str, Any]:
 
 
 def _death(record: Record) -> dict[str, str]:
-    """Return what was added to a record when it died, by the whole names of the headers."""
+    """Return the added headers of a dead letter, by their whole names."""
     return {
         name: value.decode(errors="replace")
         for name, value in record.headers

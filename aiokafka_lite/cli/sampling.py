@@ -1,4 +1,4 @@
-"""How much came into a topic lately, and which record was the largest: `describe` reads it."""
+"""The recent rate of a topic and its largest record, for `describe`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.cli.connecting import Connecting
 
-# Of what comes by default: whoever names a place waits for all that is behind it.
+# The default limit. With --since all records are read.
 MOST_SAMPLED_BYTES: Final = 64 << 20
 
 
@@ -28,14 +28,9 @@ class Largest(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What came into a topic since some time.
+    """The records of a topic since some time, and the bytes of the ones that were read.
 
-    Attributes:
-        seconds: How long ago that is; None: nothing came.
-        record_count: How many offsets were given to records since.
-        read_count: How many of the records were read; and
-        read_bytes: the bytes of their keys, values and headers.
-        largest: Of those; None without any.
+    `seconds` is the time since then, None without records.
     """
 
     seconds: float | None
@@ -45,7 +40,6 @@ class Sample(NamedTuple):
     largest: Largest | None
 
     def row(self) -> Row:
-        """Return it as an object for programs."""
         largest = self.largest
         return {
             "seconds": None if self.seconds is None else round(self.seconds, 3),
@@ -61,7 +55,6 @@ class Sample(NamedTuple):
         }  # fmt: skip
 
     def text(self) -> str:
-        """Return it as a line."""
         if self.seconds is None:
             return "no records"
         if self.largest is None:
@@ -78,7 +71,7 @@ class Sample(NamedTuple):
 
     @property
     def _bytes(self) -> float:
-        """The bytes of all, by those that were read."""
+        """The bytes of all records, estimated by those that were read."""
         return self.read_bytes * self.record_count / self.read_count if self.read_count else 0
 
     def _per_second(self, number: float) -> float | None:
@@ -93,15 +86,10 @@ async def sample(
     until_s: float,
     is_all_wanted: bool,
 ) -> Sample:
-    """Read what came since some time.
+    """Read the records since some time; None is the time of the first record.
 
-    Args:
-        where: Makes the consumer.
-        spans: The offsets since then.
-        since_ms: That time; None: that of the first record.
-        until_s: When the spans' ends were looked up.
-        is_all_wanted: Read on, however much it is; otherwise some of it, for as long as the
-            cluster may take to answer.
+    Without `is_all_wanted`, only some records are read, within the request timeout. `until_s` is
+    the time at which the ends of the spans were looked up.
     """
     reading = _Reading(since_ms)
     if any(span.start < span.end for span in spans.values()):

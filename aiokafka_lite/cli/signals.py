@@ -15,7 +15,7 @@ _STOP_SIGNALS: Final = tuple(
 
 
 class Interrupted(Exception):
-    """The user, or the system, asked the program to end."""
+    """The user or the system ended the program by a signal."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
@@ -23,21 +23,17 @@ class Interrupted(Exception):
 
     @property
     def exit_code(self) -> int:
-        """The exit status that a shell reports for a program that this signal ended."""
         return 128 + self.signal_number
 
 
 class StopSignals:
-    """Takes the signals away from whoever had them, and gives them back."""
+    """Replaces the handlers of SIGINT and SIGTERM, and restores them."""
 
     def __init__(self) -> None:
         self._earlier: dict[int, _Handler] = {}
 
     def take(self, heed: Callable[[int], object]) -> None:
-        """Call `heed` with the number of each, between two instructions of the main thread.
-
-        In another thread nothing is taken: signals are somebody else's business there.
-        """
+        """Call `heed` with the number of each signal. Has no effect outside of the main thread."""
         for number in _STOP_SIGNALS:
             try:
                 self._earlier[number] = signal.signal(number, lambda caught, _: heed(caught))
@@ -45,8 +41,8 @@ class StopSignals:
                 break
 
     def give_back(self) -> None:
-        """Put the earlier handlers back; does nothing once that is done."""
+        """Restore the earlier handlers; idempotent."""
         while self._earlier:
             number, handler = self._earlier.popitem()
-            # None stands for a handler that was not installed from Python.
+            # None is a handler that was not installed from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,4 +1,4 @@
-"""`aiokafka-lite topics create`, `topics delete` and `topics config`: what changes topics."""
+"""`aiokafka-lite topics create`, `topics delete` and `topics config`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 BY_DEFAULT: Final = -1
 SET: Final = 0
 UNSET: Final = 1
-# Where the value of a setting comes from (KIP-226): `OF_TOPIC`, or
+# The source of a default value (KIP-226).
 DEFAULT: Final = 5
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "server.properties", 5: "default"}
 LOOK_AGAIN_AFTER_S: Final = 0.05
@@ -62,7 +62,7 @@ _COLUMNS: Final = (
 
 
 def add_parsers(subparsers: Subparsers) -> None:
-    """Add the command `topics` with what changes topics, in place of the list."""
+    """Add the command `topics` with the actions that change topics, without the list."""
     topics = subparsers.add_parser("topics", description="Create, delete and configure topics.")
     actions = topics.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_create(actions)
@@ -149,7 +149,6 @@ def _add_config(actions: Subparsers) -> None:
 
 # --- create --------------------------------------------------------------------------------
 def run_create(options: argparse.Namespace) -> int:
-    """Run `topics create`; returns 0."""
     names = list(dict.fromkeys(options.names))
     timeout_ms = _timeout_ms(options)
     request = CreateTopicsRequest(
@@ -187,11 +186,7 @@ def run_create(options: argparse.Namespace) -> int:
 
 
 def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicView:
-    """Return a new topic once all its partitions have leaders.
-
-    Raises:
-        CommandError: Some have none in time.
-    """
+    """Return a new topic once all its partitions have leaders, or raise CommandError."""
     give_up_at = time.monotonic() + timeout_s
     while True:
         topic = ask_for_topics(cluster, [name]).topics.get(name)
@@ -207,7 +202,7 @@ def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicVi
 
 
 def _controller(cluster: BlockingCluster) -> int:
-    """Return who is asked for changes: any node passes them on in clusters without ZooKeeper."""
+    """Return the node for changes: without ZooKeeper any node forwards them."""
     view = cluster.view
     return view.controller_id if view.controller_id in view.nodes else min(view.nodes)
 
@@ -218,7 +213,6 @@ def _timeout_ms(options: argparse.Namespace) -> int:
 
 # --- delete --------------------------------------------------------------------------------
 def run_delete(options: argparse.Namespace) -> int:
-    """Run `topics delete`; returns 0."""
     names = list(dict.fromkeys(options.topics))
     if not options.yes and not sys.stdin.isatty():
         raise UsageError(
@@ -237,7 +231,7 @@ def run_delete(options: argparse.Namespace) -> int:
 
 
 def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool:
-    """Ask the person at the terminal; what a topic holds is said where it can be told."""
+    """Ask the user, and show the number of records if it is available."""
     for topic in topics:
         tps = [TopicPartition(topic.name, number) for number in topic.partitions]
         try:
@@ -254,7 +248,7 @@ def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool
 
 
 def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: int) -> list[str]:
-    """Delete topics; returns why some are not."""
+    """Delete topics; return the problems."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=topic.name) for topic in topics], timeout_ms=timeout_ms
     )
@@ -270,7 +264,6 @@ def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: i
 
 # --- config --------------------------------------------------------------------------------
 def run_config(options: argparse.Namespace) -> int:
-    """Run `topics config`; returns 0."""
     names = list(dict.fromkeys(options.topics))
     with connecting(options).cluster() as cluster:
         for name in names:
@@ -292,11 +285,6 @@ def run_config(options: argparse.Namespace) -> int:
 
 
 def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeConfigsResult]:
-    """Return the settings of topics.
-
-    Raises:
-        CommandError: One is not there, or its settings may not be seen.
-    """
     resources = [
         DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
@@ -316,7 +304,7 @@ def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeCo
 
 
 def _differs(setting: DescribeConfigsResourceResult) -> bool:
-    """Whether a setting is made for the topic, or for the cluster with another value."""
+    """Whether a setting is the topic's, or the cluster's with another value than the default."""
     if setting.config_source in (OF_TOPIC, DEFAULT) or not setting.synonyms:
         return setting.config_source != DEFAULT
     first, last = setting.synonyms[0], setting.synonyms[-1]
@@ -342,12 +330,6 @@ def _change(
     options: argparse.Namespace,
     before: Sequence[DescribeConfigsResult],
 ) -> None:
-    """Make and take away settings.
-
-    Raises:
-        UsageError: There is no such setting, or one is named twice.
-        CommandError: Not all topics were changed; says which, and why.
-    """
     named = [*(name for name, _ in options.changes), *options.unset]
     known = {each.name for result in before for each in result.configs}
     for name in named:

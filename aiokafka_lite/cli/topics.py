@@ -1,11 +1,10 @@
-"""`aiokafka-lite topics` and `describe TOPIC`: which topics there are, and what they are like."""
+"""`aiokafka-lite topics` and `describe TOPIC`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +44,7 @@ from aiokafka_lite.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SINCE: Final = "1m"
 TOPIC_RESOURCE: Final = 2
-# Where a setting's value comes from, if it was made for this topic (KIP-226).
+# The source of a setting of the topic itself (KIP-226).
 OF_TOPIC: Final = 1
 
 _TOPIC_COLUMNS: Final = (
@@ -80,7 +80,6 @@ logs on disk."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `topics`."""
     parser = new_parser(
         subparsers,
         "topics",
@@ -107,7 +106,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def add_describe_parser(subparsers: Subparsers) -> None:
-    """Add the command `describe`."""
     parser = new_parser(
         subparsers,
         "describe",
@@ -135,7 +133,6 @@ def add_describe_parser(subparsers: Subparsers) -> None:
 
 # --- topics --------------------------------------------------------------------------------
 def run_topics(options: argparse.Namespace) -> int:
-    """Run `topics`; returns 0."""
     with connecting(options).cluster() as cluster:
         known = ask_for_topics(cluster, None).topics
         topics = [
@@ -182,7 +179,7 @@ def _topic_rows(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[R
 
 
 def _total(rows: Sequence[Row], name: str) -> int | None:
-    """Return the sum of a column; None where a part is not known."""
+    """Return the sum of a column; None if a value is unknown."""
     numbers = [row[name] for row in rows]
     known = [each for each in numbers if isinstance(each, int)]
     return sum(known) if len(known) == len(numbers) else None
@@ -190,7 +187,6 @@ def _total(rows: Sequence[Row], name: str) -> int | None:
 
 # --- describe ------------------------------------------------------------------------------
 def run_describe(options: argparse.Namespace) -> int:
-    """Run `describe`; returns 0."""
     since = place(DEFAULT_SINCE) if options.since is None else options.since
     where = connecting(options)
     with where.cluster() as cluster:
@@ -217,11 +213,12 @@ def run_describe(options: argparse.Namespace) -> int:
     }
     for number, topic in enumerate(topics):
         rows, found = partitions[topic.name], samples[topic.name]
+        topic_id = uuid_to_str(topic.topic_id) if any(topic.topic_id) else None
         if options.json:
             print_object(
                 {
                     "topic": topic.name,
-                    "topic_id": _uuid_text(topic.topic_id),
+                    "topic_id": topic_id,
                     "is_internal": topic.is_internal,
                     "configs": configs[topic.name],
                     "partitions": rows,
@@ -231,7 +228,7 @@ def run_describe(options: argparse.Namespace) -> int:
             continue
         if number:
             print()
-        print(f"{topic.name}  (id {_uuid_text(topic.topic_id) or 'unknown'})")
+        print(f"{topic.name}  (id {topic_id or 'unknown'})")
         for setting, value in (configs[topic.name] or {}).items():
             print(f"  {setting}={value}")
         print_rows(rows, _PARTITION_COLUMNS)
@@ -243,7 +240,7 @@ def run_describe(options: argparse.Namespace) -> int:
 def _spans_since(
     cluster: BlockingCluster, topic: TopicView, since: TopicPosition
 ) -> dict[TopicPartition, Span]:
-    """Return which offsets were given to records since some time, where there is a leader."""
+    """Return the offsets since some time, of partitions with a leader."""
     tps = [
         TopicPartition(topic.name, number)
         for number, partition in topic.partitions.items()
@@ -261,7 +258,7 @@ def _sample(
     until_s: float,
     is_all_wanted: bool,
 ) -> Sample | None:
-    """Return what came since some time; None where it may not be read."""
+    """Return the records since some time; None if they cannot be read."""
     since_ms = since.time_ms if since.is_time else None
     try:
         return loops.run(
@@ -276,13 +273,8 @@ def _sample(
         return None
 
 
-def _uuid_text(topic_id: bytes) -> str | None:
-    """Return an id as Kafka's tools write it; None where the cluster has none."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else None
-
-
 def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:
-    """Return a row for each partition; offsets and sizes are asked for all at once."""
+    """Return a row for each partition; all offsets and sizes are looked up together."""
     led = [
         TopicPartition(topic.name, number)
         for topic in topics
@@ -313,7 +305,7 @@ def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dic
 
 
 def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the sizes of leaders' logs; nothing of brokers that do not tell."""
+    """Return the sizes of leaders' logs, except of brokers that do not support it."""
     by_leader: dict[int, dict[str, list[int]]] = {}
     for tp in led:
         if (partition := cluster.view.leader(tp)) is not None:
@@ -325,7 +317,7 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
         try:
             response = cluster.request(node, DescribeLogDirsRequest(topics=asked))
         except KafkaError:
-            continue  # not spoken, or not there: sizes are a courtesy
+            continue  # unsupported or unavailable: the sizes are left out
         for folder in response.results:
             for topic in folder.topics:
                 for found in topic.partitions:
@@ -336,7 +328,7 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
 
 
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
-    """Return the settings that were made for a topic; None where they may not be seen."""
+    """Return the topic's own settings; None if they cannot be read."""
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
     )

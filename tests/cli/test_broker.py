@@ -12,8 +12,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.broker import TopicOption, serve_status, topic_option
+from aiokafka_lite.cli.output import file_progress
 from aiokafka_lite.cli.problems import MissingExtraError
-from aiokafka_lite.cli.progress import file_progress
 from tests.support.for_each import for_each
 
 

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.connecting import Connecting, add_options, connecting, parse_properties
 from aiokafka_lite.cli.problems import CommandError, UsageError
-from aiokafka_lite.cli.properties import parse_properties
 from tests.cli.running import Running
 from tests.support.for_each import for_each
 from tests.support.token_server import CREDENTIALS, LOGIN, TokenServer, token_server

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.cli.durations import parse_duration_ms
+from aiokafka_lite.cli.arguments import parse_duration_ms
 from tests.support.for_each import for_each
 
 

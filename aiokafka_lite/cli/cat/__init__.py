@@ -1,5 +1,4 @@
-"""`cat` and `tail`: a topic's records on the screen, in a pipe, or in a file.
+"""`cat` and `tail`: a topic's records in a terminal, a pipe or a file.
 
-command (options) → reading (records, up to where they were to end) → filters → formats (bytes)
-→ sinks (where these go).
+command (options) → reading (records, and filters) → formats (bytes) → sinks (output).
 """

@@ -1,4 +1,4 @@
-"""`aiokafka-lite cat TOPIC` and `tail TOPIC`: their options, and how it all goes together."""
+"""`aiokafka-lite cat TOPIC` and `tail TOPIC`: their options and their parts."""
 
 from __future__ import annotations
 
@@ -12,25 +12,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import name_and_value, new_parser, partition_numbers, positive_int
+from aiokafka_lite.cli.arguments import (
+    name_and_value,
+    new_parser,
+    partition_numbers,
+    positive_int,
+    unescaped,
+)
 from aiokafka_lite.cli.asking import ISOLATION_LEVELS, ask_for_topic, partitions_of
 from aiokafka_lite.cli.cat import formats
-from aiokafka_lite.cli.cat.filters import Filter, filter_of
 from aiokafka_lite.cli.cat.formats import Formatter
-from aiokafka_lite.cli.cat.reading import KNOWN_FOR_S, Newcomers, Span, follow, records_of
+from aiokafka_lite.cli.cat.reading import (
+    KNOWN_FOR_S,
+    Filter,
+    NewPartitions,
+    Record,
+    Span,
+    filter_of,
+    follow,
+    records_of,
+)
 from aiokafka_lite.cli.cat.sinks import (
     TABLES,
     Sink,
     StreamSink,
     TableSink,
+    replacing,
     standard_output,
-    written_aside,
 )
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
 from aiokafka_lite.cli.problems import UsageError
 from aiokafka_lite.cli.signals import Interrupted
-from aiokafka_lite.cli.text import unescaped
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
@@ -66,7 +79,6 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `cat`."""
     parser = new_parser(subparsers, "cat", _DESCRIPTION, _EXAMPLES)
     parser.add_argument("-f", "--follow", action="store_true", help="continue with new records")
     _add_options(parser)
@@ -74,7 +86,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def add_tail_parser(subparsers: Subparsers) -> None:
-    """Add the command `tail`."""
     parser = new_parser(subparsers, "tail", _TAIL_DESCRIPTION, _TAIL_EXAMPLES)
     _add_options(parser)
     parser.set_defaults(run=run_tail, follow=True)
@@ -206,16 +217,14 @@ def _count(text: str) -> int:
 
 # --- Running -------------------------------------------------------------------------------
 def run_tail(options: argparse.Namespace) -> int:
-    """Run `tail`."""
     if options.start is None and options.last is None:
         options.last = TAIL_LAST
     return run(options)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `cat`; returns 0."""
     _check(options)
-    # What can be found wrong is, before anything is connected to or written.
+    # Wrong options are found before any connection or output.
     keep = filter_of(
         value=options.grep,
         key=options.key,
@@ -235,7 +244,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     end: Exception | None = None
     suffix = options.output.suffix
-    with written_aside(options.output) as path:
+    with replacing(options.output) as path:
         if suffix in TABLES:
             sink = TableSink(path, is_parquet=suffix == ".parquet")
             end = _copy_to_file(options, where, plan, keep, sink)
@@ -284,7 +293,7 @@ def _filters(options: argparse.Namespace) -> bool:
 
 
 def _fields(options: argparse.Namespace) -> set[str]:
-    """Return what is wanted beside the value."""
+    """Return the fields that are printed before the value."""
     flags = {
         formats.OFFSET: options.offsets,
         formats.TIMESTAMP: options.timestamps,
@@ -311,12 +320,7 @@ def _formatter(options: argparse.Namespace) -> Formatter:
 
 
 class _Plan(NamedTuple):
-    """What there is to read.
-
-    Attributes:
-        known: The partitions that the topic has.
-        spans: From which offset to which each that is wanted is read; to the end now, with -f.
-    """
+    """The partitions of the topic, and the offsets to read of each."""
 
     known: Collection[int]
     spans: dict[TopicPartition, Span]
@@ -331,7 +335,7 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
     starts, stops = begins, ends
     if options.start is not None:
         starts = found[0]
-        _tell_of_what_is_gone(options.start, begins, ends)
+        _warn_of_missing_offset(options.start, begins, ends)
     if options.until is not None:
         stops = found[-1]
     if options.last is not None and not _filters(options):
@@ -340,10 +344,9 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
     return _Plan(topic.partitions.keys(), spans)
 
 
-def _tell_of_what_is_gone(
+def _warn_of_missing_offset(
     start: TopicPosition, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> None:
-    """Say where an offset that was asked for is not."""
     if start.offset is None:
         return
     for tp in begins:
@@ -362,10 +365,7 @@ def _copy_to_file(
     keep: Filter | None,
     sink: Sink,
 ) -> Exception | None:
-    """Write the records; return the signal or error that ended -f, which has no other end.
-
-    The file is complete then: it contains the records up to that moment.
-    """
+    """Write the records; return the signal or error that ended -f. The file is complete then."""
     try:
         loops.run(_copy(options, where, plan, keep, sink))
     except (Interrupted, KafkaError) as end:
@@ -382,7 +382,6 @@ async def _copy(
     keep: Filter | None,
     sink: Sink,
 ) -> None:
-    """Bring records to where they are to go."""
     left: int = sys.maxsize if options.count is None else options.count
     known_for_s = KNOWN_FOR_S if options.follow else math.inf
     try:
@@ -397,7 +396,7 @@ async def _copy(
                 if not options.follow or not left:
                     return
             async for records in found:
-                kept: Sequence[formats.Record] = records if keep is None else keep(records)
+                kept: Sequence[Record] = records if keep is None else keep(records)
                 if len(kept) >= left:
                     await sink.write(kept[:left])
                     break
@@ -415,11 +414,8 @@ async def _write_last(
     keep: Filter,
     sink: Sink,
 ) -> int:
-    """Write the last records of each partition that match, of those that there are now.
-
-    Returns how many there were.
-    """
-    last: dict[int, deque[formats.Record]] = {}
+    """Write the last matching records of each partition, and return their number."""
+    last: dict[int, deque[Record]] = {}
     async with aclosing(records_of(consumer, plan.spans)) as found:
         async for records in found:
             if kept := keep(records):
@@ -432,12 +428,12 @@ async def _write_last(
 
 def _found(
     options: argparse.Namespace, consumer: AIOKafkaConsumer, plan: _Plan
-) -> AsyncGenerator[list[formats.Record], None]:
+) -> AsyncGenerator[list[Record], None]:
     if not options.follow:
         return records_of(consumer, plan.spans)
-    newcomers = None
+    new_partitions = None
     if options.partition is None:
-        newcomers = Newcomers(consumer, options.topic, plan.known)
+        new_partitions = NewPartitions(consumer, options.topic, plan.known)
     is_read = options.last is not None and _filters(options)
     starts = {tp: span.end if is_read else span.start for tp, span in plan.spans.items()}
-    return follow(consumer, starts, newcomers)
+    return follow(consumer, starts, new_partitions)

@@ -1,7 +1,6 @@
-"""Records as bytes: lines of text, JSON, hexadecimal, or values as they are.
+"""Records as bytes: lines of text, JSON, hexadecimal, or raw values.
 
-A formatter is given many records at once and returns what to write for them, so that little is
-done for each.
+A formatter converts many records at once, to save time per record.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from json.encoder import encode_basestring as quoted
 from typing import Final, NoReturn, TypeAlias
 
 from aiokafka_lite.cli.asking import time_text
-from aiokafka_lite.structs import ConsumerRecord
+from aiokafka_lite.cli.cat.reading import Record
 
-Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
 Records: TypeAlias = Sequence[Record]
 Formatter: TypeAlias = Callable[[Records], bytes]
 
@@ -27,7 +25,7 @@ HEADERS: Final = "headers"
 VALUE: Final = "value"
 BASE64: Final = "base64"
 
-# What moves a terminal's cursor, changes its colours or its title; tabs and ends of lines may.
+# Characters that control a terminal, except tabs and ends of lines.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -38,13 +36,9 @@ def text_formatter(
     null: bytes = b"",
     is_for_terminal: bool = False,
 ) -> Formatter:
-    """Return what writes a record as its fields with tabs between them, the value last.
+    """Return a formatter that separates the fields by tabs, with the value last.
 
-    Args:
-        fields: Which are written, ahead of the value.
-        delimiter: What is written after each record.
-        null: What stands for a key or value that is null.
-        is_for_terminal: Show control characters instead of having a terminal obey them.
+    For a terminal, control characters are escaped.
     """
 
     def keys(records: Records) -> list[bytes]:
@@ -97,13 +91,12 @@ def _headers(records: Records) -> list[bytes]:
 
 
 def raw_values(records: Records) -> bytes:
-    """Return the values one after the other, and nothing between them."""
     return b"".join([each.value or b"" for each in records])
 
 
 # --- Hexadecimal ---------------------------------------------------------------------------
 def hex_formatter(fields: Collection[str], *, null: str = "") -> Formatter:
-    """Return what writes a record as text does, with key, header values and value in hex."""
+    """Return a formatter like `text_formatter`, with key, header values and value in hex."""
 
     def lines(records: Records) -> bytes:
         out: list[str] = []
@@ -127,13 +120,9 @@ def hex_formatter(fields: Collection[str], *, null: str = "") -> Formatter:
 
 # --- JSON ----------------------------------------------------------------------------------
 def json_formatter(*, unpacks: bool = False) -> Formatter:
-    """Return what writes each record as an object in a line.
+    """Return a formatter that writes one object per line, for `produce --json` and `broker --load`.
 
-    `produce --json` and `broker --load` read the same form: what is not UTF-8
-    is `{"base64": …}`.
-
-    Args:
-        unpacks: Put keys and values that are JSON into the object as they are, not as strings.
+    With `unpacks`, keys and values that are JSON are part of the object, not strings.
     """
     of_bytes = _unpacked if unpacks else _packed
 
@@ -172,11 +161,11 @@ def _unpacked(content: bytes | None) -> str:
         parsed = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return _packed(content)
-    # As they are, these would be a record without a value, and other bytes.
+    # Unquoted, these would be a record without a value, and binary data.
     if parsed is None or (isinstance(parsed, dict) and list(parsed) == [BASE64]):
         return _packed(content)
-    # Written anew, numbers would be rounded and names that come twice dropped. Strings have no
-    # line breaks.
+    # Serialized again, numbers would be rounded and repeated names dropped. Strings have no line
+    # breaks.
     return text.strip().replace("\n", " ").replace("\r", " ")
 
 
@@ -185,7 +174,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _json_headers(record: Record) -> str:
-    """Return the headers as an object; as a list of pairs where a name comes twice."""
+    """Return the headers as an object, or as a list of pairs if a name occurs twice."""
     headers = record.headers
     if not headers:
         return "{}"

@@ -1,11 +1,13 @@
-"""The records of some partitions, from one offset to another, many at a time."""
+"""The records of some partitions, from one offset to another, and filters of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+import re
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.cli.problems import UsageError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -13,17 +15,15 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
 
-# Without records for so long it is looked whether the rest of a partition has none: compaction and
-# transactions leave offsets without records.
+# After this time without records, positions show whether the rest of a partition has none, because
+# compaction and transactions leave offsets without records.
 LOOK_FOR_GAPS_AFTER_MS: Final = 100
-# How old what brokers say of a topic's partitions may get, and how often that is looked at.
+# The age of the metadata, and the interval of checks for new partitions.
 KNOWN_FOR_S: Final = 30.0
 LOOK_FOR_PARTITIONS_AFTER_S: Final = 1.0
 
 
 class Span(NamedTuple):
-    """Offsets of a partition: from the first up to the end."""
-
     start: int
     end: int
 
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 async def records_of(
     consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span]
 ) -> AsyncGenerator[list[Record], None]:
-    """Yield the records of some spans, those of a partition in order; [] while there are none.
+    """Yield the records of some spans, in order per partition; [] while none arrive.
 
     Raises:
         KafkaError: As the consumer's `poll`.
@@ -58,26 +58,21 @@ async def records_of(
 async def _passed(
     consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Return the partitions whose position is beyond their end."""
     return [tp for tp, end in ends.items() if await consumer.position(tp) >= end]
 
 
 async def follow(
     consumer: AIOKafkaConsumer,
     starts: Mapping[TopicPartition, int],
-    newcomers: Newcomers | None = None,
+    new_partitions: NewPartitions | None = None,
 ) -> AsyncGenerator[list[Record], None]:
-    """Yield the records from some offsets on, without end, and those of newcomers.
-
-    Raises:
-        KafkaError: As the consumer's `poll`.
-    """
+    """Yield the records from some offsets on, without end, and those of new partitions."""
     _begin(consumer, starts)
     now_s = asyncio.get_running_loop().time
     look_at = now_s()
     while True:
-        if newcomers is not None and now_s() >= look_at:
-            newcomers.read()
+        if new_partitions is not None and now_s() >= look_at:
+            new_partitions.read()
             look_at = now_s() + LOOK_FOR_PARTITIONS_AFTER_S
         for records in (await consumer.poll(LOOK_FOR_PARTITIONS_AFTER_S * 1000)).values():
             yield records
@@ -89,8 +84,8 @@ def _begin(consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> 
         consumer.seek(tp, start)
 
 
-class Newcomers:
-    """Partitions that a topic is given while it is read."""
+class NewPartitions:
+    """Partitions that are added to a topic while it is read."""
 
     def __init__(self, consumer: AIOKafkaConsumer, topic: str, known: Collection[int]) -> None:
         self._consumer = consumer
@@ -98,10 +93,68 @@ class Newcomers:
         self._known = set(known)
 
     def read(self) -> None:
-        """Read those that are new, from their beginning."""
+        """Read new partitions from their beginning."""
         new = (self._consumer.partitions_for_topic(self._topic) or set()) - self._known
         self._known |= new
         tps = [TopicPartition(self._topic, number) for number in sorted(new)]
         self._consumer.incremental_assign(tps)
         for tp in tps:
             self._consumer.seek(tp, 0)
+
+
+Filter: TypeAlias = Callable[[Sequence[Record]], list[Record]]
+
+
+def filter_of(
+    *,
+    value: str | None,
+    key: str | None,
+    headers: Sequence[tuple[str, str]] = (),
+    sees_headers: bool = False,
+    is_fixed: bool = False,
+    ignores_case: bool = False,
+    is_inverted: bool = False,
+) -> Filter | None:
+    """Return a function that selects the records that match all patterns; None without patterns.
+
+    A null key or value does not match. With `sees_headers` the pattern of values may also match a
+    header, as ``name=value``.
+    """
+    flags = re.IGNORECASE if ignores_case else 0
+    of_value = None if value is None else _search(value, is_fixed, flags)
+    of_key = None if key is None else _search(key, is_fixed, flags)
+    of_headers = [(name, _search(pattern, is_fixed, flags)) for name, pattern in headers]
+    if of_value is None and of_key is None and not of_headers:
+        return None
+
+    def matches(record: Record) -> bool:
+        if of_key is not None and (record.key is None or not of_key(record.key)):
+            return False
+        if of_value is not None and not (
+            (record.value is not None and of_value(record.value))
+            or (sees_headers and any(of_value(_line(*header)) for header in record.headers))
+        ):
+            return False
+        return all(
+            any(found == name and of(text or b"") for found, text in record.headers)
+            for name, of in of_headers
+        )
+
+    return lambda records: [each for each in records if matches(each) is not is_inverted]
+
+
+def _line(name: str, value: bytes | None) -> bytes:
+    return name.encode("utf-8", "surrogateescape") + b"=" + (value or b"")
+
+
+def _search(pattern: str, is_fixed: bool, flags: int) -> Callable[[bytes], bool]:
+    encoded = pattern.encode("utf-8", "surrogateescape")
+    if is_fixed and not flags:
+        return lambda content: encoded in content
+    try:
+        search = re.compile(re.escape(encoded) if is_fixed else encoded, flags).search
+    except re.error as error:
+        raise UsageError(
+            f"{pattern!r} is not a regular expression: {error} (use -F to search for plain text)"
+        ) from error
+    return lambda content: search(content) is not None

@@ -1,4 +1,4 @@
-"""Where formatted records go: a stream of bytes, or a table in a file."""
+"""Output of formatted records: a stream of bytes, or a table in a file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from aiokafka_lite._compat import override
+from aiokafka_lite.cli.cat.reading import Record
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
-from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.cli.cat.formats import Formatter
     from aiokafka_lite.records.arrow import ArrowColumns
-
-Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
 
 WRITE_BYTES: Final = 1 << 20
 ROWS_PER_GROUP: Final = 1 << 16
@@ -29,14 +27,7 @@ TABLES: Final = (".parquet", ".arrow", ".feather")
 
 
 class Sink(ABC):
-    """Takes records, and writes them in a thread of its own, one piece after the other.
-
-    A slow reader holds nothing else up. A piece whose writing was cancelled is written none the
-    less, ahead of what `close` writes.
-
-    Attributes:
-        has_records: Whether there are any among what was taken.
-    """
+    """Writes records in its own thread, in order. A cancelled write continues, before `close`."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write")
@@ -44,10 +35,10 @@ class Sink(ABC):
 
     @abstractmethod
     async def write(self, records: Sequence[Record]) -> None:
-        """Take some records; that there are none says that others are long in coming."""
+        """Take some records. An empty list means that no more are available now."""
 
     async def close(self) -> None:
-        """Write what is left; called however the command ends."""
+        """Write the rest, however the command ends."""
         try:
             await self._in_turn(self._finish)
         finally:
@@ -55,23 +46,19 @@ class Sink(ABC):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Write what is left, in the thread."""
+        """Write the rest, in the thread."""
 
     async def _in_turn(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 class StreamSink(Sink):
-    """Writes bytes, in large pieces."""
+    """Writes bytes in large pieces; with `is_prompt` at once, for a terminal.
+
+    The caller closes the stream.
+    """
 
     def __init__(self, formatter: Formatter, stream: BinaryIO, *, is_prompt: bool) -> None:
-        """Take where to write.
-
-        Args:
-            formatter: Makes bytes of records.
-            stream: Closed by whoever opened it.
-            is_prompt: Write what is there at once, as for a person who looks on.
-        """
         super().__init__()
         self._formatter = formatter
         self._stream = stream
@@ -98,10 +85,7 @@ class StreamSink(Sink):
 
 
 class TableSink(Sink):
-    """Writes a Parquet file or an Arrow file (IPC), a group of rows at a time.
-
-    Large records make smaller groups, because a group is kept in memory.
-    """
+    """Writes a Parquet file or an Arrow file (IPC) in groups of rows, which are kept in memory."""
 
     def __init__(self, path: Path, *, is_parquet: bool) -> None:
         """Open the file.
@@ -147,14 +131,8 @@ class TableSink(Sink):
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """Give a path to write to; it takes the place of `path` if the block ends without an error.
-
-    A device, or a pipe, is written to as it is.
-
-    Raises:
-        CommandError: It cannot be written, as on a full disk.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which replaces `path` if the block ends without an error."""
     is_file = path.is_file() or not path.exists()
     aside = path.with_name(f".{path.name}.{os.getpid()}.part") if is_file else path
     try:
@@ -169,6 +147,5 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 def standard_output() -> BinaryIO:
-    """Return where text goes, as bytes."""
     sys.stdout.flush()
     return sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""`aiokafka-lite lag GROUP`: what a group has committed, and how far that is behind."""
+"""`aiokafka-lite lag GROUP`: committed offsets and lags of a group."""
 
 from __future__ import annotations
 
@@ -54,24 +54,21 @@ _COLUMNS: Final = (
 
 
 class Lag(NamedTuple):
-    """A group and where it is in each partition."""
-
     described: GroupDescription
     rows: list[Row]
 
     @property
     def known(self) -> list[int]:
-        """The lags of the partitions that have a commit and an end."""
+        """The lags of the partitions that have a committed offset and an end."""
         return [lag for row in self.rows if isinstance(lag := row["lag"], int)]
 
     @property
     def total(self) -> int:
-        """The sum of all lags that are known, but for commits beyond the end."""
+        """The sum of all known lags, except those of offsets beyond the end."""
         return sum(max(0, lag) for lag in self.known)
 
     @property
     def summary(self) -> str:
-        """The group in one line."""
         members = counted(len(self.described.members), "member")
         lag = f"lag {self.total:,} in {counted(len(self.known), 'partition')}"
         if unknown_count := len(self.rows) - len(self.known):
@@ -81,7 +78,6 @@ class Lag(NamedTuple):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `lag`."""
     parser = new_parser(
         subparsers,
         "lag",
@@ -112,7 +108,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `lag`; returns 0."""
     if options.watch is not None and options.json:
         raise UsageError("--watch and --json cannot be combined: leave one out")
     with connecting(options).cluster() as cluster:
@@ -131,13 +126,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def lag_of(cluster: BlockingCluster, group_id: str, topics: list[str] | None = None) -> Lag:
-    """Return where a group is.
-
-    Raises:
-        CommandError: There is no such group; names the one that is most like it.
-        KafkaError: It cannot be looked at.
-    """
-    # All of them: brokers tell which topics were committed by their ids.
+    """Return the lags of a group, or raise CommandError with the most similar name."""
+    # All topics, because committed offsets have topic ids.
     view = ask_for_topics(cluster, None)
     node, described = describe_one(cluster, group_id)
     offsets = committed(cluster, node, group_id)
@@ -171,7 +161,6 @@ def lag_of(cluster: BlockingCluster, group_id: str, topics: list[str] | None = N
 
 # --- Watching ------------------------------------------------------------------------------
 def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
-    """Show the lag again and again, and how it changes, until Ctrl-C."""
     if is_rich_wanted():
         _watch_with_rich(cluster, options, lag)
     while True:
@@ -183,7 +172,7 @@ def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> N
 def _next_lag(
     cluster: BlockingCluster, options: argparse.Namespace, say: Callable[[str], object]
 ) -> Lag:
-    """Wait for the interval, and return the lag; an error that may pass is shown, and retried."""
+    """Wait for the interval, and return the lag; retriable errors are shown and retried."""
     while True:
         time.sleep(options.watch)
         cluster.limit(cluster.config.request_timeout_s)
@@ -206,7 +195,7 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
             passed_s = max(time.monotonic() - began, options.watch)  # not of an instant
             change = f", {(lag.total - first) / passed_s:+,.1f} a second"
             title = Text(f"{time.strftime('%H:%M:%S')}  {lag.summary}{change}")
-            # What does not fit below matters least.
+            # The rows that do not fit are the least important.
             rows = sorted(lag.rows, key=_by_lag)
             table = rich_table(rows, _COLUMNS, live.console.width)
             live.update(Group(title, table), refresh=True)
@@ -218,5 +207,4 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
 
 
 def _by_lag(row: Row) -> int:
-    """Return what puts the longest lag first."""
     return -lag if isinstance(lag := row["lag"], int) else 1

@@ -1,4 +1,4 @@
-"""`aiokafka-lite groups`: which consumer groups there are, and how they are."""
+"""`aiokafka-lite groups`: the consumer groups and their states."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ _COLUMNS: Final = (
     Column("assignor", "assignor"),
     Column("coordinator", "coordinator", is_number=True),
 )
-# Of classic groups and of those of KIP-848.
+# The states of classic groups and of groups of KIP-848.
 _STATES: Final = (
     "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
     "Dead",
 )  # fmt: skip
-# Protocols by which consumers speak to each other; Connect and others have their own.
+# The protocol types of consumers. Connect and others have their own.
 _OF_CONSUMERS: Final = ("consumer", "")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `groups`."""
     parser = new_parser(
         subparsers,
         "groups",
@@ -71,7 +70,6 @@ def _a_state(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `groups`; returns 0."""
     with connecting(options).cluster() as cluster:
         ask_for_topics(cluster, [])
         known = {
@@ -99,7 +97,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _described(cluster: BlockingCluster, listed: list[GroupListing]) -> dict[str, GroupDescription]:
-    """Ask each coordinator about its groups, all at once."""
     by_node: dict[int, list[str]] = {}
     for each in listed:
         by_node.setdefault(each.coordinator, []).append(each.group_id)

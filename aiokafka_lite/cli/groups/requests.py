@@ -1,4 +1,4 @@
-"""What is asked about groups: which there are, who is in them, what they have committed."""
+"""Requests about groups: their names, members and committed offsets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGr
 from aiokafka_lite.structs import TopicPartition
 
 DEAD: Final = "Dead"
-# Without members: what it has committed may be changed.
+# States without members, in which committed offsets may be changed.
 WITHOUT_MEMBERS: Final = ("Empty", DEAD)
 
 
 class GroupListing(NamedTuple):
-    """A group as a broker lists it; state and type are empty where brokers are old."""
+    """A group in a broker's list. Old brokers have neither state nor type."""
 
     group_id: str
     state: str
@@ -41,8 +41,6 @@ class GroupListing(NamedTuple):
 
 
 class MemberDescription(NamedTuple):
-    """A member and its partitions."""
-
     member_id: str
     client_id: str
     host: str
@@ -50,8 +48,6 @@ class MemberDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group and its members."""
-
     group_id: str
     state: str
     assignor: str
@@ -59,11 +55,7 @@ class GroupDescription(NamedTuple):
 
 
 def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
-    """Ask every node for the groups that it coordinates; waits while it loads them.
-
-    Raises:
-        KafkaError: One cannot be asked, or refuses.
-    """
+    """Return the groups of every node. Waits while a node loads its groups."""
 
     def of(node: int) -> list[GroupListing]:
         response = cluster.request(node, ListGroupsRequest())
@@ -82,23 +74,20 @@ def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
 def describe(
     cluster: BlockingCluster, node: int, group_ids: Iterable[str]
 ) -> list[GroupDescription]:
-    """Return what a coordinator knows of some groups, of either protocol.
+    """Return a coordinator's description of some groups, of either protocol.
 
     A group that does not exist has the state `DEAD`.
-
-    Raises:
-        KafkaError: The coordinator cannot be asked, or refuses.
     """
     found: dict[str, GroupDescription] = {}
     left = list(group_ids)
     try:
-        # As Java's admin client does: a group of the classic protocol is not found there.
+        # Classic groups are not found by this request, as in Java's admin client.
         response = cluster.request(node, ConsumerGroupDescribeRequest(group_ids=left))
     except UnsupportedVersionError:
-        pass  # a broker that has none of them
+        pass  # the broker has no groups of KIP-848
     else:
         for group in response.groups:
-            # The second is what Kafka 3.9 says of any group: the protocol is switched off there.
+            # The second is from Kafka 3.9, where the protocol is disabled.
             if group.error_code in (GroupIdNotFound.errno, UnsupportedVersionError.errno):
                 continue
             _raise_for(group.group_id, group.error_code, group.error_message)
@@ -113,13 +102,7 @@ def describe(
 
 
 def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDescription]:
-    """Find a group's coordinator; return its node id, and what it knows of the group.
-
-    A coordinator that has just become one, and loads the group still, is waited for.
-
-    Raises:
-        KafkaError: It cannot be asked, or refuses.
-    """
+    """Return a group's coordinator and its description, waiting for it to load the group."""
 
     def ask() -> tuple[int, GroupDescription]:
         node = cluster.coordinator(group_id)
@@ -171,7 +154,7 @@ def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
 
 
 def _assigned(blob: bytes) -> frozenset[TopicPartition]:
-    """Return what a member was assigned; nothing where that is not a consumer's."""
+    """Return a member's partitions; empty if the assignment is not a consumer's."""
     try:
         assignment = decode_versioned(ConsumerProtocolAssignment, blob) if blob else None
     except (KafkaProtocolError, UnsupportedVersionError):
@@ -184,11 +167,6 @@ def _assigned(blob: bytes) -> frozenset[TopicPartition]:
 
 
 def committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicPartition, int]:
-    """Return all that a group has committed.
-
-    Raises:
-        KafkaError: Its coordinator cannot be asked, or refuses.
-    """
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
     offsets: dict[TopicPartition, int] = {}
     for group in cluster.request(node, request).groups:
@@ -197,12 +175,11 @@ def committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicP
         for topic in group.topics:
             for each in topic.partitions:
                 name = topic.name or cluster.view.topic_names.get(topic.topic_id, "")
-                # A topic without a name here has been deleted: nobody reads it any more.
+                # A topic without a name was deleted.
                 if name and not each.error_code and each.committed_offset >= 0:
                     offsets[TopicPartition(name, each.partition_index)] = each.committed_offset
     return offsets
 
 
 def owners(members: Iterable[MemberDescription]) -> Mapping[TopicPartition, MemberDescription]:
-    """Return who has which partition."""
     return {tp: member for member in members for tp in member.partitions}

@@ -1,4 +1,4 @@
-"""`aiokafka-lite reset GROUP`: commit other offsets for a group that has no members."""
+"""`aiokafka-lite reset GROUP`: commit other offsets for a group without members."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command `reset`."""
     parser = new_parser(subparsers, "reset", _DESCRIPTION, _EXAMPLES)
     parser.add_argument("group", metavar="GROUP", help="the consumer group")
     which = parser.add_mutually_exclusive_group(required=True)
@@ -96,7 +95,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `reset`; returns 0."""
     wanted = [_topic_and_partitions(each) for each in options.topic or ()]
     with connecting(options).cluster() as cluster:
         ask_for_topics(cluster, None)
@@ -183,7 +181,7 @@ def _rows(
 
 
 def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
-    """Return an offset so far from what is committed, within what there is."""
+    """Return the committed offset moved by `by`, within the log."""
     if at is None:
         raise CommandError(
             f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: use --to"
@@ -194,11 +192,7 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
 def _commit(
     cluster: BlockingCluster, node: int, group_id: str, offsets: Mapping[TopicPartition, object]
 ) -> None:
-    """Commit as nobody's member, which a coordinator takes only while there are none.
-
-    Raises:
-        CommandError: It did not take some of them; says which, and why.
-    """
+    """Commit without a member id, which a coordinator accepts only for a group without members."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for tp, offset in offsets.items():
         assert isinstance(offset, int)  # noqa: S101 - rows are made of objects

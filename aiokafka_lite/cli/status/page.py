@@ -1,6 +1,6 @@
-"""The status page over HTTP, on 127.0.0.1 only: a page that reads JSON, and nothing to change.
+"""The status page over HTTP, on 127.0.0.1 only: a page that reads JSON, without changes.
 
-What it refuses is said in `_pages`; it goes by its own address only.
+`_pages/guard.py` rejects requests.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from aiokafka_lite._pages import (
 )
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import views
-from aiokafka_lite.cli.status.slices import MeasuredSlices
-from aiokafka_lite.cli.status.views import BrokerPageQuery, NotThereError
+from aiokafka_lite.cli.status.views import BrokerPageQuery, MeasuredSlices, NotThereError
 from aiokafka_lite.errors import KafkaConnectionError
 
 HOST: Final = "127.0.0.1"
@@ -44,29 +43,21 @@ VIEWS: Final[
 }
 MOST_AT_ONCE: Final = 32
 MOST_REMEMBERED: Final = 100
-# A view is made anew after so many times what making it took: 1 % of the loop's time at most.
+# A view is recreated after this multiple of its cost: at most 1 % of the loop's time.
 REST_PER_WORK: Final = 99
 LEAST_REFRESH_MS: Final = 1_000
 SHUTDOWN_S: Final = 0.5
 
 
-class _Remembered(NamedTuple):
-    """A view as it was made, and until when it is good enough."""
+class _CachedView(NamedTuple):
+    """A view, and the time until which it is current."""
 
     body: bytes
     until: float
 
 
 class StatusPage:
-    """Serves the page between entering and leaving an `async with`, in the broker's event loop.
-
-    Args:
-        broker: It is only read.
-        port: 0 takes a free one.
-
-    Raises:
-        KafkaConnectionError: On entering: it cannot listen there.
-    """
+    """Serves the page inside of an `async with`, in the broker's event loop."""
 
     def __init__(self, broker: Broker, *, port: int = 0) -> None:
         self._broker = broker
@@ -76,14 +67,13 @@ class StatusPage:
         self._files = {f"/{name}": asset for name, asset in assets.items()}
         self._files["/"] = self._files.pop("/index.html")
         self._at_once = 0
-        self._remembered: dict[tuple[str, BrokerPageQuery], _Remembered] = {}
+        self._cached: dict[tuple[str, BrokerPageQuery], _CachedView] = {}
         # Made on entering, in the loop.
         self._one_at_a_time: asyncio.Lock
         self._runner: web.AppRunner
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         return f"http://{HOST}:{self._port}/"
 
     async def __aenter__(self) -> Self:
@@ -137,8 +127,8 @@ class StatusPage:
     async def _view(self, path: str, query: BrokerPageQuery) -> Answer:
         loop = asyncio.get_running_loop()
         async with self._one_at_a_time:
-            remembered = self._remembered.get((path, query))
-            if remembered is None or remembered.until < loop.time():
+            cached = self._cached.get((path, query))
+            if cached is None or cached.until < loop.time():
                 slices = MeasuredSlices(loop)
                 try:
                     view = await VIEWS[path](self._broker, query, slices)
@@ -146,8 +136,8 @@ class StatusPage:
                     return problem(404, str(error))
                 rest_s = slices.worked_s * REST_PER_WORK
                 view["refresh_ms"] = max(LEAST_REFRESH_MS, int(rest_s * 1000))
-                remembered = _Remembered(json.dumps(view).encode(), loop.time() + rest_s)
-                if len(self._remembered) >= MOST_REMEMBERED:
-                    self._remembered.clear()
-                self._remembered[path, query] = remembered
-        return Answer(remembered.body)
+                cached = _CachedView(json.dumps(view).encode(), loop.time() + rest_s)
+                if len(self._cached) >= MOST_REMEMBERED:
+                    self._cached.clear()
+                self._cached[path, query] = cached
+        return Answer(cached.body)

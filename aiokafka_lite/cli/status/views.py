@@ -1,12 +1,11 @@
-"""What the status page shows of a broker, as JSON: a page of rows at a time, made in slices.
+"""The JSON of the status page: a page of rows at a time, made in slices of the loop's time.
 
-Only what `Broker` offers to everybody is read, and nothing is written. Names are cut where they
-are longer than anyone reads, lists where they are longer than anyone scrolls: `total` says how many
-there are.
+Long names and lists are cut: `total` is the number of all rows.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -17,37 +16,72 @@ from collections.abc import (
     Sequence,
 )
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite import __version__
 from aiokafka_lite._pages import ROWS, Json, clip, page_number
 from aiokafka_lite.broker import Broker, Partition, Topic
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.driver import Group
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
+from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.cli.status.group_rows import group_fields, member_rows
-from aiokafka_lite.cli.status.slices import MeasuredSlices
-from aiokafka_lite.cli.status.values import numbers_text
-from aiokafka_lite.errors import BrokerResponseError, for_code
-from aiokafka_lite.protocol.schema import uuid_to_str
+from aiokafka_lite.errors import BrokerResponseError, KafkaError, for_code
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from aiokafka_lite.protocol.wire import uuid_to_str
+
+MOST_NAMED: Final = 20
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    more = len(numbers) - MOST_NAMED
+    named = ", ".join(map(str, numbers[:MOST_NAMED]))
+    return f"{named} and {more} more" if more > 0 else named
+
+
+SLICE_S: Final = 0.001
+
+
+class MeasuredSlices:
+    """Yields to the loop when a slice is used up, and measures the time worked."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._began = loop.time()
+        self._worked_s = 0.0
+
+    @property
+    def worked_s(self) -> float:
+        """Seconds worked so far, without the time of other tasks."""
+        return self._worked_s + self._loop.time() - self._began
+
+    def count(self, seconds: float) -> None:
+        self._worked_s += seconds
+
+    async def maybe_rest(self) -> None:
+        """Yield to the event loop if the slice is used up; called after each piece of work."""
+        now = self._loop.time()
+        if now - self._began < SLICE_S:
+            return
+        self._worked_s += now - self._began
+        await asyncio.sleep(0)
+        self._began = self._loop.time()
+
 
 T = TypeVar("T")
 
 
 class NotThereError(Exception):
-    """The topic, group or page does not exist, or no more."""
+    """The topic, group or page does not exist."""
 
 
 class BrokerPageQuery(NamedTuple):
-    """The parameters of a request.
-
-    Attributes:
-        name: Of the topic or the group that it is about.
-        find: Rows have this in their names.
-        page: Counts from 1.
-    """
+    """The parameters of a request: a topic or group, a part of names, and a page from 1."""
 
     name: str
     find: str
@@ -55,7 +89,6 @@ class BrokerPageQuery(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> BrokerPageQuery:
-        """Read a request's parameters; what cannot be a page is the first."""
         return cls(
             name=parameters.get("name", ""),
             find=parameters.get("find", ""),
@@ -66,7 +99,7 @@ class BrokerPageQuery(NamedTuple):
 async def overview(
     broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
 ) -> dict[str, Json]:
-    """Return what stands above every view: the cluster, and how much there is of everything."""
+    """Return the cluster, and the numbers of everything, which are above every view."""
     config = broker.config
     return {
         "version": __version__,
@@ -95,7 +128,6 @@ def _node(node: BrokerNode) -> dict[str, Json]:
 
 
 async def topics(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
-    """Return the topics in the order they were made."""
     page = await _page(broker.topics.values(), query, slices, name=lambda topic: topic.name)
     return await page.to_json(_topic_row, slices)
 
@@ -120,7 +152,6 @@ async def _topic_row(each: Topic, slices: MeasuredSlices) -> dict[str, Json]:
 
 
 async def topic(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
-    """Return one topic's partitions."""
     each = broker.topics.get(query.name)
     if each is None:
         raise NotThereError("there is no such topic")
@@ -160,8 +191,6 @@ def _all_groups(broker: Broker) -> Iterator[_CoordinatedGroup]:
 
 
 async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
-    """Return the groups."""
-
     async def row(each: _CoordinatedGroup, slices: MeasuredSlices) -> dict[str, Json]:
         lag: int | None = None
         partitions = 0
@@ -175,7 +204,6 @@ async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices)
 
 
 async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
-    """Return one group's members and what it has committed."""
     found = next((each for each in _all_groups(broker) if each.group.group_id == query.name), None)
     if found is None:
         raise NotThereError("there is no such group")
@@ -206,13 +234,13 @@ async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) 
 async def _lags(
     broker: Broker, each: _CoordinatedGroup, slices: MeasuredSlices
 ) -> AsyncIterator[tuple[str, int, CommittedOffset, int | None]]:
-    """Yield topic, partition, what is committed, and the records after it, None if unknown."""
+    """Yield topic, partition, committed offset, and the records after it, None if unknown."""
     committed = each.node.groups.offsets.fetch_all(each.group.group_id)
     for name, offsets in tuple(committed.items()):
         topic = broker.topics.get(name)
         for index, offset in tuple(offsets.items()):
             partition = None if topic is None else topic.partition(index)
-            # A commit of an offset that is gone since, or is not there yet, is behind by nothing.
+            # The lag of a committed offset beyond the end is 0.
             lag = None if partition is None else max(partition.high_watermark - offset.offset, 0)
             yield name, index, offset, lag
             await slices.maybe_rest()
@@ -250,7 +278,6 @@ async def connections(
 async def requests(
     broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
 ) -> dict[str, Json]:
-    """Return the latest requests, the newest first."""
     now = broker.loop.time()
 
     async def row(seen: SeenRequest, slices: MeasuredSlices) -> dict[str, Json]:
@@ -280,7 +307,7 @@ def _error_name(code: int) -> str:
 
 
 class _Page(Generic[T]):
-    """The things of one page, before they are made rows."""
+    """The objects of one page, before they become rows."""
 
     def __init__(self, things: Sequence[T], total: int, number: int) -> None:
         self._things = things
@@ -290,7 +317,6 @@ class _Page(Generic[T]):
     async def to_json(
         self, row: Callable[[T, MeasuredSlices], Awaitable[dict[str, Json]]], slices: MeasuredSlices
     ) -> dict[str, Json]:
-        """Make the rows."""
         return {
             "total": self._total,
             "page": self._number,
@@ -302,7 +328,7 @@ class _Page(Generic[T]):
 async def _page(
     things: Iterable[T], query: BrokerPageQuery, slices: MeasuredSlices, *, name: Callable[[T], str]
 ) -> _Page[T]:
-    """Choose what the query wants to see; what changes meanwhile does not matter."""
+    """Select the objects of a page. Concurrent changes do not matter."""
     chosen: Sequence[T] = things if isinstance(things, list) else list(things)
     if query.find:
         wanted, found = query.find.lower(), []
@@ -313,3 +339,66 @@ async def _page(
         chosen = found
     first = (query.page - 1) * ROWS
     return _Page(chosen[first : first + ROWS], len(chosen), query.page)
+
+
+# Decoding more would block the loop.
+MOST_DECODED_BYTES: Final = 16 << 10
+
+
+def group_fields(coordinator: BrokerNode, group: Group) -> dict[str, Json]:
+    """Return the fields of a group that all views show."""
+    if isinstance(group, ConsumerGroup):
+        kind, generation = "consumer", group.epoch
+        assignor: str | None = preferred_assignor(group.members.values())
+    else:
+        kind, generation, assignor = "classic", group.generation, group.protocol
+    return {
+        "id": group.group_id,
+        "state": group.state.value,
+        "type": kind,
+        "protocol": clip(assignor or ""),
+        "generation": generation,
+        "members": len(group.members),
+        "coordinator": coordinator.id,
+    }
+
+
+def member_rows(broker: Broker, group: Group) -> list[Json]:
+    if isinstance(group, ConsumerGroup):
+        members = islice(group.members.values(), ROWS)
+        return [_row(member, _assigned_text(broker, member)) for member in members]
+    return [
+        _row(member, _decoded_text(member.assignment)) for member in islice(group.members, ROWS)
+    ]
+
+
+def _row(member: ClassicGroupMember | ConsumerGroupMember, assignment: str) -> dict[str, Json]:
+    return {
+        "member": clip(member.member_id),
+        "instance": None if member.instance_id is None else clip(member.instance_id),
+        "client": clip(member.client_id),
+        "host": member.client_host.removeprefix("/"),
+        "assignment": assignment,
+    }
+
+
+def _assigned_text(broker: Broker, member: ConsumerGroupMember) -> str:
+    named = []
+    for topic_id, partitions in member.assigned.items():
+        topic = broker.topic_by_id(topic_id)
+        if topic is not None:
+            named.append(f"{topic.name} {numbers_text(sorted(partitions))}")
+    return clip(", ".join(named))
+
+
+def _decoded_text(assignment: bytes) -> str:
+    """Return the partitions of a member, if its leader's assignment can be decoded."""
+    if not assignment:
+        return ""
+    if len(assignment) > MOST_DECODED_BYTES:
+        return f"{len(assignment):,} bytes"
+    try:
+        topics = decode_versioned(ConsumerProtocolAssignment, assignment).assigned_partitions
+    except (KafkaError, ValueError):
+        return f"{len(assignment):,} bytes that cannot be decoded"
+    return clip(", ".join(f"{each.topic} {numbers_text(each.partitions)}" for each in topics))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.cli.cat import formats
+from aiokafka_lite.cli.cat.reading import Record
 from aiokafka_lite.structs import ConsumerRecord
 
 AT_MS = 1_752_746_400_123
@@ -10,5 +10,5 @@ AT_MS = 1_752_746_400_123
 
 def record(
     value: bytes | None, key: bytes | None = None, headers: list[tuple[str, bytes]] | None = None
-) -> formats.Record:
+) -> Record:
     return ConsumerRecord("t", 1, 7, AT_MS, 0, key, value, None, -1, -1, headers or [])

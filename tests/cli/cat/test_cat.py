@@ -18,7 +18,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli.cat import command, reading
-from aiokafka_lite.cli.cat.sinks import written_aside
+from aiokafka_lite.cli.cat.sinks import replacing
 from aiokafka_lite.cli.load import load_file
 from aiokafka_lite.cli.main import main
 from aiokafka_lite.errors import TopicAuthorizationFailedError
@@ -319,7 +319,7 @@ def test_a_file_is_replaced_at_the_end_only(tmp_path: Path, kind: type[BaseExcep
     path.write_text("before")
 
     def write(*, fails: bool) -> None:
-        with written_aside(path) as aside:
+        with replacing(path) as aside:
             aside.write_text("after")
             assert path.read_text() == "before"
             if fails:

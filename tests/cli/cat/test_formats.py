@@ -7,7 +7,7 @@ import json
 import pytest
 
 from aiokafka_lite.cli.cat import formats
-from aiokafka_lite.cli.produce.lines import record_of_json
+from aiokafka_lite.cli.produce import record_of_json
 from tests.cli.cat.records import record
 from tests.support.for_each import for_each
 

@@ -17,8 +17,11 @@ aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 from aiokafka_lite._pages import ROWS, Json  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.cli.status import StatusPage, page, views  # noqa: E402
-from aiokafka_lite.cli.status.slices import SLICE_S, MeasuredSlices  # noqa: E402
-from aiokafka_lite.cli.status.views import BrokerPageQuery  # noqa: E402
+from aiokafka_lite.cli.status.views import (  # noqa: E402
+    SLICE_S,
+    BrokerPageQuery,
+    MeasuredSlices,
+)
 from aiokafka_lite.errors import KafkaConnectionError  # noqa: E402
 from tests.support.asking import Fields, ask  # noqa: E402
 
