@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.sasl import Mechanism, RememberedTokens
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
+    from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
     from aiokafka_lite.consumer.membership.protocol import Membership, Offsets
-    from aiokafka_lite.consumer.membership.stand_in import OpenCluster
 
 log = logging.getLogger(__name__)
 

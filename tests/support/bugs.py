@@ -21,9 +21,9 @@ from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance
+from aiokafka_lite.consumer.membership.handover import ListenerCalls
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat as EpochHeartbeat
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside

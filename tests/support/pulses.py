@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import NamedTuple
 
+from aiokafka_lite.consumer.membership.heartbeat_thread import Snapshot
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.stand_in import Pulse
 
 
 class Topics(NamedTuple):
@@ -23,8 +22,7 @@ class Thread:
     count = 0
 
     def __init__(self) -> None:
-        self.pulses = list[Pulse | None]()
-        self.turns = list[bool]()
+        self.pulses = list[Snapshot | None]()
         self.may_speak = asyncio.Event()
         self.may_speak.set()
 
@@ -32,13 +30,11 @@ class Thread:
         self.pulses.append(None)
 
     def note_next(
-        self, voice: object, sent_as: Identity, node: object, *, next_s: float, interval_s: float,
+        self, send: object, sent_as: Identity, node: object, *, next_s: float, interval_s: float,
         left_s: float,
     ) -> bool:  # fmt: skip
-        self.pulses.append(Pulse(voice, sent_as, node, next_s, interval_s, left_s))  # type: ignore[arg-type]
+        self.pulses.append(Snapshot(send, sent_as, node, next_s, interval_s, left_s))  # type: ignore[arg-type]
         return self.may_speak.is_set()
 
-    async def wait_for_turn(self, note_next: Callable[[], bool], wait_for_change: object) -> None:
-        self.turns.append(note_next())
-        if not self.turns[-1]:
-            await self.may_speak.wait()
+    def hang_up(self) -> None:
+        """Leave a heartbeat that is on its way to itself."""

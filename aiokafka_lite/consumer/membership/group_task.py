@@ -23,8 +23,8 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
-from aiokafka_lite.consumer.membership.stand_in import OpenCluster
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 
 # Of the time to stop: the part for leaving the group, and the part in which to return.

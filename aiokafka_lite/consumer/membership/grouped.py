@@ -13,7 +13,7 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.lease import Lease
+from aiokafka_lite.consumer.membership.heartbeat import Lease
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Offsets
 
 log = logging.getLogger(__name__)

@@ -1,44 +1,142 @@
-"""The part of a member's heartbeats that both protocols share.
+"""The heartbeats of a member, and the lease that they renew, for both group protocols.
 
-Each response renews the lease (lease.py). While the loop is blocked, a thread may send heartbeats
-(stand_in.py), and reports their outcome to `hear_of_stand_in`. No other module knows that thread.
+A member holds its partitions as a lease, until a session has passed without a response. Then the
+coordinator assigns them to other members, and only the coordinator notices that: a member that is
+cut off, or whose loop is blocked, receives no message. So the lease checks the clock.
+
+While the loop is blocked, a thread may send heartbeats (heartbeat_thread.py). The lease asks for
+the thread's latest response, so that a read right after the block uses it. Only the heartbeats of
+a member know the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
 from aiokafka_lite.consumer.events.stream import LogLimit
+from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.group_task import Surroundings
-from aiokafka_lite.consumer.membership.lease import Holder, Lease
-from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
+from aiokafka_lite.consumer.membership.heartbeat_thread import (
+    HeartbeatThread,
+    Outcome,
+    SendHeartbeat,
+)
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import KafkaError
 
 log = logging.getLogger(__name__)
 
+# The lease is shorter than the session, because clocks differ by a millisecond or more.
+LEASE_SHARE: Final = 0.99
+# How long the loop waits for a heartbeat of the thread before it ends that one.
+TURN_S: Final = 0.5
 
-class MemberOfGroup(Holder, Protocol):
-    """A member, as far as its heartbeats are the same in both protocols."""
+
+class MemberOfGroup(Protocol):
+    """A member, as its heartbeats use it."""
 
     @property
     def group_id(self) -> str: ...
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def is_member(self) -> bool: ...
+
+    @property
+    def delivers(self) -> bool:
+        """Whether reads return records of its partitions."""
+
+    async def wait_for_change(self) -> None: ...
 
 
 MemberT = TypeVar("MemberT", bound=MemberOfGroup)
 
 
-class MemberHeartbeat(ABC, Generic[MemberT]):
-    """Heartbeats of one member.
+class Lease:
+    """Withholds records while the coordinator may have reassigned the partitions.
 
     Args:
-        around: The parts of the membership.
+        session_s: The session timeout.
+        gate: Withholds the records.
+        state: The subscription. Without subscribed topics there is no lease.
         member: The member.
-        session_s: How long the group keeps a member that sends no heartbeat.
+        thread: Has the latest response of the heartbeat thread.
     """
+
+    def __init__(
+        self,
+        session_s: float,
+        gate: Gate,
+        state: SubscriptionState,
+        member: MemberOfGroup,
+        thread: HeartbeatThread,
+    ) -> None:
+        self._session_s = session_s
+        self._state = state
+        self._gate = gate
+        self._member = member
+        self._thread = thread
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = math.inf
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def delivers(self) -> bool:
+        """Whether reads return records of partitions that the group has assigned."""
+        return self._member.delivers and is_subscribed(self._state)
+
+    def renew(self, asked_at: float) -> None:
+        """Renew the lease after a response to a request that was sent at a loop time.
+
+        The response may have waited for a blocked loop.
+        """
+        self._ends_at = asked_at + self._session_s * LEASE_SHARE
+        self._gate.look_by(self.look)
+        self.look()
+
+    def look(self) -> None:
+        """Withhold records if the lease is over, or else release them, and set the alarm."""
+        delivers = self.delivers
+        is_over = delivers and self._ends_at < math.inf and self._is_over()
+        if delivers and not is_over and self._alarm is None and self._ends_at < math.inf:
+            # It runs before the tasks that have waited for a blocked loop.
+            self._alarm = self._loop.call_at(self._ends_at, self._ended)
+        if is_over != (Hold.CUT_OFF in self._gate.holds):
+            if is_over:
+                self._gate.hold(Hold.CUT_OFF)
+            else:
+                self._gate.release(Hold.CUT_OFF)
+
+    def _is_over(self) -> bool:
+        asked_at, is_lost = self._thread.heard(self._member.identity)
+        self._ends_at = max(self._ends_at, asked_at + self._session_s * LEASE_SHARE)
+        return is_lost or self._loop.time() >= self._ends_at
+
+    def _ended(self) -> None:
+        self._alarm = None
+        self.look()
+
+    def end(self) -> None:
+        """End the lease, which withholds no records from now on. Idempotent."""
+        self._ends_at = math.inf
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self.look()
+        self._gate.look_no_more_by(self.look)
+
+
+class MemberHeartbeat(ABC, Generic[MemberT]):
+    """The heartbeats of one member."""
 
     def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
         self._config = around.config
@@ -51,50 +149,84 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, around.rng)
         self._log_limit = LogLimit()
-        self.stand_in = StandIn(
-            member.group_id, around.open_cluster, scope=around.scope, hear=self.hear_of_stand_in
+        self.thread = HeartbeatThread(
+            member.group_id, around.open_cluster, scope=around.scope, owner=self
         )
-        self.lease = Lease(session_s, around.gate, around.state, member, self.stand_in)
-        # Loop time of the latest request that the coordinator has answered; 0.0: it has none.
+        self.lease = Lease(session_s, around.gate, around.state, member, self.thread)
+        # Loop time of the latest answered request; 0.0: there was none.
         self._last_contact = 0.0
         self.beat_count = 0
         self.failure_count = 0
-        # How long the event loop was blocked since then, if that was long.
+        # The length of a long block of the event loop since then.
         self._blocked_s = 0.0
 
     @abstractmethod
-    def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
-        """Take the outcome of a heartbeat that the thread has sent at a loop time."""
+    def take_outcome(self, outcome: Outcome) -> None:
+        """Apply the outcome of a heartbeat of the thread; its time is loop time."""
+
+    @abstractmethod
+    def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
+        """Return the thread's heartbeat, its interval, and the rest of max_poll_interval_ms."""
+
+    @property
+    def stood_in_count(self) -> int:
+        """Answered heartbeats of the thread."""
+        return self.thread.count
+
+    def rest(self) -> None:
+        """Stop the thread's heartbeats until the loop's next one."""
+        self.thread.rest()
+
+    def _note_next(self, next_s: float) -> bool:
+        """Pass the time of the next heartbeat to the thread; return whether the loop may send."""
+        if not self.thread.is_there:
+            return True
+        if not self._member.is_member:
+            self.thread.rest()  # the thread does not join
+            return True
+        send_heartbeat, interval_s, left_s = self._of_thread()
+        return self.thread.note_next(
+            send_heartbeat,
+            self._member.identity,
+            self._coordinator.node,
+            next_s=next_s,
+            interval_s=interval_s,
+            left_s=left_s,
+        )
+
+    async def _wait_for_turn(self, next_s: float) -> None:
+        """Wait for the outcome of a heartbeat of the thread, and end it after `TURN_S`."""
+        until = self._loop.time() + TURN_S
+        while not self._note_next(next_s):
+            try:
+                async with timeout_at(until):
+                    await self._member.wait_for_change()
+            except asyncio.TimeoutError:
+                self.thread.hang_up()
+                until = self._loop.time() + TURN_S
 
     @property
     def last_contact_at(self) -> float | None:
-        """Loop time at which the latest answered heartbeat was sent; None: none was answered."""
+        """Loop time of the latest answered heartbeat."""
         return self._last_contact or None
 
     def _renew(self, asked_at: float) -> None:
-        """Note that the coordinator has answered a request that begins a session anew.
-
-        It received the request after this loop time, at which the request was sent. The response
-        may have waited for a loop that was blocked.
-        """
+        """Renew the lease after a response to a request that renews the session."""
         self._last_contact = max(self._last_contact, asked_at)
         self.lease.renew(self._last_contact)
 
     @property
     def _answer_s(self) -> float:
-        """How long the coordinator may take to answer a heartbeat.
-
-        At most half a session: the other half is left to find another coordinator.
-        """
+        """The timeout of a heartbeat: half a session is left to find another coordinator."""
         return min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
 
     @property
     def why_silent(self) -> str:
-        """Why the coordinator received no heartbeat in time, as far as that is known."""
+        """Why the coordinator received no heartbeat in time, if known."""
         if not self._blocked_s:
             return ""
         blocked = f"the event loop was blocked for {self._blocked_s:.1f} s"
-        if self.stand_in.is_there:
+        if self.thread.is_there:
             return (
                 f"{blocked}, and the coordinator received no heartbeats from the heartbeat thread "
                 "either (this thread stops if the application requests no records for "
@@ -105,10 +237,9 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
     @property
     @abstractmethod
     def _why_removed(self) -> str:
-        """Say when the group removes a member."""
+        """When the group removes a member."""
 
     def _log_failure(self, error: KafkaError) -> None:
-        """Log that a heartbeat failed, once in a while."""
         now = self._loop.time()
         if (ending := self._log_limit.let_in("failed", now)) is not None:
             contact = self.last_contact_at

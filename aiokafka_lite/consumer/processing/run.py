@@ -13,7 +13,7 @@
 - A record that waits for another attempt has no worker. A timer makes it ready again (attempts.py).
 - With transactions, the commit of its outputs and its offset finishes a record (outbox.py).
 - No record of a partition that is being revoked begins. The rebalance waits for its handlers, and
-  cancels them after the limit (membership/revocation.py).
+  cancels them after the limit (membership/handover.py).
 
 State changes on the event loop between two awaits. A result of an earlier assignment is ignored:
 the partition's table no longer has its job.

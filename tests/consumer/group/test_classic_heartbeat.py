@@ -19,8 +19,8 @@ from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
+from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
-from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.support.pulses import Thread
@@ -101,7 +101,7 @@ class Beating:
         )
         task = GroupTask(around, self.member, self)
         self.heartbeat = Heartbeat(around, self.member, task)
-        self.heartbeat.stand_in = cast("StandIn", self.thread)
+        self.heartbeat.thread = cast("HeartbeatThread", self.thread)
         self.member.enter(MemberState.PREPARING)
         self.member.begin_rebalance()
         self.member.take_generation(ME, protocol_name="range", leader_id="m")
@@ -320,7 +320,7 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     assert (due.sent_as, due.node) == (ME, it.coordinator.node)
     assert (due.due_at, due.interval_s, due.over_at) == (1.0, 1.0, POLL_S - 2)
     assert sending[3:] == due[3:]
-    it.heartbeat.stand_in.rest()
+    it.heartbeat.rest()
     it.member.enter(MemberState.PREPARING)
     async with it.heartbeat.kept_alive():
         await asyncio.sleep(1)
@@ -341,7 +341,7 @@ async def test_the_thread_does_not_speak_for_a_member_that_has_lost_its_generati
 async def test_an_answer_to_the_thread_does_not_undo_a_rebalance() -> None:
     it = Beating()
     it.member.interrupt(ME, Interruption.GROUP_REBALANCES)
-    it.heartbeat.hear_of_stand_in(Outcome(ME, ME, None, None, 0.0), 1.0)
+    it.heartbeat.take_outcome(Outcome(ME, ME, None, None, 1.0))
     assert it.member.interruption is Interruption.GROUP_REBALANCES
 
 
@@ -363,13 +363,13 @@ async def test_an_outcome_of_the_thread_counts_as_a_heartbeat(
     if not is_stable:
         it.member.enter(MemberState.PREPARING)
     is_lost = interruption is Interruption.LOST_MEMBERSHIP
-    hear = it.heartbeat.hear_of_stand_in
+    hear = it.heartbeat.take_outcome
     former = ME._replace(generation=2)
-    hear(Outcome(former, former, None, error, 0.0), 1.0)
+    hear(Outcome(former, former, None, error, 1.0))
     assert it.member.interruption is None
     assert not it.holds
     assert it.thread.pulses == []
-    hear(Outcome(ME, ME, None, error, 0.0), 1.5)
+    hear(Outcome(ME, ME, None, error, 1.5))
     assert it.heartbeat.last_contact_at == (1.5 if is_contact else None)
     is_told = is_lost or is_stable
     assert it.member.interruption is (interruption if is_told else None)

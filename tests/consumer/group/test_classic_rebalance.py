@@ -103,7 +103,6 @@ class Taking:
         self.watched = list[set[str]]()
         self.view = view_of(t=3)
         self.refreshing: Callable[[], Awaitable[ClusterView]] | None = None
-        self.stand_in = self
         self.rebalance = Rebalance(
             self.config,
             cast("Cluster", self),

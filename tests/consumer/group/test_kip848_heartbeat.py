@@ -19,7 +19,8 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import Surroundings
-from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
+from aiokafka_lite.consumer.membership.heartbeat import Lease
+from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
@@ -27,9 +28,8 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     MemberState,
     PartitionId,
 )
-from aiokafka_lite.consumer.membership.lease import Lease
+from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule, Subscription
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
-from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -94,7 +94,7 @@ class Beating:
         self,
         *script: Answer,
         can_fall_back: bool = False,
-        stand_in: object = None,
+        thread: object = None,
         **settings: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -106,14 +106,14 @@ class Beating:
         self.gate = self.state.gate
         self.member = ConsumerMember("g", "one")
         self.member.enter(MemberState.JOINING)
-        self.wish, self.idle_s, self.partition_count = Wish(frozenset({"t"})), 3.0, 0
+        self.subscribed, self.idle_s, self.partition_count = Subscription(frozenset({"t"})), 3.0, 0
         self.held = dict[PartitionId, TopicPartition]()
         self.errors = list[KafkaError]()
         self.fell_back = list[KafkaError]()
         self.can_fall_back = can_fall_back
         self.refused_regex_count = 0
         self.scope = TaskScope("g")
-        self.beats = Beats(self.config, self.member, self)
+        self.beats = HeartbeatSchedule(self.config, self.member, self)
         around = Surroundings(
             self.config,
             self.state,
@@ -131,10 +131,10 @@ class Beating:
         )
         self.heartbeat = Heartbeat(around, self.member, self.beats, self)
         self.heartbeat.lease = Lease(
-            SESSION_S, self.gate, self.state, self.member, self.heartbeat.stand_in
+            SESSION_S, self.gate, self.state, self.member, self.heartbeat.thread
         )
-        if stand_in is not None:
-            self.heartbeat.stand_in = cast("StandIn", stand_in)
+        if thread is not None:
+            self.heartbeat.thread = cast("HeartbeatThread", thread)
         self.scope.spawn(self.heartbeat.run(), name="heartbeat")
 
     def surface(self, error: KafkaError) -> None:
@@ -142,7 +142,7 @@ class Beating:
 
     def match_here(self) -> None:
         self.refused_regex_count += 1
-        self.wish = Wish(frozenset({"t"}))
+        self.subscribed = Subscription(frozenset({"t"}))
 
     def fall_back(self, error: KafkaError) -> bool:
         if self.can_fall_back:
@@ -192,7 +192,7 @@ async def test_news_and_a_stale_epoch_are_told_at_once() -> None:
     it = Beating()
     await it.join()
     await asyncio.sleep(20.5)
-    it.wish = Wish(frozenset({"u"}))
+    it.subscribed = Subscription(frozenset({"u"}))
     it.member.notify()
     await asyncio.sleep(0)
     assert it.coordinator.sent[-1].subscribed_topic_names == ["u"]
@@ -353,16 +353,17 @@ async def test_a_cluster_without_topic_ids_cannot_be_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "is_matched_here"), [(Wish(regex="t"), True), (Wish(frozenset({"t"})), False)]
+    ("wish", "is_matched_here"),
+    [(Subscription(regex="t"), True), (Subscription(frozenset({"t"})), False)],
 )
 @pytest.mark.parametrize(
     "error", [errors.InvalidRegularExpressionError, errors.UnsupportedVersionError]
 )
 async def test_an_expression_that_is_refused_is_matched_here(
-    error: type[KafkaError], wish: Wish, is_matched_here: bool
+    error: type[KafkaError], wish: Subscription, is_matched_here: bool
 ) -> None:
     it = Beating(error("no"))
-    it.wish = wish
+    it.subscribed = wish
     await asyncio.sleep(0.01)
     assert it.refused_regex_count == is_matched_here
     assert len(it.errors) == (not is_matched_here)
@@ -401,7 +402,7 @@ async def test_an_instance_id_that_is_not_released_is_raised_when_its_session_mu
 async def test_a_heartbeat_that_is_late_by_half_a_session_tells_of_a_blocked_loop(
     has_thread: bool,
 ) -> None:
-    it = Beating(stand_in=Thread() if has_thread else None)
+    it = Beating(thread=Thread() if has_thread else None)
     half_s = it.config.group_session_s / 2
     for late_s, is_long in ((half_s - 1, False), (half_s + 1, True)):
         await it.join()
@@ -433,10 +434,10 @@ async def test_an_outcome_of_the_thread_counts_as_a_heartbeat() -> None:
     answer = ConsumerGroupHeartbeatResponse(member_epoch=2)
     waiting = asyncio.create_task(it.member.wait_for_change())
     await asyncio.sleep(0)
-    it.heartbeat.hear_of_stand_in(Outcome(identity, newer, answer, None, 0.0), 20.4)
+    it.heartbeat.take_outcome(Outcome(identity, newer, answer, None, 20.4))
     assert it.member.identity == newer
     assert it.heartbeat.last_contact_at == 20.4
-    it.heartbeat.hear_of_stand_in(Outcome(newer, newer, answer, None, 0.0), 7.0)
+    it.heartbeat.take_outcome(Outcome(newer, newer, answer, None, 7.0))
     assert it.heartbeat.last_contact_at == 20.4  # news that comes late
     assert (it.heartbeat.beat_count, it.heartbeat.failure_count) == (count + 2, 0)
     await asyncio.sleep(0.01)
@@ -455,7 +456,7 @@ async def test_an_answer_to_the_thread_renews_the_lease_and_an_older_one_takes_n
     await asyncio.sleep(4)
     answer = ConsumerGroupHeartbeatResponse(member_epoch=1)
     heard_at = it.loop.time()
-    it.heartbeat.hear_of_stand_in(Outcome(identity, identity, answer, None, 0.0), heard_at)
+    it.heartbeat.take_outcome(Outcome(identity, identity, answer, None, heard_at))
     await asyncio.sleep(2)
     assert it.heartbeat.last_contact_at == heard_at
     await asyncio.sleep(asked_at + SESSION_S - it.loop.time())
@@ -474,7 +475,7 @@ async def test_a_failure_of_the_thread_is_a_loss_only_if_the_group_says_so(
     it = Beating()
     identity = await it.join()
     await asyncio.sleep(0.01)
-    it.heartbeat.hear_of_stand_in(Outcome(identity, identity, None, error, 0.0), 0.0)
+    it.heartbeat.take_outcome(Outcome(identity, identity, None, error, 0.0))
     assert it.heartbeat.failure_count == 1
     assert (it.member.state is MemberState.DROPPED) is is_lost
     assert it.gate.holds == ({Hold.LOST} if is_lost else frozenset())
@@ -489,7 +490,7 @@ async def test_an_outcome_of_a_former_membership_changes_nothing() -> None:
     await it.join()
     error = errors.UnknownMemberIdError("no")
     other = Identity("other", 1)
-    it.heartbeat.hear_of_stand_in(Outcome(other, other, None, error, 0.0), 0.0)
+    it.heartbeat.take_outcome(Outcome(other, other, None, error, 0.0))
     assert it.member.is_member
     assert not it.gate.holds
 
@@ -498,9 +499,9 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     None
 ):
     thread = Thread()
-    it = Beating(max_poll_interval_ms=60_000, stand_in=thread)
+    it = Beating(max_poll_interval_ms=60_000, thread=thread)
     identity = await it.join()
-    assert (thread.pulses[0], thread.turns[0]) == (None, True)  # it joins
+    assert thread.pulses[0] is None  # it joins
     await asyncio.sleep(20.5)
     pulse = thread.pulses[-1]
     assert pulse is not None

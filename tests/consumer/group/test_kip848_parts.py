@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.kip848.beats import (
-    UNSETTLED_FOR_S,
-    Beats,
-    Wish,
-    identity_in,
-)
 from aiokafka_lite.consumer.membership.kip848.member import (
     LEGAL_TRANSITIONS,
     ConsumerMember,
     Loss,
     MemberState,
     PartitionId,
+    difference,
     new_member_id,
 )
-from aiokafka_lite.consumer.membership.kip848.regex import as_re2
-from aiokafka_lite.consumer.membership.kip848.target import difference
+from aiokafka_lite.consumer.membership.kip848.schedule import (
+    UNSETTLED_FOR_S,
+    HeartbeatSchedule,
+    Subscription,
+    as_re2,
+    identity_in,
+)
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import IllegalStateError, MaxPollIntervalError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
@@ -202,7 +202,7 @@ def test_a_stale_epoch_is_no_loss_and_calls_for_a_heartbeat() -> None:
 def test_who_was_away_too_long_is_told_so() -> None:
     member = joined()
     member.note_reason(Loss.POLL_INTERVAL, "the application requested no records for 9 s")
-    member.be_nobody(keeps_id=True)
+    member.reset(keeps_id=True)
     assert isinstance(member.why_lost(), MaxPollIntervalError)
     member.note_reason(Loss.INSTANCE, "")
     assert isinstance(member.why_lost(), errors.FencedInstanceIdError)
@@ -294,8 +294,8 @@ def test_the_pace(
     interval_ms: int, brokers_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
 ) -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member, Topics())
-    said = beats.next(Wish(frozenset({"t"})), {})
+    beats = HeartbeatSchedule(ConsumerConfig(heartbeat_interval_ms=interval_ms), member, Topics())
+    said = beats.next(Subscription(frozenset({"t"})), {})
     answered = answer(interval_ms=brokers_ms, throttled_ms=throttled_ms)
     beats.answered(said, answered, 0.0)
     beats.note_change(100.0)
@@ -321,16 +321,16 @@ def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_
     own: int, of: int, settled_s: float
 ) -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(), member, Topics(of))
+    beats = HeartbeatSchedule(ConsumerConfig(), member, Topics(of))
     member.take_answer(member.identity, member.identity, ids(T, *range(own)))
     assert beats.interval_s(100.0, is_unsettled=False) == pytest.approx(settled_s)
 
 
 def test_a_heartbeat_says_all_when_there_is_something_new_and_after_one_that_failed() -> None:
-    beats = Beats(ConsumerConfig(), joined(), Topics())
-    wish = Wish(frozenset({"t"}))
+    beats = HeartbeatSchedule(ConsumerConfig(), joined(), Topics())
+    wish = Subscription(frozenset({"t"}))
 
-    def is_full(wish: Wish = wish) -> bool:
+    def is_full(wish: Subscription = wish) -> bool:
         has_news = beats.has_news(wish)
         said = beats.next(wish, {})
         beats.answered(said, answer(), 0.0)
@@ -342,15 +342,15 @@ def test_a_heartbeat_says_all_when_there_is_something_new_and_after_one_that_fai
     assert [is_full(), is_full()] == [True, False]
     beats.note_failure()
     assert [is_full(), is_full()] == [True, False]
-    assert [is_full(Wish(regex="t")), is_full(Wish(regex="t"))] == [True, False]
+    assert [is_full(Subscription(regex="t")), is_full(Subscription(regex="t"))] == [True, False]
     beats.forget()
-    assert beats.told_wish is None
+    assert beats.told_subscription is None
     assert [is_full(wish), is_full(wish)] == [True, False]
 
 
 def test_a_change_while_a_heartbeat_is_on_its_way_is_told_by_the_next() -> None:
-    beats = Beats(ConsumerConfig(), joined(), Topics())
-    wish = Wish(frozenset({"t"}))
+    beats = HeartbeatSchedule(ConsumerConfig(), joined(), Topics())
+    wish = Subscription(frozenset({"t"}))
     said = beats.next(wish, {})
     beats.note_change(0.0)
     beats.answered(said, answer(), 0.0)
@@ -358,8 +358,8 @@ def test_a_change_while_a_heartbeat_is_on_its_way_is_told_by_the_next() -> None:
 
 
 def test_an_assignment_is_confirmed_once() -> None:
-    beats = Beats(ConsumerConfig(), joined(), Topics())
-    wish = Wish(frozenset({"t"}))
+    beats = HeartbeatSchedule(ConsumerConfig(), joined(), Topics())
+    wish = Subscription(frozenset({"t"}))
 
     def answered(*numbers: int) -> None:
         topic = TopicPartitions(topic_id=T, partitions=list(numbers))
@@ -392,12 +392,12 @@ def test_an_assignment_is_confirmed_once() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_an_epoch_that_goes_back_makes_no_sense(epoch: int) -> None:
-    beats = Beats(ConsumerConfig(), joined(3), Topics())
-    said = beats.next(Wish(frozenset({"t"})), {})
+    beats = HeartbeatSchedule(ConsumerConfig(), joined(3), Topics())
+    said = beats.next(Subscription(frozenset({"t"})), {})
     with pytest.raises(errors.KafkaProtocolError):
         beats.answered(said, ConsumerGroupHeartbeatResponse(member_epoch=epoch), 0.0)
     assert said.change_count is not None
-    assert beats.told_wish is None
+    assert beats.told_subscription is None
 
 
 @pytest.mark.parametrize(("named", "known_as"), [(None, "me"), ("", "me"), ("you", "you")])
@@ -413,8 +413,8 @@ def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
     config = ConsumerConfig(
         client_rack="r", group_remote_assignor="range", rebalance_timeout_ms=7000
     )
-    beats = Beats(config, member, Topics())
-    request = beats.next(Wish(regex="(?:t).*"), {}).request
+    beats = HeartbeatSchedule(config, member, Topics())
+    request = beats.next(Subscription(regex="(?:t).*"), {}).request
     assert (request.rack_id, request.server_assignor) == ("r", "range")
     assert (request.rebalance_timeout_ms, request.instance_id) == (7000, "one")
     assert (request.subscribed_topic_names, request.subscribed_topic_regex) == ([], "(?:t).*")
@@ -423,16 +423,19 @@ def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
 
 def test_an_expression_that_was_told_is_taken_back() -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(), member, Topics())
-    first = beats.next(Wish(frozenset({"t"})), {})
+    beats = HeartbeatSchedule(ConsumerConfig(), member, Topics())
+    first = beats.next(Subscription(frozenset({"t"})), {})
     assert first.request.subscribed_topic_regex is None  # which the first version cannot say
-    beats.answered(beats.next(Wish(regex="t"), {}), answer(), 0.0)
-    assert beats.next(Wish(frozenset({"t"})), {}).request.subscribed_topic_regex == ""
+    beats.answered(beats.next(Subscription(regex="t"), {}), answer(), 0.0)
+    assert beats.next(Subscription(frozenset({"t"})), {}).request.subscribed_topic_regex == ""
 
 
 def test_a_member_that_leaves_says_whether_it_will_be_back() -> None:
-    assert Beats(ConsumerConfig(), ConsumerMember("g"), Topics()).leave().member_epoch == -1
-    static = Beats(ConsumerConfig(), ConsumerMember("g", "one"), Topics())
+    assert (
+        HeartbeatSchedule(ConsumerConfig(), ConsumerMember("g"), Topics()).leave().member_epoch
+        == -1
+    )
+    static = HeartbeatSchedule(ConsumerConfig(), ConsumerMember("g", "one"), Topics())
     assert static.leave().member_epoch == -2
     assert static.leave(for_good=True).member_epoch == -1
 

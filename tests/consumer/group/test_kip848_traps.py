@@ -34,7 +34,6 @@ from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.choice import member_of
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import Surroundings
-from aiokafka_lite.consumer.membership.kip848.beats import Beats
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
@@ -42,6 +41,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
 from aiokafka_lite.consumer.membership.protocol import LastCommits
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -654,7 +654,7 @@ def joining_heartbeat(
         random.Random(0),
     )
     membership = ConsumerMembership(around, member, fall_back=fall_back)
-    return Heartbeat(around, member, Beats(config, member, Topics()), membership)
+    return Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)
 
 
 @pytest.mark.virtual_time

@@ -25,7 +25,7 @@ from aiokafka_lite.consumer.assignors.blobs import (
     encode_subscription,
 )
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
-from aiokafka_lite.consumer.membership.classic.leader import (
+from aiokafka_lite.consumer.membership.classic.rebalance import (
     do_racks_count,
     read_members,
     share_out,

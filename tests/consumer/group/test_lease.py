@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.lease import Elsewhere, Lease
+from aiokafka_lite.consumer.membership.heartbeat import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import (
     FencedMemberEpochError,
@@ -292,14 +292,15 @@ class Looks:
         self.count = 0
         self.is_handing_out = True
         self.identity = Identity("m", 1)
-        self.elsewhere = Elsewhere(-math.inf, is_lost=False)
+        self.member = self.thread = cast("Any", self)
+        self.elsewhere = (-math.inf, False)
 
     @property
-    def hands_out(self) -> bool:
+    def delivers(self) -> bool:
         self.count += 1
         return self.is_handing_out
 
-    def heard(self, identity: Identity) -> Elsewhere:
+    def heard(self, identity: Identity) -> tuple[float, bool]:
         assert identity is self.identity
         return self.elsewhere
 
@@ -311,7 +312,7 @@ class Looks:
 @pytest.mark.virtual_time
 async def test_a_lease_is_over_a_session_after_it_was_last_renewed() -> None:
     looks = Looks()
-    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
+    lease = Lease(10.0, looks.gate, looks.state, looks.member, looks.thread)
     lease.look()
     await asyncio.sleep(20)
     assert (looks.count, looks.is_held) == (1, False)  # nothing was answered yet
@@ -330,7 +331,9 @@ async def test_a_lease_is_over_a_session_after_it_was_last_renewed() -> None:
 async def test_the_gate_looks_by_the_lease_that_was_renewed_last() -> None:
     loop, looks = asyncio.get_running_loop(), Looks()
     assert isinstance(loop, VirtualTimeLoop)
-    former, lease = (Lease(10.0, looks.gate, looks.state, looks, looks) for _ in range(2))
+    former, lease = (
+        Lease(10.0, looks.gate, looks.state, looks.member, looks.thread) for _ in range(2)
+    )
     former.renew(loop.time())
     lease.renew(loop.time())
     former.end()  # its task ends when the other member has joined already
@@ -348,14 +351,14 @@ async def test_the_gate_looks_by_the_lease_that_was_renewed_last() -> None:
 @pytest.mark.virtual_time
 async def test_a_lease_that_ended_holds_nothing_and_looks_no_more() -> None:
     looks = Looks()
-    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
+    lease = Lease(10.0, looks.gate, looks.state, looks.member, looks.thread)
     lease.renew(0.0)
     await asyncio.sleep(20)
     assert looks.is_held
-    looks.elsewhere = Elsewhere(0.0, is_lost=True)
+    looks.elsewhere = (0.0, True)
     lease.end()
     assert not looks.is_held
-    looks.elsewhere = Elsewhere(0.0, is_lost=False)
+    looks.elsewhere = (0.0, False)
     lease.renew(20.0)
     lease.end()
     count = looks.count
@@ -366,15 +369,15 @@ async def test_a_lease_that_ended_holds_nothing_and_looks_no_more() -> None:
 @pytest.mark.virtual_time
 async def test_a_lease_counts_what_was_heard_elsewhere() -> None:
     looks = Looks()
-    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
+    lease = Lease(10.0, looks.gate, looks.state, looks.member, looks.thread)
     lease.renew(0.0)
-    looks.elsewhere = Elsewhere(8.0, is_lost=False)
+    looks.elsewhere = (8.0, False)
     await asyncio.sleep(17.89)
     assert not looks.is_held
-    looks.elsewhere = Elsewhere(8.0, is_lost=True)
+    looks.elsewhere = (8.0, True)
     lease.look()
     assert looks.is_held
-    looks.elsewhere = Elsewhere(8.0, is_lost=False)
+    looks.elsewhere = (8.0, False)
     lease.look()
     assert not looks.is_held
     await asyncio.sleep(0.02)
@@ -385,7 +388,7 @@ async def test_a_lease_counts_what_was_heard_elsewhere() -> None:
 async def test_a_lease_of_a_member_that_hands_out_nothing_needs_no_alarm() -> None:
     looks = Looks()
     looks.is_handing_out = False
-    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
+    lease = Lease(10.0, looks.gate, looks.state, looks.member, looks.thread)
     lease.renew(0.0)
     await asyncio.sleep(20)
     assert (looks.count, looks.is_held) == (1, False)

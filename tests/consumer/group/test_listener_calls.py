@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.consumer.membership.listener import GRACE_S, ListenerCalls
+from aiokafka_lite.consumer.membership.handover import GRACE_S, ListenerCalls
 from aiokafka_lite.structs import TopicPartition
 
 pytestmark = pytest.mark.virtual_time

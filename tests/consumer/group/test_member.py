@@ -228,11 +228,11 @@ def test_nobody_else_had_the_partitions_if_no_generation_was_in_between(
 @pytest.mark.parametrize("is_cooperative", [False, True])
 def test_only_a_cooperative_member_hands_out_while_it_rebalances(is_cooperative: bool) -> None:
     member = Member("g", is_cooperative=is_cooperative)
-    assert not member.hands_out
+    assert not member.delivers
     rejoin(member, 7)
-    assert not member.hands_out
+    assert not member.delivers
     member.take_assignment()
-    assert member.hands_out
+    assert member.delivers
     steps: tuple[Callable[[], object], ...] = (
         lambda: member.enter(MemberState.PREPARING),
         member.begin_rebalance,
@@ -240,9 +240,9 @@ def test_only_a_cooperative_member_hands_out_while_it_rebalances(is_cooperative:
     )
     for step in steps:
         step()
-        assert member.hands_out is is_cooperative
+        assert member.delivers is is_cooperative
     member.enter(MemberState.LEAVING)
-    assert not member.hands_out
+    assert not member.delivers
 
 
 def test_why_partitions_are_lost_is_told_by_what_is_known() -> None:

@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.assignors import (
 )
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
-from aiokafka_lite.consumer.membership.classic.leader import do_racks_count
+from aiokafka_lite.consumer.membership.classic.rebalance import do_racks_count
 from aiokafka_lite.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Set
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -13,13 +13,14 @@ from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import OffsetRange, WorkAwaited
-from aiokafka_lite.consumer.membership.listener import ListenerCalls
+from aiokafka_lite.consumer.membership.group_task import Surroundings
+from aiokafka_lite.consumer.membership.handover import ListenerCalls, Revocation
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits, Offsets
-from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers, batch
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing
+from tests.support.states import State
 from tests.support.waiting import is_woken
 
 pytestmark = pytest.mark.virtual_time
@@ -58,6 +59,15 @@ class Commits:
         return {}
 
 
+def around(config: ConsumerConfig, state: State, commits: Commits) -> Surroundings:
+    """The parts of a membership that a revocation uses."""
+    none = cast("Any", None)
+    return Surroundings(
+        config, state, state.reads, state.works, state.finished, state.gate, state.events,
+        state.observers, none, none, cast("LastCommits", commits), none, none,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("is_batch", [False, True])
 async def test_an_application_that_hangs_leaves_time_for_the_commit_and_the_listener(
     is_batch: bool,
@@ -72,14 +82,8 @@ async def test_an_application_that_hangs_leaves_time_for_the_commit_and_the_list
         group_id="g", rebalance_timeout_ms=int(TIMEOUT_S * 1000), rebalance_hold_ms=60_000
     )
     revocation = Revocation(
-        config,
-        buffers.state,
-        buffers.state.works,
-        buffers.state.finished,
-        buffers.state.events,
-        buffers.state.observers,
+        around(config, buffers.state, commits),
         cast(GroupMember, Member()),
-        cast(LastCommits, commits),
         cast(ListenerCalls, None),
     )
     now = asyncio.get_running_loop().time()
@@ -176,14 +180,8 @@ class Going:
             heartbeat_interval_ms=100,
         )
         self.revocation = Revocation(
-            config,
-            self.state,
-            self.state.works,
-            self.state.finished,
-            self.state.events,
-            self.state.observers,
+            around(config, self.state, self.commits),
             cast(GroupMember, self),
-            cast(LastCommits, self.commits),
             cast(ListenerCalls, self.listening),
         )
         self.revocation.start()

@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.commits import commits as commits_module
 from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-from aiokafka_lite.consumer.membership.revocation import Revocation
+from aiokafka_lite.consumer.membership.handover import Revocation
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.consumer.processing.lanes import Lanes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import (
@@ -16,29 +17,16 @@ from aiokafka_lite.consumer.membership.classic.member import (
 )
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
+from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.consumer.membership.stand_in import Outcome, Send
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 
 # The share of a session by which a timer may be late before the loop counts as blocked.
 BLOCKED_SHARE: Final = 0.1
 # Heartbeats of the heartbeat thread in a session, at least.
-STAND_IN_BEATS: Final = 4
-
-
-class HeartbeatVoice(NamedTuple):
-    """Heartbeats of the heartbeat thread."""
-
-    group_id: str
-    group_instance_id: str | None
-
-    def beat(self, send: Send, sent_as: Identity) -> tuple[Identity, HeartbeatResponse]:
-        response = send(heartbeat_request(self.group_id, self.group_instance_id, sent_as))
-        if response.error_code:
-            raise for_code(response.error_code)(f"heartbeat of group {self.group_id}")
-        return sent_as, response
+THREAD_BEATS: Final = 4
 
 
 def heartbeat_request(
@@ -50,6 +38,16 @@ def heartbeat_request(
         member_id=sent_as.member_id,
         group_instance_id=group_instance_id,
     )
+
+
+def send_heartbeat(
+    group_id: str, group_instance_id: str | None, send: Send, sent_as: Identity
+) -> tuple[Identity, HeartbeatResponse]:
+    """Send a heartbeat from the heartbeat thread; see SendHeartbeat."""
+    response = send(heartbeat_request(group_id, group_instance_id, sent_as))
+    if response.error_code:
+        raise for_code(response.error_code)(f"heartbeat of group {group_id}")
+    return sent_as, response
 
 
 class Heartbeat(MemberHeartbeat[Member]):
@@ -85,26 +83,20 @@ class Heartbeat(MemberHeartbeat[Member]):
         """Release reads after a join, whatever a heartbeat in between was answered."""
         self._gate.release(Hold.LOST)
 
-    # --- The thread that stands in --------------------------------------------------------
-    def _note_next(self, next_s: float) -> None:
-        """Pass the time of the next heartbeat to the thread."""
+    # --- The heartbeat thread -------------------------------------------------------------
+    def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
         member, config = self._member, self._config
-        if not member.is_member:
-            return
-        self.stand_in.note_next(
-            HeartbeatVoice(member.group_id, member.group_instance_id),
-            member.identity,
-            self._coordinator.node,
-            next_s=next_s,
-            interval_s=min(config.heartbeat_interval_s, self._session_s / STAND_IN_BEATS),
-            left_s=self._poll_time_left_s() if self._is_stable else config.max_poll_interval_s,
+        return (
+            partial(send_heartbeat, member.group_id, member.group_instance_id),
+            min(config.heartbeat_interval_s, self._session_s / THREAD_BEATS),
+            self._poll_time_left_s() if self._is_stable else config.max_poll_interval_s,
         )
 
     @property
     def _is_stable(self) -> bool:
         return self._member.state is MemberState.STABLE
 
-    def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
+    def take_outcome(self, outcome: Outcome) -> None:
         member, error = self._member, outcome.error
         interruption = None if error is None else interruption_by(error)
         if error is None:
@@ -113,12 +105,12 @@ class Heartbeat(MemberHeartbeat[Member]):
             self.failure_count += 1
         if interruption is not None and interruption.is_loss:
             if outcome.sent_as == member.identity:
-                self.stand_in.rest()
-                if self.lease.hands_out:
+                self.rest()
+                if self.lease.delivers:
                     self._gate.hold(Hold.LOST)
             member.interrupt(outcome.sent_as, interruption)
         elif error is None or interruption is not None:
-            self.note_contact(sent_at)
+            self.note_contact(outcome.sent_at)
             if interruption is not None and self._is_stable:  # it is busy with one otherwise
                 member.interrupt(outcome.sent_as, interruption)
 
@@ -180,7 +172,7 @@ class Heartbeat(MemberHeartbeat[Member]):
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact(sent_at)
                 else:
-                    if interruption.is_loss and self.lease.hands_out:
+                    if interruption.is_loss and self.lease.delivers:
                         # Until the group task has dropped the partitions, or a join has succeeded.
                         self._gate.hold(Hold.LOST)
                     return interruption

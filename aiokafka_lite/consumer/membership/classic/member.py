@@ -196,7 +196,7 @@ class Member(StatefulMember[MemberState]):
         )
 
     @property
-    def hands_out(self) -> bool:
+    def delivers(self) -> bool:
         """Whether reads return records of its partitions."""
         if self.assigned_as is None:
             return False
@@ -255,7 +255,7 @@ class Member(StatefulMember[MemberState]):
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         if (interruption := interruption_by(error)) is None:
             return False
-        is_lost = interruption.is_loss and sent_as == self.identity and self.hands_out
+        is_lost = interruption.is_loss and sent_as == self.identity and self.delivers
         self.interrupt(sent_as, interruption)
         return is_lost
 

@@ -84,7 +84,7 @@ class ClassicMembership(GroupedMembership[Member]):
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
-            stood_in_count=heartbeat.stand_in.count,
+            stood_in_count=heartbeat.stood_in_count,
             is_eager=not self._is_cooperative,
             withheld=self._handover.withheld,
             awaited_work=self._handover.awaited_work,
@@ -99,7 +99,7 @@ class ClassicMembership(GroupedMembership[Member]):
         # Its timer must not outlive the tasks, even if all are cancelled at once.
         lease = self._lease
         self._task.start(self._run).add_done_callback(lambda _: lease.end())
-        self._heartbeat.stand_in.start()
+        self._heartbeat.thread.start()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -132,7 +132,7 @@ class ClassicMembership(GroupedMembership[Member]):
         else:  # the group still has it: the next start takes its place
             member.lose_generation()
         member.enter(MemberState.LEFT)
-        await self._heartbeat.stand_in.end()
+        await self._heartbeat.thread.end()
         return uncommitted
 
     async def _end_joining(
@@ -457,7 +457,7 @@ class ClassicMembership(GroupedMembership[Member]):
 
     async def _withdraw(self, reason: str) -> None:
         member = self._member
-        self._heartbeat.stand_in.rest()
+        self._heartbeat.rest()
         if member.identity.member_id and not member.is_static:
             now = asyncio.get_running_loop().time()
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import isabstract
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.client import Cluster, ClusterView, Lane
+from aiokafka_lite._threads import compute
+from aiokafka_lite.client import Cluster, ClusterView, Lane, TopicsOfCluster
 from aiokafka_lite.consumer.assignment.subscription import SharedOut, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     Assignor,
+    ConsumerProtocolMemberMetadata,
     LearnsGeneration,
     RebalanceProtocol,
 )
@@ -21,15 +23,12 @@ from aiokafka_lite.consumer.assignors.blobs import (
     PROTOCOL_TYPE,
     Belongings,
     decode_assignment,
+    decode_subscriptions,
+    encode_assignments,
     encode_subscription,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.leader import (
-    do_racks_count,
-    read_members,
-    share_out,
-)
 from aiokafka_lite.consumer.membership.classic.member import Member, interruption_by
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
@@ -38,12 +37,74 @@ from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
+    JoinGroupResponseMember,
     LeaveGroupRequest,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
 from aiokafka_lite.structs import TopicPartition
+
+# Estimated times for each partition, for a partition if members have racks, and for each byte of
+# the subscriptions.
+PARTITION_S: Final = 5e-6
+PARTITION_IN_RACKS_S: Final = 20e-6
+BYTE_S: Final = 0.5e-6
+# The loop may be blocked for this long: a computing thread can block it for longer.
+ON_LOOP_S: Final = 5e-3
+
+T = TypeVar("T")
+
+
+async def read_members(
+    members: Sequence[JoinGroupResponseMember],
+) -> dict[str, ConsumerProtocolMemberMetadata]:
+    """Decode the subscriptions of a group's members, by member id."""
+    return await _done(lambda: decode_subscriptions(members), _reading_s(members))
+
+
+async def share_out(
+    assignor: Assignor,
+    view: ClusterView,
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+    *,
+    said: Sequence[JoinGroupResponseMember],
+    partition_count: int,
+) -> Mapping[str, bytes]:
+    """Return each member's encoded assignment.
+
+    For a hundred members with a thousand partitions it takes a tenth of a second, if they subscribe
+    to different topics. Only an assignor with `may_assign_in_thread` runs in a thread: those
+    written for aiokafka do not expect one.
+    """
+
+    def work() -> Mapping[str, bytes]:
+        return encode_assignments(assignor.assign(TopicsOfCluster(view), members))
+
+    if not getattr(assignor, "may_assign_in_thread", False):
+        return work()
+    each_s = PARTITION_IN_RACKS_S if do_racks_count(assignor, members) else PARTITION_S
+    return await _done(work, _reading_s(said) + partition_count * each_s)
+
+
+def do_racks_count(
+    assignor: Assignor, members: Mapping[str, ConsumerProtocolMemberMetadata]
+) -> bool:
+    """Whether the racks of replicas may affect the assignment."""
+    is_rack_aware = getattr(assignor, "is_rack_aware", False)
+    return is_rack_aware and any(member.rack_id is not None for member in members.values())
+
+
+def _reading_s(members: Sequence[JoinGroupResponseMember]) -> float:
+    return BYTE_S * sum(len(member.metadata) for member in members)
+
+
+async def _done(work: Callable[[], T], estimate_s: float) -> T:
+    """Call `work` here, or in a thread if it takes long. A cancelled thread runs to its end."""
+    if estimate_s <= ON_LOOP_S:
+        return work()
+    return await compute(work)
+
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +159,7 @@ class Rebalance:
         """
         member = self._member
         member.begin_rebalance()
-        self._heartbeat.stand_in.rest()
+        self._heartbeat.rest()
         try:
             assigned = await self._take_part(topics, owned, reason)
         except KafkaError as error:
@@ -113,7 +174,7 @@ class Rebalance:
     ) -> AssignedPartitions:
         member = self._member
         try:
-            if member.hands_out:
+            if member.delivers:
                 # JoinGroup may take longer than a session.
                 async with self._heartbeat.kept_alive():
                     joined = await self._join(topics, owned, reason)

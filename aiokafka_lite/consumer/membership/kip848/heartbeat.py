@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Collection
+from functools import partial
 from typing import Final, Protocol
 
 from aiokafka_lite._compat import Never, timeout_at
@@ -13,24 +15,28 @@ from aiokafka_lite.consumer.config import CONSUMER_SESSION_S
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
-from aiokafka_lite.consumer.membership.kip848.beats import (
-    Beats,
-    BriefVoice,
-    Said,
-    Wish,
-    target_in,
-)
+from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     JOIN_EPOCH,
     LOSS_BY_RECOVERY,
     ConsumerMember,
+    Held,
     MemberState,
+    PartitionId,
 )
-from aiokafka_lite.consumer.membership.kip848.target import Held
+from aiokafka_lite.consumer.membership.kip848.schedule import (
+    HeartbeatSchedule,
+    SentHeartbeat,
+    Subscription,
+    by_topic,
+    identity_in,
+    target_in,
+)
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC, Recovery, recovery_for
-from aiokafka_lite.consumer.membership.stand_in import Outcome
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    FencedMemberEpochError,
     IncompatibleBrokerVersion,
     InvalidRegularExpressionError,
     KafkaError,
@@ -38,6 +44,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
     UnsupportedVersionError,
+    for_code,
 )
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -58,7 +65,7 @@ class Inbox(Protocol):
     """The membership, as its heartbeats use it. No method waits."""
 
     @property
-    def wish(self) -> Wish:
+    def subscribed(self) -> Subscription:
         """The subscription."""
 
     @property
@@ -79,14 +86,45 @@ class Inbox(Protocol):
         """Change to the classic protocol; return whether that is possible."""
 
 
+def send_brief(
+    group_id: str,
+    instance_id: str | None,
+    owned: Collection[PartitionId],
+    send: Send,
+    sent_as: Identity,
+) -> tuple[Identity, ConsumerGroupHeartbeatResponse]:
+    """Send a brief heartbeat from the heartbeat thread; see SendHeartbeat.
+
+    The response to one of the loop's heartbeats, unread, may have changed the epoch. Then a brief
+    one is refused, and one with the owned partitions counts as a repetition.
+    """
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=sent_as.member_id,
+        member_epoch=sent_as.generation,
+        instance_id=instance_id,
+    )
+    answer = send(request)
+    if answer.error_code == FencedMemberEpochError.errno:
+        request.topic_partitions = by_topic(owned)
+        answer = send(request)
+    if answer.error_code:
+        raise for_code(answer.error_code)(f"heartbeat of group {group_id}")
+    return identity_in(answer, sent_as, sent_as.generation), answer
+
+
 class Heartbeat(MemberHeartbeat[ConsumerMember]):
-    """Sends the heartbeats of `Beats`, one at a time."""
+    """Sends the heartbeats of `HeartbeatSchedule`, one at a time."""
 
     def __init__(
-        self, around: Surroundings, member: ConsumerMember, beats: Beats, inbox: Inbox
+        self,
+        around: Surroundings,
+        member: ConsumerMember,
+        schedule: HeartbeatSchedule,
+        inbox: Inbox,
     ) -> None:
         super().__init__(around, member, around.config.group_session_s)
-        self._beats = beats
+        self._schedule = schedule
         self._inbox = inbox
         # The latest one of the heartbeat thread.
         self._outcome: Outcome | None = None
@@ -106,7 +144,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         """Send heartbeats while the member wants them, until cancelled."""
         while True:
             if not self._member.is_heard:
-                self.stand_in.rest()
+                self.rest()
                 await self._member.wait_for_change()
             elif (due_at := self._due_at()) > self._loop.time():
                 self._note_next(due_at - self._loop.time())
@@ -125,42 +163,37 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
 
     def _due_at(self) -> float:
         """Return the loop time of the next heartbeat, as far as is known now."""
-        member, beats = self._member, self._beats
-        if not member.is_member or member.is_epoch_stale or beats.has_news(self._inbox.wish):
+        member, schedule = self._member, self._schedule
+        if (
+            not member.is_member
+            or member.is_epoch_stale
+            or schedule.has_news(self._inbox.subscribed)
+        ):
             return self._not_before
         return max(self._sent_at + self._interval_s(), self._not_before)
 
     def _interval_s(self) -> float:
-        return self._beats.interval_s(
+        return self._schedule.interval_s(
             self._loop.time(), is_unsettled=self._member.state is MemberState.RECONCILING
         )
 
-    # --- The thread that stands in --------------------------------------------------------
-    def _note_next(self, next_s: float) -> bool:
-        """Pass the time of the next heartbeat to the thread; return whether the loop may send."""
+    # --- The heartbeat thread -------------------------------------------------------------
+    def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
         member = self._member
-        if not self.stand_in.is_there:
-            return True
-        if not member.is_member:
-            self.stand_in.rest()  # it joins: no thread does
-            return True
-        return self.stand_in.note_next(
-            BriefVoice(member.group_id, member.group_instance_id, tuple(self._inbox.held)),
-            member.identity,
-            self._coordinator.node,
-            next_s=next_s,
-            interval_s=self._beats.settled_s,
-            left_s=self._config.max_poll_interval_s - self._inbox.idle_s,
+        return (
+            partial(send_brief, member.group_id, member.group_instance_id, tuple(self._inbox.held)),
+            self._schedule.settled_s,
+            self._config.max_poll_interval_s - self._inbox.idle_s,
         )
 
-    def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
+    def take_outcome(self, outcome: Outcome) -> None:
         """Apply the outcome of a heartbeat of the thread, and make the loop's next one full.
 
         So an assignment in the thread's response is repeated.
         """
         member, error = self._member, outcome.error
         self._outcome = outcome
-        self._beats.note_failure()
+        self._schedule.note_failure()
         if error is None:
             self.beat_count += 1
             answer = outcome.answer
@@ -168,7 +201,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             if isinstance(answer, ConsumerGroupHeartbeatResponse):
                 target = target_in(answer)
             if member.take_late_answer(outcome.identity, target):
-                self._renew(sent_at)
+                self._renew(outcome.sent_at)
         else:
             self.failure_count += 1
             loss = LOSS_BY_RECOVERY.get(recovery_for(error))
@@ -177,34 +210,32 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         member.notify()
 
     async def _beat(self) -> None:
-        await self.stand_in.wait_for_turn(
-            lambda: self._note_next(self._interval_s()), self._member.wait_for_change
-        )
+        await self._wait_for_turn(self._interval_s())
         if not self._member.is_heard:
             return
-        said = self._beats.next(self._inbox.wish, self._inbox.held)
+        sent = self._schedule.next(self._inbox.subscribed, self._inbox.held)
         self.is_refused = False
         self._sent_at = sent_at = self._loop.time()
         outcome = self._outcome
         try:
-            answer = await self._send(said.request)
-            identity, target = self._beats.answered(said, answer, self._loop.time())
+            answer = await self._send(sent.request)
+            identity, target = self._schedule.answered(sent, answer, self._loop.time())
         except KafkaError as error:
-            self._beats.note_failure()
-            self._failed(said, error)
+            self._schedule.note_failure()
+            self._failed(sent, error)
             return
         self.beat_count += 1
         self._backoff.reset()
         self._unreleased.reset()
         self.trouble = ""
         self._blocked_s = 0.0
-        if said.sent_as.generation != identity.generation:
-            self._beats.note_unsettled(self._loop.time())
+        if sent.sent_as.generation != identity.generation:
+            self._schedule.note_unsettled(self._loop.time())
         if outcome is not self._outcome:
             # The thread's responses may be newer than this one, which was read late.
-            self._beats.note_failure()
+            self._schedule.note_failure()
             target = None
-        if self._member.take_answer(said.sent_as, identity, target):
+        if self._member.take_answer(sent.sent_as, identity, target):
             self._renew(sent_at)
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
@@ -223,11 +254,11 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         )
 
     # --- What goes wrong ------------------------------------------------------------------
-    def _failed(self, said: Said, error: KafkaError) -> None:
+    def _failed(self, sent: SentHeartbeat, error: KafkaError) -> None:
         self.failure_count += 1
         member, recovery = self._member, recovery_for(error)
-        is_joining = said.sent_as == member.identity and not member.is_member
-        if self._is_refused_regex(said, error):
+        is_joining = sent.sent_as == member.identity and not member.is_member
+        if self._is_refused_regex(sent, error):
             self._inbox.match_here()
             return
         if isinstance(error, UnreleasedInstanceIdError):
@@ -243,7 +274,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         if (loss := LOSS_BY_RECOVERY.get(recovery)) is not None and (
             not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
         ):
-            if member.drop(said.sent_as, loss, self.why_silent or str(error)):
+            if member.drop(sent.sent_as, loss, self.why_silent or str(error)):
                 self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
         elif recovery is Recovery.SURFACE:
             # After an unknown error, the group may have this member.
@@ -279,9 +310,9 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         if (ending := self._log_limit.let_in("refused", self._loop.time())) is not None:
             log.warning("%s%s", refusal, ending)
 
-    def _is_refused_regex(self, said: Said, error: KafkaError) -> bool:
+    def _is_refused_regex(self, sent: SentHeartbeat, error: KafkaError) -> bool:
         """Whether the coordinator refused the expression, or the version has no field for it."""
-        if said.request.subscribed_topic_regex is None:
+        if sent.request.subscribed_topic_regex is None:
             return False
         return isinstance(error, (InvalidRegularExpressionError, UnsupportedVersionError))
 

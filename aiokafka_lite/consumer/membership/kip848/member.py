@@ -39,7 +39,7 @@ from __future__ import annotations
 import base64
 import enum
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -170,7 +170,7 @@ class ConsumerMember(StatefulMember[MemberState]):
         return self.state is MemberState.JOINING or self.is_member
 
     @property
-    def hands_out(self) -> bool:
+    def delivers(self) -> bool:
         """Whether reads return records of its partitions."""
         return self.is_member
 
@@ -229,7 +229,7 @@ class ConsumerMember(StatefulMember[MemberState]):
         if self.state in PRESENT and self.state is not state:
             self.enter(state)
 
-    def be_nobody(self, *, keeps_id: bool) -> None:
+    def reset(self, *, keeps_id: bool) -> None:
         """Forget the epoch and target, and the id unless `keeps_id`."""
         self.identity = Identity(self.identity.member_id if keeps_id else new_member_id())
         self.target = None
@@ -282,7 +282,67 @@ class ConsumerMember(StatefulMember[MemberState]):
             return False
         keeps_id = loss is not Loss.MEMBERSHIP
         self.note_reason(loss, because)
-        self.be_nobody(keeps_id=keeps_id)
+        self.reset(keeps_id=keeps_id)
         if self.state is not MemberState.LEAVING:
             self.enter(MemberState.DROPPED)
         return True
+
+
+Held = Mapping[PartitionId, TopicPartition]
+
+
+class Reconciliation(NamedTuple):
+    """The steps that are left to hold the target.
+
+    Attributes:
+        to_revoke: Not in the target, or of deleted topics; revoked first.
+        to_assign: In the target, with known names.
+        unknown: Topic ids without a name.
+    """
+
+    to_revoke: Held
+    to_assign: Held
+    unknown: frozenset[bytes]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the member holds its target."""
+        return not (self.to_revoke or self.to_assign or self.unknown)
+
+
+def difference(
+    target: Target | None,
+    held: Held,
+    names: Mapping[bytes, str],
+    id_of: Callable[[str], bytes | None],
+) -> Reconciliation:
+    """Return the next steps from the held partitions to the assigned ones.
+
+    An id that is missing from the metadata stays in the target, and is looked up in each new view.
+
+    Args:
+        target: The assignment; None: unknown, so there are no steps.
+        held: Assigned and not revoked yet.
+        names: Topic names by id.
+        id_of: Returns a topic's id, if known. Partitions held under a former id are revoked at
+            once: those of the new topic may be another member's.
+    """
+    if target is None:
+        return Reconciliation({}, {}, frozenset())
+    to_revoke = {
+        each: tp
+        for each, tp in held.items()
+        if each not in target or id_of(tp.topic) not in (each.topic_id, None)
+    }
+    held_by_name = set(held.values())
+    to_assign: dict[PartitionId, TopicPartition] = {}
+    unknown = set[bytes]()
+    for each in sorted(target - held.keys()):
+        if (name := names.get(each.topic_id)) is None:
+            unknown.add(each.topic_id)
+            continue
+        tp = TopicPartition(name, each.number)
+        # Partitions held under a recreated topic's former id are revoked first.
+        if tp not in held_by_name:
+            to_assign[each] = tp
+    return Reconciliation(to_revoke, to_assign, frozenset(unknown))

@@ -19,17 +19,22 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, is_
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
 from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
-from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     PRESENT,
     ConsumerMember,
+    Held,
     Loss,
     MemberState,
     PartitionId,
+    Reconciliation,
+    difference,
 )
-from aiokafka_lite.consumer.membership.kip848.regex import as_re2
-from aiokafka_lite.consumer.membership.kip848.target import Held, Reconciliation, difference
+from aiokafka_lite.consumer.membership.kip848.schedule import (
+    HeartbeatSchedule,
+    Subscription,
+    as_re2,
+)
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.errors import (
     KafkaError,
@@ -72,8 +77,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
         super().__init__(around, member)
-        self._beats = Beats(around.config, member, self)
-        self._heartbeat = Heartbeat(around, member, self._beats, self)
+        self._schedule = HeartbeatSchedule(around.config, member, self)
+        self._heartbeat = Heartbeat(around, member, self._schedule, self)
         self._lease = self._heartbeat.lease
         self._fall_back = fall_back
         self._beating: asyncio.Task[Never] | None = None
@@ -95,7 +100,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._pattern: object = None
         self._regex: str | None = None
         # Gives up the place that the group keeps for a static member after it unsubscribed.
-        self._last_word: ConsumerGroupHeartbeatRequest | None = None
+        self._last_leave: ConsumerGroupHeartbeatRequest | None = None
         # A request to leave without a response.
         self._unanswered: ConsumerGroupHeartbeatRequest | None = None
 
@@ -113,7 +118,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
-            stood_in_count=self._heartbeat.stand_in.count,
+            stood_in_count=self._heartbeat.stood_in_count,
             protocol="consumer",
             is_eager=False,
             session_s=self._config.group_session_s,
@@ -146,7 +151,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         # Its timer must not outlive the tasks, even if all are cancelled at once.
         lease = self._lease
         self._beating.add_done_callback(lambda _: lease.end())
-        self._heartbeat.stand_in.start()
+        self._heartbeat.thread.start()
 
     def stop_trying(self) -> None:
         """End all tasks: another protocol takes over."""
@@ -154,7 +159,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self.halt()
         if self._beating is not None:
             self._scope.cancel(self._beating)
-        self._heartbeat.stand_in.abandon()
+        self._heartbeat.thread.abandon()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -173,26 +178,26 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         commit_by, leave_by = ending(loop.time(), deadline)
         if (unanswered := self._unanswered) is not None:
             # It is leaving because it unsubscribed.
-            await self._say_goodbye(unanswered, min(commit_by, loop.time() + LEAVE_MAX_S))
+            await self._send_leave(unanswered, min(commit_by, loop.time() + LEAVE_MAX_S))
         else:
             member.enter(MemberState.LEAVING)
         # Heartbeats continue.
         uncommitted = await self._commit_at_the_end(offsets, commit_by)
         if self._beating is not None:
             await self._scope.stop(self._beating)
-        await self._heartbeat.stand_in.end()
+        await self._heartbeat.thread.end()
         if may_be_known and (member.is_static or leaves is not False):
-            goodbye = self._beats.leave(for_good=leaves is True)
-            await self._say_goodbye(goodbye, min(leave_by, loop.time() + LEAVE_MAX_S))
-        elif leaves and self._last_word is not None:
-            await self._say_goodbye(self._last_word, min(leave_by, loop.time() + LEAVE_MAX_S))
-        member.be_nobody(keeps_id=True)
+            leaving = self._schedule.leave(for_good=leaves is True)
+            await self._send_leave(leaving, min(leave_by, loop.time() + LEAVE_MAX_S))
+        elif leaves and self._last_leave is not None:
+            await self._send_leave(self._last_leave, min(leave_by, loop.time() + LEAVE_MAX_S))
+        member.reset(keeps_id=True)
         member.enter(MemberState.LEFT)
         return uncommitted
 
     def leave_nowait(self, reason: str) -> None:
         if self._member.is_member:
-            self._coordinator.send_nowait(self._beats.leave())
+            self._coordinator.send_nowait(self._schedule.leave())
 
     @property
     def _may_be_known(self) -> bool:
@@ -204,7 +209,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         )
         return self._member.is_member or has_asked
 
-    async def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
+    async def _send_leave(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
         """Send a request to leave until it succeeds; it is idempotent."""
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         group_id = self._member.group_id
@@ -278,10 +283,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def _begin_to_join(self) -> None:
         self._settled_version = None
         self._task.forget_error()
-        self._last_word = None
+        self._last_leave = None
         self._joining_since = self._loop.time()
         self._is_first_told = self._was_settled = False
-        self._beats.forget()
+        self._schedule.forget()
         if self._state.mode is SubscriptionMode.PATTERN:
             self._metadata_changed(self._cluster.view)
         self._member.enter(MemberState.JOINING)
@@ -292,26 +297,26 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if self._asked_version != state.subscription_version:
             self._asked_version = state.subscription_version
             self._first_until = self._loop.time() + FIRST_ASSIGNMENT_S
-        wish = self.wish
-        is_answered = self._beats.told_wish == wish and member.target is not None
+        subscribed = self.subscribed
+        is_answered = self._schedule.told_subscription == subscribed and member.target is not None
         view = self._cluster.view
         step = difference(member.target, self.held, view.topic_names, view.topic_id)
         self._note_unknown(step)
         if is_answered:
-            self._hand_out(wish, step)
+            self._release(subscribed, step)
         if step.to_revoke:
             self._settled_version = None
             member.reconciled(is_done=False)
             await self._revoke(step.to_revoke)
             return True
-        new = {each: tp for each, tp in step.to_assign.items() if wish.covers(tp.topic)}
+        new = {each: tp for each, tp in step.to_assign.items() if subscribed.covers(tp.topic)}
         if is_answered and new:
             self._settled_version = None
             member.reconciled(is_done=False)
             await self._assign(new)
             return True
         member.reconciled(is_done=step.is_empty)
-        if is_answered and self._beats.confirm(self._loop.time()):
+        if is_answered and self._schedule.confirm(self._loop.time()):
             member.notify()
         if not (is_answered and step.is_empty) or self._awaits_first:
             return False
@@ -327,13 +332,13 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             member.notify()
         return False
 
-    def _hand_out(self, wish: Wish, step: Reconciliation) -> None:
+    def _release(self, subscribed: Subscription, step: Reconciliation) -> None:
         """Release withheld partitions that stay, also those unsubscribed and subscribed again."""
         for each, tp in self.held.items():
             cursor = self._state.assignment.get(tp)
             if cursor is None or not cursor.is_revoking or each in step.to_revoke:
                 continue
-            if wish.covers(tp.topic):
+            if subscribed.covers(tp.topic):
                 self._state.keep(cursor)
 
     @property
@@ -375,7 +380,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         def note() -> None:
             self.held.update(new)
             self._is_first_told = True
-            self._beats.note_change(self._loop.time())
+            self._schedule.note_change(self._loop.time())
             self._member.notify()  # the coordinator is told at once
 
         topic_ids = {tp: each.topic_id for each, tp in new.items()}
@@ -385,7 +390,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         """Own partitions no more; the next heartbeat reports that at once."""
         for each in tuple(gone):
             self.held.pop(each, None)
-        self._beats.note_change(self._loop.time())
+        self._schedule.note_change(self._loop.time())
         self._member.notify()
 
     async def _give_up_departed(self) -> None:
@@ -414,7 +419,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             raise member.why_lost()
         if member.is_static and loss is Loss.EPOCH:
             # Otherwise its instance id would stay in use.
-            await self._say_goodbye(self._beats.leave(), self._loop.time() + LEAVE_MAX_S)
+            await self._send_leave(self._schedule.leave(), self._loop.time() + LEAVE_MAX_S)
         member.enter(MemberState.UNJOINED)
 
     async def _withdraw(self, reason: str) -> None:
@@ -423,15 +428,15 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         log.info("leaving group %s: %s", member.group_id, reason)
         may_be_known = self._may_be_known
         self.held.clear()
-        self._heartbeat.stand_in.rest()
-        goodbye = self._beats.leave()
-        self._last_word = self._beats.leave(for_good=True) if member.is_static else None
+        self._heartbeat.rest()
+        leaving = self._schedule.leave()
+        self._last_leave = self._schedule.leave(for_good=True) if member.is_static else None
         # No more heartbeats: one after the last would be refused, or join again.
-        member.be_nobody(keeps_id=not member.is_static)
+        member.reset(keeps_id=not member.is_static)
         member.enter(MemberState.LEAVING)
         if may_be_known:
-            self._unanswered = goodbye
-            await self._say_goodbye(goodbye, self._loop.time() + LEAVE_MAX_S)
+            self._unanswered = leaving
+            await self._send_leave(leaving, self._loop.time() + LEAVE_MAX_S)
             self._unanswered = None
         member.enter(MemberState.UNJOINED)
 
@@ -455,7 +460,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     # --- What is subscribed ---------------------------------------------------------------
     @property
-    def wish(self) -> Wish:
+    def subscribed(self) -> Subscription:
         """The subscription: names, or an expression if the coordinator can match it."""
         state = self._state
         pattern = state.pattern
@@ -464,8 +469,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                 self._pattern = pattern
                 self._regex = self._for_the_broker(pattern)
             if self._regex is not None:
-                return Wish(regex=self._regex)
-        return Wish(state.subscription or frozenset())
+                return Subscription(regex=self._regex)
+        return Subscription(state.subscription or frozenset())
 
     def _for_the_broker(self, pattern: re.Pattern[str]) -> str | None:
         """Return the coordinator's expression; None: the consumer matches the pattern.
@@ -480,7 +485,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def partition_count(self) -> int:
         """The number of partitions of the subscribed topics; 0: unknown."""
         topics = self._cluster.view.topics
-        names = self.wish.names
+        names = self.subscribed.names
         if not names <= topics.keys():
             return 0
         return sum(len(topics[name].partitions) for name in names)

@@ -1,4 +1,4 @@
-"""When the thread that stands in for a blocked loop speaks, and as whom: without a thread."""
+"""When the heartbeat thread sends, and with which identity: without a thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -20,26 +20,27 @@ from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import Surroundings
-from aiokafka_lite.consumer.membership.kip848.beats import Beats, BriefVoice
-from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.heartbeat import TURN_S, MemberHeartbeat
+from aiokafka_lite.consumer.membership.heartbeat_thread import (
+    END_S,
+    IDLE_S,
+    HeartbeatThread,
+    LoopClosedError,
+    Outcome,
+    Send,
+    Sender,
+    SendHeartbeat,
+    Snapshot,
+)
+from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat, send_brief
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
     MemberState,
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
-from aiokafka_lite.consumer.membership.stand_in import (
-    END_S,
-    IDLE_S,
-    TURN_S,
-    LoopClosedError,
-    Outcome,
-    Pulse,
-    Send,
-    Speaker,
-    StandIn,
-)
 from aiokafka_lite.errors import (
     ClientClosedError,
     FencedMemberEpochError,
@@ -124,7 +125,7 @@ class Voice:
 
 
 class Stage:
-    """A speaker, and a loop that is blocked until it is let go."""
+    """A sender, and a loop that is blocked until it is let go."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -136,13 +137,13 @@ class Stage:
         self.is_blocked = True
         self.pause: Callable[[float], None] | None = None
         self.on_post: Callable[[], object] | None = None
-        self.speaker = Speaker("g", self.open, self, self.clock)
+        self.sender = Sender("g", self.open, self, self.clock)
 
     def open(self, pause: Callable[[float], None]) -> BlockingCluster:
         self.pause = pause
         return cast("BlockingCluster", self.cluster)
 
-    def take(self, outcome: Outcome) -> None:
+    def take_outcome(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
 
     def post(self, call: Callable[[], None]) -> None:
@@ -160,16 +161,16 @@ class Stage:
         while self.posted:
             self.posted.pop(0)()
 
-    def pulse(self, sent_as: Identity = ME, over_s: float = math.inf) -> Pulse:
+    def pulse(self, sent_as: Identity = ME, over_s: float = math.inf) -> Snapshot:
         """Who the member is; the loop is to be heard in a tenth of a second."""
         now = self.clock.now
-        return Pulse(self.voice, sent_as, NODE, now + 0.1, 0.1, now + over_s)
+        return Snapshot(self.voice.beat, sent_as, NODE, now + 0.1, 0.1, now + over_s)
 
     def turns(self, duration_s: float) -> None:
         """Let time pass, and the thread do what is due."""
         end = self.clock.now + duration_s
         while self.clock.now < end:
-            self.clock.now += max(0.001, min(self.speaker.turn(), end - self.clock.now))
+            self.clock.now += max(0.001, min(self.sender.turn(), end - self.clock.now))
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def stage() -> Stage:
 def test_it_is_silent_without_a_pulse_and_while_the_loop_runs(stage: Stage) -> None:
     stage.turns(5)
     stage.is_blocked = False
-    assert stage.speaker.claim(stage.pulse())
+    assert stage.sender.claim(stage.pulse())
     stage.turns(5)
     assert stage.voice.sent_as == []
     assert stage.cluster.connected == []
@@ -188,20 +189,20 @@ def test_it_is_silent_without_a_pulse_and_while_the_loop_runs(stage: Stage) -> N
 
 def test_a_loop_that_runs_is_asked_once_each_half_interval(stage: Stage) -> None:
     stage.is_blocked = False
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(5)
     assert 50 <= stage.post_count <= 100
 
 
 def test_it_speaks_once_an_interval_while_the_loop_is_blocked(stage: Stage) -> None:
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(0.14)
     assert stage.voice.sent_as == []
     stage.turns(2.0)
     assert 10 <= len(stage.voice.sent_as) <= 21
     assert set(stage.voice.sent_as) == {ME}
     assert set(stage.cluster.connected) == {NODE}
-    assert stage.speaker.heard.at > stage.clock.now - 0.3
+    assert stage.sender.latest.sent_at > stage.clock.now - 0.3
     stage.let_go()
     assert len(stage.outcomes) == len(stage.voice.sent_as)
 
@@ -209,7 +210,7 @@ def test_it_speaks_once_an_interval_while_the_loop_is_blocked(stage: Stage) -> N
 def test_it_stops_when_the_application_has_been_away_for_too_long(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.speaker.claim(stage.pulse(over_s=1.0))
+    stage.sender.claim(stage.pulse(over_s=1.0))
     stage.turns(1.1)
     count = len(stage.voice.sent_as)
     assert count
@@ -224,57 +225,57 @@ def test_it_stops_when_the_application_has_been_away_for_too_long(
 
 
 def test_it_speaks_and_stops_at_the_very_moment(stage: Stage) -> None:
-    stage.speaker.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
+    stage.sender.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
     stage.clock.now += 1 / 64
-    stage.speaker.turn()
+    stage.sender.turn()
     assert stage.voice.sent_as == [ME]
     stage = Stage()
-    stage.speaker.claim(stage.pulse(over_s=0.2))
+    stage.sender.claim(stage.pulse(over_s=0.2))
     stage.clock.now += 0.2
-    stage.speaker.turn()
+    stage.sender.turn()
     assert stage.voice.sent_as == []
 
 
 def test_it_is_silent_if_the_loop_has_spoken_while_it_was_asked(stage: Stage) -> None:
-    stage.speaker.claim(stage.pulse())
-    stage.on_post = lambda: stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
+    stage.on_post = lambda: stage.sender.claim(stage.pulse())
     stage.turns(2)
     assert stage.voice.sent_as == []
 
 
 def test_it_begins_nothing_if_it_is_to_end_while_the_loop_is_asked(stage: Stage) -> None:
-    stage.speaker.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
-    stage.on_post = stage.speaker.end
+    stage.sender.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
+    stage.on_post = stage.sender.end
     stage.clock.now += 1
-    stage.speaker.turn()
+    stage.sender.turn()
     assert stage.cluster.connected == []
 
 
 @pytest.mark.parametrize("error", [KafkaConnectionError("lost"), RequestTimedOutError("busy")])
 def test_what_fails_is_tried_again_once_an_interval(stage: Stage, error: KafkaError) -> None:
     stage.voice.answers = [error] * 1000
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(2)
     assert 20 <= len(stage.voice.sent_as) <= 42  # each time also to the coordinator found anew
-    assert stage.speaker.heard.at == -math.inf
+    assert stage.sender.latest.sent_at == -math.inf
 
 
 def test_the_loop_speaks_again_only_when_it_has_taken_what_the_thread_heard(stage: Stage) -> None:
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(0.5)
-    assert not stage.speaker.claim(stage.pulse())
+    assert not stage.sender.claim(stage.pulse())
     stage.let_go()
-    assert not stage.speaker.claim(stage.pulse())
+    assert not stage.sender.claim(stage.pulse())
     for _ in stage.outcomes:
-        stage.speaker.note_taken()
-    assert stage.speaker.claim(stage.pulse())
-    assert stage.speaker.claim(None)
+        stage.sender.note_taken()
+    assert stage.sender.claim(stage.pulse())
+    assert stage.sender.claim(None)
 
 
 def test_it_goes_on_as_whom_the_coordinator_says(stage: Stage) -> None:
     newer, newest = ME._replace(generation=6), ME._replace(generation=7)
     stage.voice.answers = [ME, newer, newest]
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(1.0)
     assert stage.voice.sent_as[:4] == [ME, ME, newer, newest]
     stage.let_go()
@@ -282,9 +283,9 @@ def test_it_goes_on_as_whom_the_coordinator_says(stage: Stage) -> None:
         (ME, ME), (ME, newer), (newer, newest),
     ]  # fmt: skip
     for _ in stage.outcomes:
-        stage.speaker.note_taken()
+        stage.sender.note_taken()
     stage.is_blocked = True
-    stage.speaker.claim(stage.pulse(newest))
+    stage.sender.claim(stage.pulse(newest))
     stage.turns(0.5)
     assert stage.voice.sent_as[-1] == newest
 
@@ -293,15 +294,15 @@ def test_it_goes_on_as_whom_the_coordinator_says(stage: Stage) -> None:
 def test_it_says_nothing_more_for_a_member_that_is_lost(stage: Stage, epochs: list[int]) -> None:
     later = [ME._replace(generation=epoch) for epoch in epochs]
     stage.voice.answers = [*later, UnknownMemberIdError("gone")]
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(5)
     assert stage.voice.sent_as == [ME, *later]
-    assert stage.speaker.heard.lost_as == ME  # the loop knows no later epoch
+    assert stage.sender.latest.lost_as == ME  # the loop knows no later epoch
     stage.let_go()
     for _ in stage.outcomes:
-        stage.speaker.note_taken()
+        stage.sender.note_taken()
     stage.is_blocked = True
-    stage.speaker.claim(stage.pulse(Identity("new", 8)))
+    stage.sender.claim(stage.pulse(Identity("new", 8)))
     stage.turns(1)
     assert stage.voice.sent_as[-1] == ("new", 8)
 
@@ -310,31 +311,31 @@ def test_a_loss_is_over_once_the_loop_has_taken_it_even_under_the_same_identity(
     stage: Stage,
 ) -> None:
     stage.voice.answers = [UnknownMemberIdError("gone")]
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(1)
-    assert stage.speaker.has_news
+    assert stage.sender.has_news
     stage.let_go()
-    stage.speaker.note_taken()
-    assert not stage.speaker.has_news
+    stage.sender.note_taken()
+    assert not stage.sender.has_news
     stage.is_blocked = True
     # A static member may come back in the same epoch.
-    stage.speaker.claim(stage.pulse(ME))
+    stage.sender.claim(stage.pulse(ME))
     stage.turns(1)
     assert len(stage.voice.sent_as) > 2
 
 
 def test_a_pulse_counts_also_while_the_loop_may_not_speak(stage: Stage) -> None:
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(0.5)
     newer = ME._replace(generation=6)
-    assert not stage.speaker.claim(stage.pulse(newer))
+    assert not stage.sender.claim(stage.pulse(newer))
     stage.turns(0.5)
     assert stage.voice.sent_as[-1] == newer
 
 
 def test_a_rebalance_is_a_contact_and_it_goes_on(stage: Stage) -> None:
     stage.voice.answers = [RebalanceInProgressError("soon")] * 3
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(1)
     assert len(stage.voice.sent_as) > 3
     stage.let_go()
@@ -344,7 +345,7 @@ def test_a_rebalance_is_a_contact_and_it_goes_on(stage: Stage) -> None:
 @pytest.mark.parametrize("error", [NotCoordinatorError("moved"), KafkaConnectionError("lost")])
 def test_it_looks_for_the_coordinator_at_once(stage: Stage, error: KafkaError) -> None:
     stage.voice.answers = [error]
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(0.5)
     assert [node.id for node in stage.cluster.connected[:3]] == [1, 2, 2]
     stage.let_go()
@@ -356,30 +357,30 @@ def test_it_ends_with_a_loop_that_is_closed_or_when_it_is_told(stage: Stage) -> 
         def post(self, call: Callable[[], None]) -> None:
             raise LoopClosedError
 
-    Speaker("g", stage.open, Closed()).run()
-    stage.speaker.end()
-    stage.speaker.run()
+    Sender("g", stage.open, Closed()).run()
+    stage.sender.end()
+    stage.sender.run()
     assert stage.cluster.close_count == 0
 
 
 def test_it_ends_with_a_loop_that_is_closed_also_when_the_member_is_lost(stage: Stage) -> None:
     stage.voice.answers = [UnknownMemberIdError("gone")]
-    stage.speaker.claim(stage.pulse())
+    stage.sender.claim(stage.pulse())
     stage.turns(1)
 
     def refuse() -> None:
         raise LoopClosedError
 
     stage.on_post = refuse
-    stage.speaker.run()
+    stage.sender.run()
     assert stage.cluster.close_count == 1
 
 
 def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
-    stage.speaker.hang_up()
+    stage.sender.hang_up()
     stage.voice.answers = [KafkaConnectionError("closed")]
-    stage.voice.on_beat = stage.speaker.end
-    stage.speaker.claim(stage.pulse())
+    stage.voice.on_beat = stage.sender.end
+    stage.sender.claim(stage.pulse())
     stage.turns(0.152)
     assert stage.cluster.close_count == 1
     assert stage.voice.sent_as == [ME]  # and it is not tried again
@@ -387,8 +388,8 @@ def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
 
 
 def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage) -> None:
-    stage.cluster.on_connection = stage.speaker.end
-    stage.speaker.claim(stage.pulse())
+    stage.cluster.on_connection = stage.sender.end
+    stage.sender.claim(stage.pulse())
     stage.turns(0.152)
     assert stage.voice.sent_as == []
     assert stage.pause is not None
@@ -398,22 +399,22 @@ def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage
 
 def test_the_thread_wakes_when_there_is_something_to_do() -> None:
     stage = Stage()
-    speaker = Speaker("g", stage.open, stage)
+    sender = Sender("g", stage.open, stage)
     asked = threading.Event()
     stage.on_post = asked.set
-    thread = threading.Thread(target=speaker.run)
+    thread = threading.Thread(target=sender.run)
     thread.start()
     assert asked.wait(PATIENCE_S)
     began_at = time.monotonic()
     pulse = stage.pulse()._replace(due_at=began_at, over_at=math.inf, interval_s=0.02)
-    assert speaker.claim(pulse)
+    assert sender.claim(pulse)
     assert stage.voice.is_heard.wait(PATIENCE_S)
-    speaker.claim(None)
+    sender.claim(None)
     assert stage.pause is not None
     paused_at = time.monotonic()
     stage.pause(0.02)
     assert time.monotonic() - paused_at >= 0.02
-    speaker.end()
+    sender.end()
     thread.join(PATIENCE_S)
     assert 0.02 < time.monotonic() - began_at < IDLE_S
     assert stage.cluster.close_count == 2  # the connection, and all of them
@@ -434,8 +435,8 @@ def brief(*answers: ConsumerGroupHeartbeatResponse) -> list[ConsumerGroupHeartbe
         )
         return left.pop(0)
 
-    voice = BriefVoice("g", None, (PartitionId(b"t" * 16, 3),))
-    identity, _ = voice.beat(cast("Send", send), ME)
+    owned = (PartitionId(b"t" * 16, 3),)
+    identity, _ = send_brief("g", None, owned, cast("Send", send), ME)
     assert identity.generation >= ME.generation
     return sent
 
@@ -513,13 +514,13 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
         random.Random(1),
     )
     membership = ConsumerMembership(around, member)
-    heartbeat = Heartbeat(around, member, Beats(config, member, Topics()), membership)
+    heartbeat = Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)
     scope.spawn(heartbeat.run(), name="heartbeat")
     await until(lambda: coordinator.answers)
     coordinator.answers[0].set_result(assigning(5))
     await until(lambda: len(coordinator.answers) == 2)
     identity = member.identity
-    heartbeat.hear_of_stand_in(Outcome(identity, identity, assigning(5, 3), None, 0.0), 0.0)
+    heartbeat.take_outcome(Outcome(identity, identity, assigning(5, 3), None, 0.0))
     coordinator.answers[1].set_result(assigning(5, 8))
     await until(lambda: len(coordinator.answers) == 3)
     assert member.target == {PartitionId(b"t" * 16, 3)}
@@ -550,12 +551,49 @@ async def test_the_thread_gives_the_token_that_the_loop_had_last() -> None:
 
 
 # --- The loop's side ---------------------------------------------------------------------------
+class Ignoring:
+    """Has no use for outcomes."""
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        raise AssertionError("there is no thread")
+
+
+class Waiting(MemberHeartbeat[Any]):
+    """Heartbeats that only wait for their turn."""
+
+    def __init__(
+        self,
+        thread: HeartbeatThread,
+        note_next: Callable[[], bool],
+        wait_for_change: Callable[[], Awaitable[object]],
+    ) -> None:
+        self.thread, self._member = thread, cast("Any", self)
+        self._loop = asyncio.get_running_loop()
+        self._ask: Callable[[], bool] = note_next
+        self.wait_for_change = wait_for_change
+
+    async def wait(self) -> None:
+        await self._wait_for_turn(1.0)
+
+    def _note_next(self, next_s: float) -> bool:
+        return self._ask()
+
+    def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
+        raise NotImplementedError
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        raise NotImplementedError
+
+    @property
+    def _why_removed(self) -> str:
+        return ""
+
+
 @pytest.mark.virtual_time
 async def test_the_loop_asks_again_whether_it_may_speak_when_something_changes_or_time_is_up() -> (
     None
 ):
     loop = asyncio.get_running_loop()
-    stand_in = StandIn("g", None, scope=TaskScope("g"), hear=lambda *_: None)
     asked_at = list[float]()
     changed = asyncio.Event()
 
@@ -568,7 +606,8 @@ async def test_the_loop_asks_again_whether_it_may_speak_when_something_changes_o
         await changed.wait()
 
     loop.call_later(0.2, changed.set)
-    await stand_in.wait_for_turn(note_next, wait_for_change)
+    thread = HeartbeatThread("g", None, scope=TaskScope("g"), owner=Ignoring())
+    await Waiting(thread, note_next, wait_for_change).wait()
     assert asked_at == pytest.approx([0, 0.2, TURN_S, 2 * TURN_S, 3 * TURN_S])
 
 
@@ -580,22 +619,21 @@ class Standing:
         self.scope = TaskScope("g")
         self.voice, self.cluster = Voice(), Cluster()
         self.heard = list[tuple[Outcome, float]]()
-        self.stand_in = StandIn(
-            "g",
-            lambda _: cast("BlockingCluster", self.cluster),
-            scope=self.scope,
-            hear=lambda outcome, sent_at: self.heard.append((outcome, sent_at)),
+        self.thread = HeartbeatThread(
+            "g", lambda _: cast("BlockingCluster", self.cluster), scope=self.scope, owner=self
         )
 
+    def take_outcome(self, outcome: Outcome) -> None:
+        self.heard.append((outcome, outcome.sent_at))
+
     def note_next(self, next_s: float) -> bool:
-        voice = cast("BriefVoice", self.voice)
-        return self.stand_in.note_next(
-            voice, ME, NODE, next_s=next_s, interval_s=0.02, left_s=math.inf
+        return self.thread.note_next(
+            self.voice.beat, ME, NODE, next_s=next_s, interval_s=0.02, left_s=math.inf
         )
 
     async def speak(self) -> float:
         """Start the thread, and block the loop until the thread speaks; return since when."""
-        self.stand_in.start()
+        self.thread.start()
         await asyncio.sleep(0)
         began_at = self.loop.time()
         assert self.note_next(0)
@@ -617,7 +655,7 @@ def block_until(condition: Callable[[], object]) -> None:
 
 async def test_a_thread_speaks_for_a_loop_that_is_blocked_and_the_loop_hears_of_it() -> None:
     it = Standing()
-    assert it.stand_in.is_there
+    assert it.thread.is_there
     began_at = await it.speak()
     assert it.threads == 1
     assert not it.note_next(10)
@@ -625,24 +663,24 @@ async def test_a_thread_speaks_for_a_loop_that_is_blocked_and_the_loop_hears_of_
     await until(lambda: it.heard)
     outcome, sent_at = it.heard[0]
     assert (outcome.sent_as, outcome.error) == (ME, None)
-    assert it.stand_in.count == len(it.heard)
+    assert it.thread.count == len(it.heard)
     assert began_at - 0.001 < sent_at < it.loop.time() + 0.001
-    await it.stand_in.end()
+    await it.thread.end()
     assert it.threads == 0
     assert it.scope.task_names == []
 
 
 async def test_a_thread_is_silent_until_the_next_heartbeat_of_the_loop_is_due() -> None:
     it = Standing()
-    it.stand_in.start()
+    it.thread.start()
     await asyncio.sleep(0)
     assert it.note_next(10)
     time.sleep(0.02)  # noqa: ASYNC251 -- the loop is blocked
     assert it.note_next(0.01)
-    it.stand_in.rest()
+    it.thread.rest()
     time.sleep(0.04)  # noqa: ASYNC251 -- the loop is blocked
     assert it.voice.sent_as == []
-    await it.stand_in.end()
+    await it.thread.end()
 
 
 async def test_an_end_waits_for_a_thread_that_is_speaking() -> None:
@@ -651,7 +689,7 @@ async def test_an_end_waits_for_a_thread_that_is_speaking() -> None:
     it.voice.on_beat = lambda: seen.append(may_end.wait(2))
     began_at = await it.speak()
     it.loop.call_later(0.01, may_end.set)  # the loop goes on meanwhile
-    await it.stand_in.end()
+    await it.thread.end()
     assert it.threads == 0
     assert seen == [True]
     assert it.loop.time() - began_at < END_S
@@ -659,7 +697,7 @@ async def test_an_end_waits_for_a_thread_that_is_speaking() -> None:
 
 async def test_a_thread_ends_with_the_tasks_of_its_consumer() -> None:
     it = Standing()
-    it.stand_in.start()
+    it.thread.start()
     await asyncio.sleep(0)
     assert it.threads == 1
     await it.scope.close()
@@ -668,9 +706,9 @@ async def test_a_thread_ends_with_the_tasks_of_its_consumer() -> None:
 
 async def test_a_thread_that_is_abandoned_ends_by_itself() -> None:
     it = Standing()
-    it.stand_in.start()
+    it.thread.start()
     await asyncio.sleep(0)
-    it.stand_in.abandon()
+    it.thread.abandon()
     await until(lambda: not it.threads)
     await until(lambda: not it.scope.task_names)
     assert it.scope.failure is None
@@ -692,17 +730,17 @@ async def test_an_error_of_the_thread_is_the_failure_of_the_consumer() -> None:
 async def test_the_loop_can_ask_what_the_thread_has_heard() -> None:
     it = Standing()
     it.voice.answers = [ME, UnknownMemberIdError("gone")]
-    mine = partial(it.stand_in.heard, ME)
-    others = partial(it.stand_in.heard, Identity("other", 5))
+    mine = partial(it.thread.heard, ME)
+    others = partial(it.thread.heard, Identity("other", 5))
     assert mine() == (-math.inf, False)
     began_at = await it.speak()
-    block_until(lambda: mine().is_lost)
-    assert began_at - 0.001 < mine().asked_at < it.loop.time() + 0.001
-    assert not others().is_lost
+    block_until(lambda: mine()[1])
+    assert began_at - 0.001 < mine()[0] < it.loop.time() + 0.001
+    assert not others()[1]
     await until(lambda: len(it.heard) == 2)
-    assert not mine().is_lost  # the loop knows it now
-    assert it.stand_in.count == 1
-    await it.stand_in.end()
+    assert not mine()[1]  # the loop knows it now
+    assert it.thread.count == 1
+    await it.thread.end()
 
 
 @pytest.mark.virtual_time
@@ -711,21 +749,20 @@ async def test_a_loop_that_waits_for_its_turn_cuts_off_a_thread_that_gets_no_ans
     it.voice.on_beat = lambda: it.cluster.is_closed.wait(1)
     it.voice.answers = [KafkaConnectionError("closed"), KafkaConnectionError("closed")]
     await it.speak()
-    await it.stand_in.wait_for_turn(lambda: it.note_next(10), lambda: asyncio.sleep(1_000))
+    await Waiting(it.thread, lambda: it.note_next(10), lambda: asyncio.sleep(1_000)).wait()
     assert it.cluster.is_closed.is_set()
     assert it.heard
-    await it.stand_in.end()
+    await it.thread.end()
     block_until(lambda: not it.threads)
 
 
 async def test_without_a_thread_the_loop_speaks_whenever_it_wants() -> None:
-    stand_in = StandIn("g", None, scope=TaskScope("g"), hear=lambda *_: None)
-    assert not stand_in.is_there
-    assert stand_in.count == 0
-    assert stand_in.heard(ME) == (-math.inf, False)
-    voice = cast("BriefVoice", Voice())
-    assert stand_in.note_next(voice, ME, NODE, next_s=1, interval_s=1, left_s=9)
-    stand_in.rest()
-    stand_in.start()
-    stand_in.abandon()
-    await stand_in.end()
+    thread = HeartbeatThread("g", None, scope=TaskScope("g"), owner=Ignoring())
+    assert not thread.is_there
+    assert thread.count == 0
+    assert thread.heard(ME) == (-math.inf, False)
+    assert thread.note_next(Voice().beat, ME, NODE, next_s=1, interval_s=1, left_s=9)
+    thread.rest()
+    thread.start()
+    thread.abandon()
+    await thread.end()

@@ -20,6 +20,7 @@ coordinator's interval.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
@@ -29,18 +30,41 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     LEAVE_EPOCH,
     LEAVE_FOR_NOW_EPOCH,
     ConsumerMember,
+    Held,
     PartitionId,
     Target,
 )
-from aiokafka_lite.consumer.membership.kip848.target import Held
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.stand_in import Send
-from aiokafka_lite.errors import FencedMemberEpochError, KafkaProtocolError, for_code
+from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from aiokafka_lite.protocol.regex import IGNORE_CASE, tokens_of
+
+# The topics that brokers keep for themselves.
+INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
+
+def as_re2(pattern: re.Pattern[str], *, exclude_internal_topics: bool) -> str | None:
+    """Return the coordinator's regular expression for a pattern of Python's `re`.
+
+    The consumer matches patterns at the beginning of names, as aiokafka, the coordinator whole
+    names. None: the consumer must match topics itself.
+    """
+    text, flags = pattern.pattern, pattern.flags & ~re.UNICODE
+    if exclude_internal_topics and any(map(pattern.match, INTERNAL_TOPICS)):
+        return None
+    body = text.removeprefix(IGNORE_CASE)
+    ignores_case = flags == re.IGNORECASE
+    if flags and not ignores_case:
+        return None
+    _, unlike = tokens_of(body)
+    if unlike:
+        return None
+    return f"{IGNORE_CASE if ignores_case else ''}(?:{body}).*"
+
 
 # Between two heartbeats of an unsettled member.
 UNSETTLED_S: Final = 0.25
@@ -53,7 +77,7 @@ UNSETTLED_FOR_S: Final = 5.0
 BROKERS_INTERVAL_S: Final = 5.0
 
 
-class Wish(NamedTuple):
+class Subscription(NamedTuple):
     """Topic names, or an RE2 expression that the coordinator matches."""
 
     names: frozenset[str] = frozenset()
@@ -63,46 +87,14 @@ class Wish(NamedTuple):
         return self.regex is not None or topic in self.names
 
 
-class Said(NamedTuple):
+class SentHeartbeat(NamedTuple):
     """A request in flight, and the state that it informs the coordinator of."""
 
     request: ConsumerGroupHeartbeatRequest
     sent_as: Identity
-    wish: Wish
+    subscribed: Subscription
     # The number of changes of the owned partitions; None: the request does not contain them.
     change_count: int | None
-
-
-class BriefVoice(NamedTuple):
-    """Brief heartbeats of the heartbeat thread.
-
-    The response to one of the loop's heartbeats, unread, may have changed the epoch. Then a brief
-    one is refused, and one with the owned partitions counts as a repetition.
-    """
-
-    group_id: str
-    instance_id: str | None
-    owned: tuple[PartitionId, ...]
-
-    def beat(
-        self, send: Send, sent_as: Identity
-    ) -> tuple[Identity, ConsumerGroupHeartbeatResponse]:
-        request = self._request(sent_as)
-        answer = send(request)
-        if answer.error_code == FencedMemberEpochError.errno:
-            request.topic_partitions = by_topic(self.owned)
-            answer = send(request)
-        if answer.error_code:
-            raise for_code(answer.error_code)(f"heartbeat of group {self.group_id}")
-        return identity_in(answer, sent_as, sent_as.generation), answer
-
-    def _request(self, sent_as: Identity) -> ConsumerGroupHeartbeatRequest:
-        return ConsumerGroupHeartbeatRequest(
-            group_id=self.group_id,
-            member_id=sent_as.member_id,
-            member_epoch=sent_as.generation,
-            instance_id=self.instance_id,
-        )
 
 
 class SubscribedTopics(Protocol):
@@ -111,7 +103,7 @@ class SubscribedTopics(Protocol):
         """The number of partitions; 0: unknown."""
 
 
-class Beats:
+class HeartbeatSchedule:
     """Makes one member's heartbeats, and remembers the coordinator's state."""
 
     def __init__(
@@ -122,7 +114,7 @@ class Beats:
         self._topics = topics
         self._settled_s = config.group_heartbeat_interval_s
         # Of the latest answered full heartbeat.
-        self.told_wish: Wish | None = None
+        self.told_subscription: Subscription | None = None
         # None: a heartbeat has failed since.
         self._told_change_count: int | None = None
         self._has_told_regex = False
@@ -135,10 +127,10 @@ class Beats:
         self._is_throttled = False
         self._unsettled_until = 0.0
 
-    # --- What is said ---------------------------------------------------------------------
-    def has_news(self, wish: Wish) -> bool:
+    # --- What is sent ---------------------------------------------------------------------
+    def has_news(self, subscribed: Subscription) -> bool:
         """Whether the next heartbeat is full, and due at once."""
-        return self._told_change_count != self._change_count or wish != self.told_wish
+        return self._told_change_count != self._change_count or subscribed != self.told_subscription
 
     def note_change(self, now: float) -> None:
         """Note a change of the owned partitions."""
@@ -166,19 +158,19 @@ class Beats:
 
     def forget(self) -> None:
         """Forget the state of a former membership."""
-        self.told_wish = None
+        self.told_subscription = None
         self._assigned = frozenset()
 
-    def next(self, wish: Wish, held: Held) -> Said:
+    def next(self, subscribed: Subscription, held: Held) -> SentHeartbeat:
         """Make the next heartbeat.
 
         Args:
-            wish: The subscription.
+            subscribed: The subscription.
             held: The owned partitions: assigned, and not revoked yet.
         """
         member = self._member
         is_joining = not member.is_member
-        is_full = is_joining or self.has_news(wish)
+        is_full = is_joining or self.has_news(subscribed)
         request = ConsumerGroupHeartbeatRequest(
             group_id=member.group_id,
             member_id=member.identity.member_id,
@@ -186,17 +178,17 @@ class Beats:
             instance_id=member.group_instance_id,
         )
         if not is_full:
-            return Said(request, member.identity, wish, None)
+            return SentHeartbeat(request, member.identity, subscribed, None)
         request.rack_id = self._config.client_rack or None
         request.rebalance_timeout_ms = round(self._config.group_timeout_s * 1000)
         request.server_assignor = self._config.group_remote_assignor
-        request.subscribed_topic_names = sorted(wish.names)
-        request.subscribed_topic_regex = wish.regex
-        if wish.regex is None and self._has_told_regex:
+        request.subscribed_topic_names = sorted(subscribed.names)
+        request.subscribed_topic_regex = subscribed.regex
+        if subscribed.regex is None and self._has_told_regex:
             request.subscribed_topic_regex = ""  # removes it
         owned = frozenset[PartitionId]() if is_joining else frozenset(held)
         request.topic_partitions = by_topic(owned)
-        return Said(request, member.identity, wish, self._change_count)
+        return SentHeartbeat(request, member.identity, subscribed, self._change_count)
 
     def leave(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
         """Make the heartbeat of a member that leaves.
@@ -216,21 +208,21 @@ class Beats:
 
     # --- What is answered -----------------------------------------------------------------
     def answered(
-        self, said: Said, answer: ConsumerGroupHeartbeatResponse, now: float
+        self, sent: SentHeartbeat, answer: ConsumerGroupHeartbeatResponse, now: float
     ) -> tuple[Identity, Target | None]:
         """Take over a response; return the identity and assignment in it.
 
         Raises:
             KafkaProtocolError: The epoch is invalid.
         """
-        identity = identity_in(answer, said.sent_as, said.request.member_epoch)
+        identity = identity_in(answer, sent.sent_as, sent.request.member_epoch)
         if answer.heartbeat_interval_ms > 0:
             self._brokers_s = answer.heartbeat_interval_ms / 1000
         self._is_throttled = answer.throttle_time_ms > 0
-        if said.change_count is not None:
-            self.told_wish = said.wish
-            self._told_change_count = said.change_count
-            self._has_told_regex = said.wish.regex is not None
+        if sent.change_count is not None:
+            self.told_subscription = sent.subscribed
+            self._told_change_count = sent.change_count
+            self._has_told_regex = sent.subscribed.regex is not None
             self._is_unconfirmed = False
         target = target_in(answer)
         if target is not None and target != self._assigned:

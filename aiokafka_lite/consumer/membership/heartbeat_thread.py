@@ -1,0 +1,484 @@
+"""A thread that sends heartbeats for a member while the event loop is blocked.
+
+If a heartbeat of the loop is late by half an interval, the thread asks the loop whether it runs
+(`call_soon_threadsafe`). If the loop does not respond, the thread sends heartbeats on its own
+connection until the loop responds, or until the application has requested no records for
+`max_poll_interval_ms`. The thread never joins, leaves or commits, and its heartbeats contain no
+news.
+
+The thread reads one immutable snapshot of the member. It reports outcomes in order to
+`ThreadOwner.take_outcome`. Each shared field has one writer:
+
+    _snapshot    the loop      the member, and the time of the loop's next heartbeat
+    _begun       the thread    the number of heartbeats that it has begun
+    _taken       the loop      the number of outcomes that it has taken
+    latest       the thread    the latest response, and whether the member is lost
+    _connection  the thread    the loop may close it
+    _ending      the loop      set once: the thread has to end
+
+Loop and thread take turns (`Sender.claim`), because a response may change the identity of the next
+heartbeat. The lock is held while two numbers are compared.
+
+A program that keeps the GIL, as some extensions do, blocks the thread as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite._tasks import Event, TaskScope
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.errors import ClientClosedError, KafkaError
+from aiokafka_lite.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.blocking import BlockingConnection
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Response)
+
+NAME: Final = "heartbeat thread"
+# The share of an interval by which the loop may be late, and which its response may take.
+LATE_SHARE: Final = 0.5
+# How often an idle thread checks whether the loop is closed.
+IDLE_S: Final = 1.0
+# The longest pause after a failed heartbeat.
+RETRY_S: Final = 0.5
+# How long a stop waits for the end of the thread, which may be connecting.
+END_S: Final = 1.0
+
+
+class Send(Protocol):
+    """Sends a request to the coordinator, and waits for its response."""
+
+    def __call__(self, request: Request[R]) -> R: ...
+
+
+# Sends one heartbeat of a group protocol; returns the member's new identity, and the response.
+SendHeartbeat = Callable[[Send, Identity], tuple[Identity, Response]]
+
+
+class Snapshot(NamedTuple):
+    """The member, for the thread. Times are those of `time.monotonic`."""
+
+    send_heartbeat: SendHeartbeat
+    sent_as: Identity
+    # The coordinator, as far as known.
+    node: Node | None
+    # The loop's next heartbeat.
+    due_at: float
+    # Between two heartbeats of the thread.
+    interval_s: float
+    # The end of max_poll_interval_ms.
+    over_at: float
+
+
+class LastHeartbeat(NamedTuple):
+    """The thread's latest response."""
+
+    # The time at which the latest answered heartbeat was sent.
+    sent_at: float = -math.inf
+    # The identity that the group has removed, if any.
+    lost_as: Identity = NO_IDENTITY
+
+
+class Outcome(NamedTuple):
+    """The result of one heartbeat of the thread."""
+
+    sent_as: Identity
+    # The member's new identity.
+    identity: Identity
+    answer: Response | None
+    error: KafkaError | None
+    # Of `time.monotonic` in the thread; loop time for the owner.
+    sent_at: float
+
+
+# Makes the thread's own view of the cluster, which sleeps with the given function.
+OpenCluster = Callable[[Callable[[float], None]], "BlockingCluster"]
+
+
+class LoopClosedError(Exception):
+    """The event loop is closed, so the thread has to end."""
+
+
+class ThreadOwner(Protocol):
+    """The heartbeats of a member, for its thread."""
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        """Apply the outcome of a heartbeat; called by the loop."""
+
+
+class LoopSide(Protocol):
+    """The loop's side of the thread."""
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop call a function; may be called by any thread.
+
+        Raises:
+            LoopClosedError: The loop is closed.
+        """
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        """Apply the outcome of a heartbeat; called by the loop."""
+
+
+class Sender:
+    """The thread's side: its methods run in the thread, except those under "the loop"."""
+
+    def __init__(
+        self,
+        group_id: str,
+        open_cluster: OpenCluster,
+        loop_side: LoopSide,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group_id = group_id
+        self._open_cluster = open_cluster
+        self._loop_side = loop_side
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._snapshot: Snapshot | None = None
+        self._begun = 0
+        self._taken = 0
+        self._ending = threading.Event()
+        self.latest = LastHeartbeat()
+        self._cluster: BlockingCluster | None = None
+        self._connection: BlockingConnection | None = None
+        # The coordinator in the latest snapshot, and the one that was found since.
+        self._told_node: Node | None = None
+        self._node: Node | None = None
+        # The identity in the latest snapshot, and the one in the response to it.
+        self._chain = (NO_IDENTITY, NO_IDENTITY)
+        self._not_before = -math.inf
+        self._is_over = False
+
+    # --- The loop -------------------------------------------------------------------------
+    def claim(self, snapshot: Snapshot | None) -> bool:
+        """Replace the snapshot; None stops the thread's heartbeats.
+
+        Returns:
+            Whether the loop may send now. Otherwise the thread is sending, or the loop has not
+            taken an outcome, which may change the identity.
+        """
+        with self._lock:
+            had_none, self._snapshot = self._snapshot is None, snapshot
+            may_send = snapshot is None or not self.has_news
+        if had_none:
+            self._wake.set()
+        return may_send
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the loop has outcomes to wait for."""
+        return self._begun != self._taken
+
+    def note_taken(self) -> None:
+        with self._lock:
+            self._taken += 1
+
+    def hang_up(self) -> None:
+        """Make the heartbeat in flight fail."""
+        if (connection := self._connection) is not None:
+            connection.close()
+
+    def end(self) -> None:
+        """Let the thread end, without waiting; idempotent."""
+        self._ending.set()
+        self._wake.set()
+        self.hang_up()
+
+    # --- The thread -----------------------------------------------------------------------
+    def run(self) -> None:
+        """Send heartbeats for the loop until `end`, or until the loop is closed."""
+        try:
+            while not self._ending.is_set():
+                self._wake.wait(self.turn())
+                self._wake.clear()
+        except LoopClosedError:
+            pass
+        finally:
+            if self._cluster is not None:
+                self._cluster.close()
+
+    def turn(self) -> float:
+        """Do the next step; return how long to wait then."""
+        snapshot, now = self._snapshot, self._clock()
+        if snapshot is None:
+            self._loop_side.post(_nothing)
+            return IDLE_S
+        late_s = snapshot.interval_s * LATE_SHARE
+        if self.has_news and snapshot.sent_as == self.latest.lost_as:
+            self._loop_side.post(_nothing)
+            return min(IDLE_S, late_s)
+        due_at = max(snapshot.due_at + late_s, self._not_before)
+        if now < due_at:
+            return min(due_at - now, IDLE_S)
+        if self._does_loop_run(late_s):
+            self._is_over = False
+            self._not_before = self._clock() + late_s
+        elif now >= snapshot.over_at:
+            self._give_up()
+            return min(IDLE_S, late_s)
+        elif self._begin(snapshot):
+            self._beat(snapshot)
+        return 0.0
+
+    def _give_up(self) -> None:
+        """Log once that the application has stayed away for too long."""
+        if not self._is_over:
+            self._is_over = True
+            log.warning(
+                "group %s: heartbeats are no longer sent, because the event loop is blocked and "
+                "the application requested no records within max_poll_interval_ms. The group "
+                "removes this member after its session timeout",
+                self._group_id,
+            )
+
+    def _does_loop_run(self, patience_s: float) -> bool:
+        answered = threading.Event()
+        self._loop_side.post(answered.set)
+        return answered.wait(patience_s)
+
+    def _begin(self, snapshot: Snapshot) -> bool:
+        """Begin a heartbeat, unless the loop has sent one."""
+        with self._lock:
+            if self._snapshot is not snapshot or self._ending.is_set():
+                return False
+            self._begun += 1
+            return True
+
+    def _beat(self, snapshot: Snapshot) -> None:
+        """Send a heartbeat, and report its outcome."""
+        begun_as, sent_as = self._chain
+        if snapshot.sent_as != begun_as:
+            sent_as = snapshot.sent_as
+        identity, answer, error = sent_as, None, None
+        sent_at = self._clock()
+        try:
+            identity, answer = self._send(snapshot, sent_as)
+        except KafkaError as failure:
+            error = failure
+        self._chain = snapshot.sent_as, identity
+        self._note(snapshot, sent_as, sent_at, error)
+        outcome = Outcome(sent_as, identity, answer, error, sent_at)
+        self._loop_side.post(lambda: self._loop_side.take_outcome(outcome))
+
+    def _note(
+        self, snapshot: Snapshot, sent_as: Identity, sent_at: float, error: KafkaError | None
+    ) -> None:
+        """Note the response, and the time of the next heartbeat."""
+        recovery = Recovery.RETRY if error is None else recovery_for(error)
+        if error is None or recovery is Recovery.REBALANCE:
+            self.latest = LastHeartbeat(sent_at)
+            self._not_before = sent_at + snapshot.interval_s
+            return
+        self._not_before = self._clock() + min(RETRY_S, snapshot.interval_s)
+        if recovery.is_about_membership:
+            self.latest = LastHeartbeat(self.latest.sent_at, snapshot.sent_as)
+        if not self._ending.is_set():
+            log.info(
+                "group %s: a heartbeat sent by the heartbeat thread failed: %s",
+                self._group_id,
+                error,
+            )
+
+    def _send(self, snapshot: Snapshot, sent_as: Identity) -> tuple[Identity, Response]:
+        """Send a heartbeat; look up the coordinator if it has moved, and retry once."""
+        if snapshot.node != self._told_node:
+            self._told_node = self._node = snapshot.node
+        try:
+            return snapshot.send_heartbeat(self._connect(), sent_as)
+        except KafkaError as error:
+            if self._ending.is_set() or recovery_for(error) is not Recovery.REDISCOVER:
+                raise
+            self._node = None
+        return snapshot.send_heartbeat(self._connect(), sent_as)
+
+    def _connect(self) -> Send:
+        if self._cluster is None:
+            self._cluster = self._open_cluster(self._pause)
+        cluster = self._cluster
+        if self._node is None:
+            node_id = cluster.coordinator(self._group_id)
+            self._node = cluster.view.nodes[node_id]
+        connection = self._connection = cluster.connection(self._node)
+        self._raise_if_ending()
+
+        def send(request: Request[R]) -> R:
+            return connection.request(request, timeout_s=cluster.config.request_timeout_s)
+
+        return send
+
+    def _pause(self, delay_s: float) -> None:
+        """Sleep, but not beyond the end."""
+        self._ending.wait(delay_s)
+        self._raise_if_ending()
+
+    def _raise_if_ending(self) -> None:
+        if self._ending.is_set():
+            raise ClientClosedError("the consumer is being stopped")
+
+
+def _nothing() -> None:
+    """Prove, on the loop, that it is not closed."""
+
+
+class HeartbeatThread:
+    """The loop's side of one member's thread.
+
+    Args:
+        group_id: The group.
+        open_cluster: Makes the thread's connections; None: there is no thread.
+        scope: Runs the task that owns the thread.
+        owner: Receives the outcomes.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        open_cluster: OpenCluster | None,
+        *,
+        scope: TaskScope,
+        owner: ThreadOwner,
+    ) -> None:
+        self._group_id = group_id
+        self._scope = scope
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._ended = Event()
+        self._task: asyncio.Task[None] | None = None
+        self._sender: Sender | None = None
+        if open_cluster is not None:
+            self._sender = Sender(group_id, open_cluster, self)
+        # Answered heartbeats.
+        self.count = 0
+
+    # --- Its life -------------------------------------------------------------------------
+    @property
+    def is_there(self) -> bool:
+        return self._sender is not None
+
+    def start(self) -> None:
+        """Start the task that owns the thread."""
+        if self._sender is not None:
+            self._task = self._scope.spawn(self._run(self._sender), name=NAME)
+
+    async def _run(self, sender: Sender) -> None:
+        thread = threading.Thread(
+            target=self._run_thread,
+            args=(sender,),
+            name=f"heartbeats of {self._group_id}",
+            daemon=True,
+        )
+        thread.start()
+        try:
+            await self._ended.wait()
+        finally:
+            sender.end()
+            with suppress(asyncio.TimeoutError):  # while it connects: it ends when that does
+                async with timeout(END_S):
+                    await self._ended.wait()
+                thread.join()  # its last step
+
+    def _run_thread(self, sender: Sender) -> None:
+        try:
+            sender.run()
+        except Exception as error:  # noqa: BLE001 -- raised by every get
+            failure = error  # which the name of an exception handler does not outlive
+            with suppress(LoopClosedError):
+                self.post(lambda: self._scope.fail(failure, name=NAME))
+        with suppress(LoopClosedError):
+            self.post(self._ended.set)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """See LoopSide."""
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError as error:
+            raise LoopClosedError from error
+
+    def abandon(self) -> None:
+        """Let thread and task end, without waiting."""
+        if self._sender is not None:
+            self._sender.end()
+
+    async def end(self) -> None:
+        """End the thread, and wait for it at most `END_S`."""
+        if self._task is not None:
+            await self._scope.stop(self._task)
+
+    # --- Turns ----------------------------------------------------------------------------
+    def rest(self) -> None:
+        """Stop the thread's heartbeats until `note_next`."""
+        if self._sender is not None:
+            self._sender.claim(None)
+
+    def note_next(
+        self,
+        send_heartbeat: SendHeartbeat,
+        sent_as: Identity,
+        node: Node | None,
+        *,
+        next_s: float,
+        interval_s: float,
+        left_s: float,
+    ) -> bool:
+        """Replace the snapshot; return whether the loop may send now.
+
+        Args:
+            send_heartbeat: Sends a heartbeat.
+            sent_as: The member.
+            node: The coordinator, as far as known.
+            next_s: The time to the loop's next heartbeat.
+            interval_s: Between two heartbeats of the thread.
+            left_s: The time to the end of max_poll_interval_ms.
+        """
+        if self._sender is None:
+            return True
+        now = time.monotonic()
+        return self._sender.claim(
+            Snapshot(send_heartbeat, sent_as, node, now + next_s, interval_s, now + left_s)
+        )
+
+    def hang_up(self) -> None:
+        """Make the heartbeat in flight fail."""
+        if self._sender is not None:
+            self._sender.hang_up()
+
+    # --- Outcomes -------------------------------------------------------------------------
+    def take_outcome(self, outcome: Outcome) -> None:
+        """See LoopSide."""
+        if self._sender is not None:
+            self._sender.note_taken()
+        if outcome.error is None:
+            self.count += 1
+        outcome = outcome._replace(sent_at=self._as_loop_time(outcome.sent_at))
+        self._scope.guard(lambda: self._owner.take_outcome(outcome), name=NAME)()
+
+    def heard(self, identity: Identity) -> tuple[float, bool]:
+        """Return the loop time of the latest answered heartbeat, and whether the member is lost.
+
+        The loop may not have taken these outcomes yet.
+        """
+        if (sender := self._sender) is None:
+            return -math.inf, False
+        sent_at, lost_as = sender.latest
+        is_lost = sender.has_news and lost_as == identity != NO_IDENTITY
+        return self._as_loop_time(sent_at), is_lost
+
+    def _as_loop_time(self, at: float) -> float:
+        return self._loop.time() - (time.monotonic() - at)
