@@ -325,9 +325,6 @@ class Assignment:
         """Whether an offset can only mean records of a topic that was recreated since."""
         return self._is_of_before(self._of_former_logs, tp, offset)
 
-    def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
-        return self._is_of_before(self._handed_out_earlier, tp, offset)
-
     def _is_of_before(
         self, before: Mapping[TopicPartition, Range], tp: TopicPartition, offset: int
     ) -> bool:

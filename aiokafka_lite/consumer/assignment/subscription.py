@@ -160,8 +160,8 @@ class SubscriptionState(Assignment):
 
         Manually assigned partitions belong to no member.
         """
-        return self.mode is not SubscriptionMode.ASSIGNED and self._was_handed_out_earlier(
-            tp, offset
+        return self.mode is not SubscriptionMode.ASSIGNED and self._is_of_before(
+            self._handed_out_earlier, tp, offset
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeGuard
 
 from aiokafka_lite.deserializers import (
@@ -122,34 +122,16 @@ async def deserialise(chunk: Chunk, awaited: AwaitedDeserialising, decoder: Chun
 async def _convert_field(
     deserializer: AnyDeserializer | None, records: Sequence[Record], *, is_key: bool
 ) -> _Field:
-    payloads = [record.key if is_key else record.value for record in records]
     if isinstance(deserializer, BatchDeserializer):
-        return await _convert_batch(deserializer, records, payloads, is_key=is_key)
-    if isinstance(deserializer, AsyncDeserializer):
-        return await _convert_each(deserializer, records, payloads, is_key=is_key)
+        return await _convert_batch(deserializer, records, is_key=is_key)
     make = _of_record(deserializer, is_key=is_key)
+    is_awaited = isinstance(deserializer, AsyncDeserializer)
     values: list[object] = []
     try:
         for record in records:
-            values.append(make(record))  # noqa: PERF401 -- those ahead of an error are kept
-    except Exception as error:  # noqa: BLE001 -- whatever the user's code raises
-        return _Field(values, error)
-    return _Field(values, None)
-
-
-async def _convert_each(
-    deserializer: AsyncDeserializer[object],
-    records: Sequence[Record],
-    payloads: Sequence[bytes | None],
-    *,
-    is_key: bool,
-) -> _Field:
-    values: list[object] = []
-    try:
-        for record, payload in zip(records, payloads, strict=True):
-            value: object = None
-            if payload is not None:
-                value = await deserializer.deserialize(_serialized(record, payload, is_key))
+            value = make(record)
+            if is_awaited and isinstance(value, Awaitable):  # null has no value to wait for
+                value = await value
             values.append(value)
     except Exception as error:  # noqa: BLE001 -- whatever the user's code raises
         return _Field(values, error)
@@ -159,10 +141,10 @@ async def _convert_each(
 async def _convert_batch(
     deserializer: BatchDeserializer[object],
     records: Sequence[Record],
-    payloads: Sequence[bytes | None],
     *,
     is_key: bool,
 ) -> _Field:
+    payloads = [record.key if is_key else record.value for record in records]
     places = [place for place, payload in enumerate(payloads) if payload is not None]
     values: list[object] = [None] * len(records)
     if not places:
@@ -220,7 +202,9 @@ def make_deserialize(
             value = make_value(record)
         except Exception as error:  # whatever the user's code raises
             raise bad_record(record, error) from error
-        put(record, key, value)
+        # With deserialisers a record is of their types.
+        record.key = key  # type: ignore[assignment]
+        record.value = value  # type: ignore[assignment]
 
     return deserialize
 
@@ -243,7 +227,7 @@ def _make_of_bytes(
                 value = value_deserializer(record.value)
         except Exception as error:  # whatever the user's code raises
             raise bad_record(record, error) from error
-        record.key = key  # type: ignore[assignment]  # see `put`
+        record.key = key  # type: ignore[assignment]
         record.value = value  # type: ignore[assignment]
 
     return deserialize
@@ -253,24 +237,19 @@ def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callabl
     def payload_of(record: Record) -> bytes | None:
         return record.key if is_key else record.value
 
-    if isinstance(deserializer, Deserializer):
-        of_item = deserializer.deserialize
+    if isinstance(deserializer, (AsyncDeserializer, Deserializer)):
+        of_item: Callable[[Serialized], object] = deserializer.deserialize
 
         def make(record: Record) -> object:
             payload = payload_of(record)
             return None if payload is None else of_item(_serialized(record, payload, is_key))
 
         return make
-    assert is_plain(deserializer)  # noqa: S101 -- those that may wait are awaited
+    assert is_plain(deserializer)  # noqa: S101 -- batches have their own way
     if deserializer is None:
         return payload_of
     of_bytes = deserializer
     return lambda record: of_bytes(payload_of(record))
-
-
-def put(record: Record, key: object, value: object) -> None:
-    record.key = key  # type: ignore[assignment]
-    record.value = value  # type: ignore[assignment]
 
 
 # --- Which kind it is ----------------------------------------------------------------------
