@@ -25,6 +25,7 @@ from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 from aiokafka_lite.records import end_offset
 
 
+@dataclass(frozen=True)
 class ReplicaReader:
     """A node that reads for a client, whose rack is "" if unknown.
 
@@ -32,37 +33,30 @@ class ReplicaReader:
     held (`Broker.hold_replica`).
     """
 
-    def __init__(
-        self,
-        node: ServingNode,
-        nodes: Mapping[int, ServingNode],
-        rack: str,
-        may_read_followers: bool,
-    ) -> None:
-        self._node = node
-        self._nodes = nodes
-        self._rack = rack
-        self._may_read_followers = may_read_followers
+    node: ServingNode
+    nodes: Mapping[int, ServingNode]
+    rack: str
+    may_read_followers: bool
 
     def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        if self._may_read_followers and self._node.id in partition.replicas:
+        if self.may_read_followers and self.node.id in partition.replicas:
             partition.check_epoch(client_epoch)
         else:
-            partition.check_leader(self._node.id, client_epoch)
+            partition.check_leader(self.node.id, client_epoch)
 
     def preferred_replica(self, partition: Partition) -> int | None:
-        if not self._rack or partition.leader_id != self._node.id:
+        if not self.rack or partition.leader_id != self.node.id:
             return None
-        if self._node.address.rack == self._rack:
+        if self.node.address.rack == self.rack:
             return None
         for node_id in partition.isr:
-            node = self._nodes[node_id]
-            if node.address.rack == self._rack and node.is_up:
+            node = self.nodes[node_id]
+            if node.address.rack == self.rack and node.is_up:
                 return node_id
         return None
 
     def end_offset(self, partition: Partition) -> int:
-        held_at = partition.held.get(self._node.id)
+        held_at = partition.held.get(self.node.id)
         end = partition.high_watermark
         return end if held_at is None else min(held_at, end)
 

@@ -159,8 +159,7 @@ class IncrementalContext(FetchContext):
             target.note_sent(data)
             if data.records and target.key in session.targets:
                 # Partitions with data move to the end, so that all get a turn.
-                del session.targets[target.key]
-                session.targets[target.key] = target
+                session.targets[target.key] = session.targets.pop(target.key)
         return session.id, [(target.key, data) for target, data in news]
 
 
@@ -208,7 +207,8 @@ class FetchSessionCache:
             del self._sessions[session_id]
             return FetchContext()
         session.epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
-        self._touch(session, now)
+        session.last_used_at = now
+        self._sessions[session_id] = self._sessions.pop(session_id)
         return IncrementalContext(session)
 
     def keys_of(self, session_id: int) -> Sequence[FetchKey]:
@@ -224,11 +224,6 @@ class FetchSessionCache:
         session = BrokerFetchSession(session_id, uses_topic_ids, now, now, epoch=1)
         self._sessions[session_id] = session
         return session
-
-    def _touch(self, session: BrokerFetchSession, now: float) -> None:
-        session.last_used_at = now
-        del self._sessions[session.id]
-        self._sessions[session.id] = session
 
     def _evict_for(self, size: int, now: float) -> bool:
         oldest = next(iter(self._sessions.values()), None)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.log.partition_log import PartitionLog
@@ -186,28 +187,21 @@ class _NewestOffsets:
         return key is None or self._offsets.get(key, offset) > offset
 
 
+@dataclass
 class _Cleaning:
-    def __init__(
-        self,
-        log: PartitionLog,
-        keys: _NewestOffsets,
-        end: int,
-        now_ms: int,
-        delete_retention_ms: int,
-    ) -> None:
-        self._log = log
-        self._keys = keys
-        self._end = end
-        self._now_ms = now_ms
-        self._delete_retention_ms = delete_retention_ms
-        self._transactions = _Transactions(log.producers.transactions.snapshot())
+    log: PartitionLog
+    keys: _NewestOffsets
+    end: int
+    now_ms: int
+    delete_retention_ms: int
+
+    def __post_init__(self) -> None:
+        self._transactions = _Transactions(self.log.producers.transactions.snapshot())
         self._removed_markers: set[int] = set()
 
     def clean(self, group: Sequence[Segment]) -> Generator[None, None, bool]:
         """Rewrite segments into one. Return False if the log changed."""
-        cleaned = self._log.new_cleaned(
-            group[0].base_offset, sum(segment.size for segment in group)
-        )
+        cleaned = self.log.new_cleaned(group[0].base_offset, sum(segment.size for segment in group))
         is_used = False
         try:
             is_changed = len(group) > 1
@@ -221,7 +215,7 @@ class _Cleaning:
                 return True
             is_used = bool(cleaned.size)
             replacement = cleaned if is_used else None
-            if not self._log.replace_segments(group, replacement, self._removed_markers):
+            if not self.log.replace_segments(group, replacement, self._removed_markers):
                 is_used = False
                 return False
             self._removed_markers = set()
@@ -235,7 +229,7 @@ class _Cleaning:
         kept, is_horizon_due, newest = self._kept_records(header, batch)
         horizon_ms = None
         if is_horizon_due and any(kept) and header.delete_horizon_ms is None:
-            horizon_ms = self._now_ms + self._delete_retention_ms
+            horizon_ms = self.now_ms + self.delete_retention_ms
         if all(kept) and horizon_ms is None and (kept or self._must_stay(header)):
             return batch
         if header.is_control and not any(kept):
@@ -250,14 +244,14 @@ class _Cleaning:
 
     def _must_stay(self, header: BatchHeader) -> bool:
         """Return whether at least an empty batch must remain."""
-        if header.producer_id >= 0 and self._log.producers.is_last_of_producer(header):
+        if header.producer_id >= 0 and self.log.producers.is_last_of_producer(header):
             return True
-        return header.last_offset + 1 == self._end
+        return header.last_offset + 1 == self.end
 
     def _kept_records(self, header: BatchHeader, batch: memoryview) -> tuple[list[bool], bool, int]:
         """Return the records to keep, whether some stay only temporarily, the newest timestamp."""
         horizon_ms = header.delete_horizon_ms
-        is_over = horizon_ms is not None and horizon_ms <= self._now_ms
+        is_over = horizon_ms is not None and horizon_ms <= self.now_ms
         if header.is_control:
             is_needless = self._transactions.is_needless(header, batch)
             return [not (is_needless and is_over)] * header.count, is_needless, header.max_timestamp
@@ -268,10 +262,9 @@ class _Cleaning:
             is_tombstone = record.value is None
             is_kept = (
                 not (
-                    self._keys.is_superseded(record.key, record.offset)
-                    or (is_tombstone and is_over)
+                    self.keys.is_superseded(record.key, record.offset) or (is_tombstone and is_over)
                 )
-                or record.offset >= self._keys.end
+                or record.offset >= self.keys.end
             )
             kept.append(is_kept)
             if is_kept:

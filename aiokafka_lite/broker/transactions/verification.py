@@ -77,7 +77,7 @@ _ATTRIBUTES_END: Final = 22
 _TRANSACTIONAL: Final = 0x10
 
 # Translated to NotEnoughReplicasError, which producers of all versions retry.
-_TRIED_AGAIN: Final = (
+_RETRIED: Final = (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
@@ -126,31 +126,25 @@ def verify_batch(
     producers = partition.log.producers
     if producers.has_open_transaction(header.producer_id, header.producer_epoch):
         return
-    adds = api_version >= FIRST_THAT_ADDS
+    verification = Verification.OLD
+    if api_version >= FIRST_THAT_ADDS:
+        verification = Verification.ADDS
+    elif api_version >= FIRST_ABORTABLE:
+        verification = Verification.ABORTABLE
+    adds = verification is Verification.ADDS
     producers.verifying(header, has_epochs=adds)
     error = verify(
         transactions,
         transactional_id,
         ProducerIdentity(header.producer_id, header.producer_epoch),
         TopicPartition(partition.topic, partition.index),
-        _verification(api_version),
+        verification,
     )
+    reason = error.message
+    if error in _RETRIED or (error is ConcurrentTransactions and not adds):
+        error = NotEnoughReplicasError
     if error is not NoError:
-        translated = _translated(error, adds=adds)
-        raise translated(
+        raise error(
             f"producer {header.producer_id} has no open transaction that includes "
-            f"{partition.topic}-{partition.index}: {error.message}"
+            f"{partition.topic}-{partition.index}: {reason}"
         )
-
-
-def _verification(api_version: int) -> Verification:
-    if api_version >= FIRST_THAT_ADDS:
-        return Verification.ADDS
-    return Verification.ABORTABLE if api_version >= FIRST_ABORTABLE else Verification.OLD
-
-
-def _translated(error: ErrorType, *, adds: bool) -> ErrorType:
-    """Return the error for the producer, which need not handle coordinator errors."""
-    if error in _TRIED_AGAIN or (error is ConcurrentTransactions and not adds):
-        return NotEnoughReplicasError
-    return error

@@ -25,7 +25,6 @@ from aiokafka_lite.broker.groups.kip848.migration import (
     downgraded,
     encode_assignment,
     owned_by,
-    read_subscription,
     replay,
 )
 from aiokafka_lite.broker.groups.values import (
@@ -47,6 +46,8 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
 class ClassicMembers:
@@ -78,7 +79,7 @@ class ClassicMembers:
         if not call.member_id and call.instance_id is None and call.needs_known_member_id:
             return Joined(MemberIdRequired, member_id=member_id)
         try:
-            subscription = read_subscription(call.protocols)
+            subscription = decode_versioned(ConsumerProtocolSubscription, call.protocols[0][1])
         except KafkaError as error:
             raise InconsistentGroupProtocolError(f"no subscription: {error}") from error
         former = group.static_member(call.instance_id)

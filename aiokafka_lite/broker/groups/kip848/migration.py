@@ -14,7 +14,6 @@ from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
 from aiokafka_lite.broker.groups.classic.records import group_tombstone, stored_member
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import ClassicSide, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import (
@@ -40,11 +39,6 @@ from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
 )
-
-
-def read_subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
-    """Decode the subscription in a member's preferred protocol."""
-    return decode_versioned(ConsumerProtocolSubscription, protocols[0][1])
 
 
 def owned_by(
@@ -94,7 +88,10 @@ def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[C
     new = [
         *(member_record(group_id, member) for member in members),
         epoch_record(group_id, epoch, metadata_hash(topics, names)),
-        *(target_record(group_id, m.member_id, _without_epochs(m)) for m in members),
+        *(
+            target_record(group_id, m.member_id, {t: frozenset(p) for t, p in m.assigned.items()})
+            for m in members
+        ),
         target_epoch_record(group_id, epoch, 0),
         *(assignment_record(group_id, member) for member in members),
     ]
@@ -174,7 +171,3 @@ def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None
     """Apply records to a group that is not the stored one, to see its next state."""
     for key, value, _ in records:
         group.replay(cast("ConsumerGroupKey", key), cast("ConsumerGroupValue | None", value))
-
-
-def _without_epochs(member: ConsumerGroupMember) -> Assignment:
-    return {topic_id: frozenset(held) for topic_id, held in member.assigned.items()}
