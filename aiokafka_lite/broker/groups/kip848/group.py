@@ -36,24 +36,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.group_records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    ConsumerGroupValue,
-    TopicPartitions,
-)
+from aiokafka_lite.protocol.messages import group_records as stored
 
 FIRST_EPOCH: Final = 1
 
@@ -222,47 +205,50 @@ class ConsumerGroup:
 
     # -- the log -------------------------------------------------------------------------------
 
-    def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+    def replay(self, key: stored.ConsumerGroupKey, value: stored.ConsumerGroupValue | None) -> None:
         match key, value:
-            case ConsumerGroupMetadataKey(), ConsumerGroupMetadataValue():
+            case stored.ConsumerGroupMetadataKey(), stored.ConsumerGroupMetadataValue():
                 self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
-            case ConsumerGroupPartitionMetadataKey(), _:
+            case stored.ConsumerGroupPartitionMetadataKey(), _:
                 self.has_partition_metadata_record = value is not None
-            case ConsumerGroupMemberMetadataKey(), ConsumerGroupMemberMetadataValue():
+            case stored.ConsumerGroupMemberMetadataKey(), stored.ConsumerGroupMemberMetadataValue():
                 self._replay_member(key.member_id, value)
-            case ConsumerGroupMemberMetadataKey(), None:
+            case stored.ConsumerGroupMemberMetadataKey(), None:
                 self._remove(key.member_id)
             case (
-                ConsumerGroupTargetAssignmentMetadataKey(),
-                ConsumerGroupTargetAssignmentMetadataValue(),
+                stored.ConsumerGroupTargetAssignmentMetadataKey(),
+                stored.ConsumerGroupTargetAssignmentMetadataValue(),
             ):
                 self.target_epoch = value.assignment_epoch
                 self.target_timestamp_ms = value.assignment_timestamp
             case (
-                ConsumerGroupTargetAssignmentMemberKey(),
-                ConsumerGroupTargetAssignmentMemberValue(),
+                stored.ConsumerGroupTargetAssignmentMemberKey(),
+                stored.ConsumerGroupTargetAssignmentMemberValue(),
             ):
                 self.targets[key.member_id] = {
                     topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions
                 }
-            case ConsumerGroupTargetAssignmentMemberKey(), None:
+            case stored.ConsumerGroupTargetAssignmentMemberKey(), None:
                 self.targets.pop(key.member_id, None)
             case (
-                ConsumerGroupCurrentMemberAssignmentKey(),
-                ConsumerGroupCurrentMemberAssignmentValue(),
+                stored.ConsumerGroupCurrentMemberAssignmentKey(),
+                stored.ConsumerGroupCurrentMemberAssignmentValue(),
             ):
                 self._replay_assignment(key.member_id, value)
             case (
-                ConsumerGroupTargetAssignmentMetadataKey()
-                | ConsumerGroupCurrentMemberAssignmentKey(),
+                stored.ConsumerGroupTargetAssignmentMetadataKey()
+                | stored.ConsumerGroupCurrentMemberAssignmentKey(),
                 None,
             ):
                 pass  # the end of the group, or of the member, follows
-            case ConsumerGroupRegularExpressionKey(), ConsumerGroupRegularExpressionValue():
+            case (
+                stored.ConsumerGroupRegularExpressionKey(),
+                stored.ConsumerGroupRegularExpressionValue(),
+            ):
                 self.regexes[key.regular_expression] = ResolvedRegex(
                     frozenset(value.topics), value.version, value.timestamp
                 )
-            case ConsumerGroupRegularExpressionKey(), None:
+            case stored.ConsumerGroupRegularExpressionKey(), None:
                 self.regexes.pop(key.regular_expression, None)
             case _:
                 raise TypeError(
@@ -270,7 +256,9 @@ class ConsumerGroup:
                     f"but a value of type {type(value).__name__}"
                 )
 
-    def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue) -> None:
+    def _replay_member(
+        self, member_id: str, value: stored.ConsumerGroupMemberMetadataValue
+    ) -> None:
         known = self.members.get(member_id, ConsumerGroupMember(member_id))
         classic = value.classic_member_metadata
         self._put(
@@ -294,7 +282,7 @@ class ConsumerGroup:
         )
 
     def _replay_assignment(
-        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue
+        self, member_id: str, value: stored.ConsumerGroupCurrentMemberAssignmentValue
     ) -> None:
         known = self.members.get(member_id, ConsumerGroupMember(member_id))
         self._put(
@@ -341,7 +329,7 @@ def _partitions(member: ConsumerGroupMember) -> Iterable[tuple[bytes, int]]:
                 yield topic_id, partition
 
 
-def _with_epochs(topics: Iterable[TopicPartitions], member_epoch: int) -> PartitionEpochs:
+def _with_epochs(topics: Iterable[stored.TopicPartitions], member_epoch: int) -> PartitionEpochs:
     """Return partitions with assignment epochs, which brokers before 4.3 did not store."""
     found: dict[bytes, Mapping[int, int]] = {}
     for topic in topics:

@@ -8,45 +8,26 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember, PartitionEpochs
-from aiokafka_lite.protocol.messages.group_records import (
-    ClassicMemberMetadata,
-    ClassicProtocol,
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    TopicPartition,
-    TopicPartitions,
-)
+from aiokafka_lite.protocol.messages import group_records as stored
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     return CoordinatorRecord(
-        ConsumerGroupMetadataKey(group_id=group_id),
-        ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+        stored.ConsumerGroupMetadataKey(group_id=group_id),
+        stored.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
     )
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
     """Remove a record of brokers before 4.1."""
-    return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+    return CoordinatorRecord(stored.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     classic = member.classic
     return CoordinatorRecord(
-        ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
-        ConsumerGroupMemberMetadataValue(
+        stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        stored.ConsumerGroupMemberMetadataValue(
             instance_id=member.instance_id,
             rack_id=member.rack_id,
             client_id=member.client_id,
@@ -57,10 +38,10 @@ def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorReco
             server_assignor=member.server_assignor,
             classic_member_metadata=None
             if classic is None
-            else ClassicMemberMetadata(
+            else stored.ClassicMemberMetadata(
                 session_timeout_ms=classic.session_timeout_ms,
                 supported_protocols=[
-                    ClassicProtocol(name=name, metadata=metadata)
+                    stored.ClassicProtocol(name=name, metadata=metadata)
                     for name, metadata in classic.protocols
                 ],
             ),
@@ -70,10 +51,10 @@ def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorReco
 
 def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
     return CoordinatorRecord(
-        ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
-        ConsumerGroupTargetAssignmentMemberValue(
+        stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        stored.ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[
-                TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
+                stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
                 for topic_id, partitions in target.items()
             ]
         ),
@@ -82,8 +63,8 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> Coordina
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
     return CoordinatorRecord(
-        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        ConsumerGroupTargetAssignmentMetadataValue(
+        stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        stored.ConsumerGroupTargetAssignmentMetadataValue(
             assignment_epoch=epoch, assignment_timestamp=timestamp_ms
         ),
     )
@@ -92,8 +73,10 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 def assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """Store a member's current assignment, epoch and state."""
     return CoordinatorRecord(
-        ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
-        ConsumerGroupCurrentMemberAssignmentValue(
+        stored.ConsumerGroupCurrentMemberAssignmentKey(
+            group_id=group_id, member_id=member.member_id
+        ),
+        stored.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=member.state.value,
@@ -105,8 +88,8 @@ def assignment_record(group_id: str, member: ConsumerGroupMember) -> Coordinator
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
     return CoordinatorRecord(
-        ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
-        ConsumerGroupRegularExpressionValue(
+        stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
+        stored.ConsumerGroupRegularExpressionValue(
             topics=_in_java_order(resolved.topics),
             version=resolved.version,
             timestamp=resolved.timestamp_ms,
@@ -115,7 +98,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> Coordina
 
 
 def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
-    key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    key = stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key, None)
 
 
@@ -123,46 +106,46 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     """Remove a member, the latest record first."""
     ids = {"group_id": group_id, "member_id": member_id}
     return [
-        CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(**ids), None),
-        CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(**ids), None),
-        CoordinatorRecord(ConsumerGroupMemberMetadataKey(**ids), None),
+        CoordinatorRecord(stored.ConsumerGroupCurrentMemberAssignmentKey(**ids), None),
+        CoordinatorRecord(stored.ConsumerGroupTargetAssignmentMemberKey(**ids), None),
+        CoordinatorRecord(stored.ConsumerGroupMemberMetadataKey(**ids), None),
     ]
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
     """Remove all records of a group, in Kafka's order."""
     group_id, members = group.group_id, group.members
-    keys: list[ConsumerGroupKey] = [
+    keys: list[stored.ConsumerGroupKey] = [
         *(
-            ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+            stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
             for member_id in members
         ),
         *(
-            ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+            stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
             for member_id in members
         ),
-        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
         *(
-            ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+            stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
             for member_id in members
         ),
         *(
-            ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+            stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
             for regex in group.regexes
         ),
-        ConsumerGroupPartitionMetadataKey(group_id=group_id),
-        ConsumerGroupMetadataKey(group_id=group_id),
+        stored.ConsumerGroupPartitionMetadataKey(group_id=group_id),
+        stored.ConsumerGroupMetadataKey(group_id=group_id),
     ]
     return [CoordinatorRecord(key, None) for key in keys]
 
 
-def _topic_partitions(assigned: PartitionEpochs) -> list[TopicPartitions]:
+def _topic_partitions(assigned: PartitionEpochs) -> list[stored.TopicPartitions]:
     return [_of_topic(topic_id, held.items()) for topic_id, held in assigned.items()]
 
 
-def _of_topic(topic_id: bytes, held: Iterable[tuple[int, int]]) -> TopicPartitions:
+def _of_topic(topic_id: bytes, held: Iterable[tuple[int, int]]) -> stored.TopicPartitions:
     in_order = sorted(held)
-    return TopicPartitions(
+    return stored.TopicPartitions(
         topic_id=topic_id,
         partitions=[partition for partition, _ in in_order],
         assignment_epochs=[epoch for _, epoch in in_order],
