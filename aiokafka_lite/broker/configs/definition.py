@@ -88,7 +88,7 @@ class ConfigDef:
     """One setting.
 
     Attributes:
-        broker_name: The broker's setting that is the default of a topic's or group's, "" for none.
+        broker_name: The broker's setting that is the default of a topic's or group's, or "".
         is_dynamic: May change while brokers run.
     """
 

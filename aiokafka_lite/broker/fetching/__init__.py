@@ -1,1 +1,1 @@
-"""Fetch: sessions, replicas, and reading what a request asks for."""
+"""Fetch requests: sessions, and reads from leaders and replicas."""

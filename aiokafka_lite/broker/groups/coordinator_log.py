@@ -40,7 +40,7 @@ RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroup
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the log. A value of None is a tombstone.
+    """One record of the log. Tombstones have no value.
 
     Attributes:
         producer: The producer of the transaction that commits the offset, NO_PRODUCER outside one.
@@ -179,7 +179,7 @@ class CoordinatorLog(InternalTopicLog[LogEntry]):
         return partition_for(group_id, self.partition_count)
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Append records as one batch, so that a crash leaves all or none."""
+        """Append records as one batch, which a crash cannot split."""
         now_ms = self._clock()
         producer = records[0].producer
         batch = build_batch(

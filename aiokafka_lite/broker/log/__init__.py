@@ -1,1 +1,1 @@
-"""A partition's log: segments in memory or files, and what keeps them small and whole."""
+"""One partition's log: segments in memory or in files, compaction and retention."""

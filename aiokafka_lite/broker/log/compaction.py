@@ -98,7 +98,7 @@ def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps[None]:
     seen = [segment for segment in plan.segments if segment.base_offset < keys.end]
     for group in _groups(seen, config.segment_bytes):
         if not (yield from cleaning.clean(group)):
-            return  # the log was changed meanwhile: another pass follows
+            return  # the log has changed: another pass follows
     log.cleaned_to(keys.end)
 
 

@@ -1,4 +1,4 @@
-"""Memory that the kernel provides page by page when written, so unused pages cost nothing."""
+"""Memory that the kernel provides page by page when written, so unused pages are free."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class PartitionLog:
     def replace_segments(
         self, old: Sequence[Segment], cleaned: Segment | None, removed_markers: Container[int]
     ) -> bool:
-        """Replace several segments, not the last, by one or none. Views of the old ones stay valid.
+        """Replace several segments, not the last, by at most one. Old views stay valid.
 
         Return False if the log was truncated or deleted in the meantime.
         """

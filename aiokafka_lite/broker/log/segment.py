@@ -192,7 +192,7 @@ class Segment(ABC):
 
     @abstractmethod
     def _write(self, batch: memoryview) -> None:
-        """Append all bytes or none."""
+        """Append all bytes, or raise and leave the segment unchanged."""
 
 
 class MemorySegment(Segment):

@@ -117,7 +117,7 @@ class MemoryStore(LogStore):
         return MemorySegment(base_offset, max(size, min(growing, self.segment_bytes)))
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
-        # Another compressor may need more bytes. Unused memory costs nothing.
+        # Another compressor may need more bytes. Unused memory is free.
         return MemorySegment(base_offset, REWRITING_GROWTH * max_bytes + FIRST_MEMORY_SEGMENT_BYTES)
 
     def save(self, state: LogState) -> None:

@@ -1,6 +1,6 @@
 """The state machine of one transactional id, without I/O.
 
-A request yields a `Decision`: an error (NoError if nothing changes), or a new value. The
+A request yields a `Decision`: an error (NoError without a change), or a new value. The
 coordinator appends the value to the log, then calls `become`. Values that are not stored have no
 effect.
 
@@ -194,7 +194,7 @@ class Transaction:
         self.unmarked = dict.fromkeys(self.value.partitions) if self.is_ending else {}
 
     def marked(self, tp: TopicPartition) -> None:
-        """Note that a partition has its marker, or needs none."""
+        """Note that a partition has its marker, or needs no marker."""
         self.unmarked.pop(tp, None)
 
     # A producer starts

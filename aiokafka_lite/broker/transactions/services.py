@@ -113,7 +113,7 @@ class ClusterTransactions:
     # Other nodes
 
     def coordinator_id_of(self, transactional_id: str) -> int:
-        """Return the id of the node that coordinates a transactional id, -1 if there is none."""
+        """Return the id of the node that coordinates a transactional id, or -1."""
         if self._catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
             return NO_LEADER
         index = partition_for(transactional_id, self.partition_count)

@@ -31,7 +31,7 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class TransactionRecord(NamedTuple):
-    """One record of the log. A value of None ends a transactional id."""
+    """One record of the log. Without a value, it ends a transactional id."""
 
     transactional_id: str
     value: TransactionValue | None

@@ -287,7 +287,7 @@ class ClassicGroup:
             self._reply_join(member, Joined(UnknownMemberIdError), effects)
             self._reply_sync(member, Synced(UnknownMemberIdError), effects)
 
-    # -- what others may ask -------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -395,7 +395,7 @@ class ClassicGroup:
                 self._maybe_complete_join(effects)
         return errors, effects
 
-    # -- what the driver reports ---------------------------------------------------------------
+    # -- calls of the driver -------------------------------------------------------------------
 
     def expire(self, now: float) -> Effects:
         """Handle the earliest deadline, which has passed."""

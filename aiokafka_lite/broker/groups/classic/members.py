@@ -82,7 +82,7 @@ class Members:
         return self._by_id.get(member_id)
 
     def static_member_id(self, instance_id: str | None) -> str | None:
-        """Return the current member id of an instance id, or None."""
+        """Return the current member id of an instance id, if any."""
         return None if instance_id is None else self._id_by_instance.get(instance_id)
 
     @property

@@ -117,7 +117,7 @@ class ConsumerDriver:
         error = self._store(change)
         return (error, ()) if error is not NoError else (NoError, errors)
 
-    # -- what happens to groups ------------------------------------------------------------------
+    # -- events of a group -----------------------------------------------------------------------
 
     def expire(self, group: ConsumerGroup, now: float) -> None:
         """Handle the earliest deadline, which has passed."""

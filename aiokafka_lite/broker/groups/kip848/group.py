@@ -57,7 +57,7 @@ class MemberTimer(enum.Enum):
 
 
 class Deadline(NamedTuple):
-    """A deadline in seconds of the driver's clock, which applies only in `epoch`, None for any."""
+    """A deadline in seconds of the driver's clock. Applies only in `epoch`, if given."""
 
     at: float
     epoch: int | None = None

@@ -71,7 +71,7 @@ class ConsumerGroupMember:
     """One member. Immutable: every change makes a new object.
 
     Attributes:
-        topic_regex: "" or None for no expression (clients send either).
+        topic_regex: Clients may send "" or null for no expression.
         assigned: Partitions that it may consume.
         pending_revocation: Partitions that it must revoke.
     """

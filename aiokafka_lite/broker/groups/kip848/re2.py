@@ -30,8 +30,8 @@ class _State:
     """A state of the automaton.
 
     Attributes:
-        atom: Matches one character or an anchor. None: the next states are entered at once.
-        following: The next states. Only the last state has none.
+        atom: Matches one character or an anchor. Without it, the next states are entered at once.
+        following: The next states, empty only for the last state.
     """
 
     def __init__(self, atom: re.Pattern[str] | None, *following: _State) -> None:
@@ -159,7 +159,7 @@ def _in_order(parts: list[_Part], after: _State) -> _State:
 
 
 def _counts(quantifier: str) -> tuple[int, int | None]:
-    """Return a quantifier's minimum and maximum. None: no limit."""
+    """Return a quantifier's minimum and maximum, if it has one."""
     if quantifier[0] in "*+?":
         return int(quantifier[0] == "+"), 1 if quantifier[0] == "?" else None
     least, comma, most = quantifier.strip("{}?").partition(",")

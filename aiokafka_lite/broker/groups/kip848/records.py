@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
@@ -140,16 +140,14 @@ def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
 
 
 def _topic_partitions(assigned: PartitionEpochs) -> list[stored.TopicPartitions]:
-    return [_of_topic(topic_id, held.items()) for topic_id, held in assigned.items()]
-
-
-def _of_topic(topic_id: bytes, held: Iterable[tuple[int, int]]) -> stored.TopicPartitions:
-    in_order = sorted(held)
-    return stored.TopicPartitions(
-        topic_id=topic_id,
-        partitions=[partition for partition, _ in in_order],
-        assignment_epochs=[epoch for _, epoch in in_order],
-    )
+    return [
+        stored.TopicPartitions(
+            topic_id=topic_id,
+            partitions=(partitions := sorted(held)),
+            assignment_epochs=[held[partition] for partition in partitions],
+        )
+        for topic_id, held in assigned.items()
+    ]
 
 
 def _in_java_order(texts: Collection[str]) -> list[str]:
