@@ -118,7 +118,9 @@ class TopicCatalog:
         disk: DiskQueue,
         rng: random.Random,
         on_change: Callable[[PartitionKey], None],
+        in_sync: Callable[[Sequence[int]], list[int]],
     ) -> None:
+        self._in_sync = in_sync
         self._config = config
         self._disk = disk
         self._rng = rng
@@ -232,9 +234,8 @@ class TopicCatalog:
         self._save_growth(topic)
 
     def _add_partition(self, topic: Topic, replicas: Sequence[int]) -> None:
-        stored = _StoredPartition(
-            leader_id=replicas[0], leader_epoch=0, replicas=[*replicas], isr=[*replicas]
-        )
+        isr = self._in_sync(replicas)
+        stored = _StoredPartition(leader_id=isr[0], leader_epoch=0, replicas=[*replicas], isr=isr)
         topic.partitions.append(self._open(topic, len(topic.partitions), stored))
         self._partition_count += 1
 

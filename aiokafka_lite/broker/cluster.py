@@ -153,14 +153,14 @@ class EmbeddedCluster:
         self.clock = clock
         self.rng = rng
         self.disk = DiskQueue()
-        self.catalog = TopicCatalog(config, self.disk, rng, on_change)
-        self.group_topics = CatalogTopics(self.catalog, nodes)
         self._leadership = Leadership(
             list(nodes),
             is_up=lambda node_id: nodes[node_id].is_up,
             min_in_sync=self._min_in_sync,
             on_election=self._leader_elected,
         )
+        self.catalog = TopicCatalog(config, self.disk, rng, on_change, self._leadership.in_sync)
+        self.group_topics = CatalogTopics(self.catalog, nodes)
 
     def _check_caller(self) -> None:
         """Check that another thread than that of the broker's event loop does not use the broker.
@@ -251,8 +251,16 @@ class EmbeddedCluster:
 
         All groups of the same partition of `__consumer_offsets` move. The new coordinator loads
         them from the log. Requests that wait at the old one are answered with NOT_COORDINATOR. The
-        errors are those of `move_leader`.
+        other errors are those of `move_leader`.
+
+        Raises:
+            CoordinatorNotAvailableError: No client has requested a coordinator yet.
         """
+        if not self.has_topic(GROUP_METADATA_TOPIC):
+            raise CoordinatorNotAvailableError(
+                f"group {group_id!r} has no coordinator yet, because no client has requested one: "
+                "start a member of the group first"
+            )
         return self.move_leader(self._coordinating_partition(group_id), node_id)
 
     def _coordinating_partition(self, group_id: str) -> TopicPartition:

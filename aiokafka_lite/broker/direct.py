@@ -173,7 +173,11 @@ class DirectAccess(EmbeddedCluster):
 
         The dict is empty for an unknown group, and while the coordinator loads the group from the
         log.
+
+        Raises:
+            RuntimeError: The broker is not running.
         """
+        self._check_running()
         return {
             TopicPartition(topic, partition): committed.offset
             for node in self.nodes.values()
@@ -276,7 +280,9 @@ class DirectAccess(EmbeddedCluster):
 
         Raises:
             TimeoutError: The group is not stable, or has fewer members, after the timeout.
+            RuntimeError: The broker is not running.
         """
+        self._check_running()
 
         def found() -> tuple[str, int]:
             for node in self.nodes.values():

@@ -67,6 +67,13 @@ class Leadership:
             for each in range(count)
         ]
 
+    def in_sync(self, replicas: Sequence[int]) -> list[int]:
+        """Return the replicas of a new partition that are in sync: those on running nodes.
+
+        Before the broker starts, all are.
+        """
+        return [node for node in replicas if self._is_up(node)] or [*replicas]
+
     def adopt(self, partition: Partition) -> None:
         """Fit a partition of an earlier cluster to this one's nodes.
 

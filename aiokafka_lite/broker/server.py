@@ -226,6 +226,8 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             self._elect_coordinators()
             for node in opened:
                 await node.start()
+            for node_id in self.nodes:  # a client of the first may have created topics
+                self._leadership.node_up(self._partitions(), node_id)
             self.scope.spawn(self._maintenance.run(), name="maintenance")
         except BaseException:
             for node in opened:
@@ -336,7 +338,9 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
 
         Raises:
             KafkaStorageError: A write to the disk failed.
+            RuntimeError: The broker is not running.
         """
+        self._check_running()
         await self._maintenance.run_once()
         await self.disk.drained()
 

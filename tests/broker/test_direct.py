@@ -18,6 +18,7 @@ from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
     ForkedError,
     InvalidRecordError,
     InvalidTopicError,
@@ -290,6 +291,8 @@ def test_thread_moves_leaders_and_stops_nodes() -> None:
         broker.start_node(moved_to)
         broker.hold_replica(tp, moved_to)
         broker.release_replica(tp, moved_to)
+        with pytest.raises(CoordinatorNotAvailableError, match="start a member of the group"):
+            broker.move_coordinator("g")
         broker.run(Broker.open_offsets_topic)
         coordinator = broker.coordinator_of("g")
         assert broker.move_coordinator("g") == broker.coordinator_of("g") != coordinator
@@ -449,6 +452,12 @@ async def test_broker_that_is_not_running_is_told_instead_of_an_address_or_a_wri
             broker.produce("t", "v")
         with pytest.raises(RuntimeError, match="is not running"):
             await broker.start_node(1)
+        with pytest.raises(RuntimeError, match="is not running"):
+            await broker.wait_for_members("g")
+        with pytest.raises(RuntimeError, match="is not running"):
+            await broker.clean_logs()
+        with pytest.raises(RuntimeError, match="is not running"):
+            broker.committed("g")
         assert "t" not in broker.topics
         async with broker:
             with pytest.raises(RuntimeError, match="is running already"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -125,24 +125,31 @@ async def until(attempt: Callable[[], Awaitable[T]], is_so: Callable[[T], bool])
     return answer
 
 
-async def create(nodes: ThreeNodes, *replicas: int, **configs: str) -> MetadataResponseTopic:
-    """Create the topic with one partition on these nodes, the first leading."""
+async def create(
+    nodes: ThreeNodes,
+    *replicas: int,
+    name: str = TP.topic,
+    running: Sequence[int] = (),
+    **configs: str,
+) -> MetadataResponseTopic:
+    """Create a topic with one partition on these nodes. The first of the running ones leads."""
+    running = running or replicas
     topic = CreatableTopic(
-        name=TP.topic,
+        name=name,
         num_partitions=-1,
         replication_factor=-1,
         assignments=[Assignment(partition_index=0, broker_ids=[*replicas])],
         configs=[
-            CreatableTopicConfig(name=name.replace("_", "."), value=value)
-            for name, value in configs.items()
+            CreatableTopicConfig(name=config.replace("_", "."), value=value)
+            for config, value in configs.items()
         ],
     )
-    async with nodes.client(replicas[0]) as client:
+    async with nodes.client(running[0]) as client:
         answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
         assert answer.topics[0].error_code == NoError.errno
         return await until(
-            lambda: topic_metadata(client, TP.topic),
-            lambda t: bool(t.partitions) and len(t.partitions[0].isr_nodes) == len(replicas),
+            lambda: topic_metadata(client, name),
+            lambda t: bool(t.partitions) and len(t.partitions[0].isr_nodes) == len(running),
         )
 
 
@@ -197,6 +204,8 @@ async def test_a_leader_that_dies_is_followed_by_a_replica_in_a_new_epoch(
         )
         ((end,),) = (t.partitions for t in (await leader.request(request)).topics)
         assert (end.error_code, end.leader_epoch, end.end_offset) == (0, 0, 2)
+    (new,) = (await create(nodes, 1, 2, 3, name="new", running=(2, 3))).partitions
+    assert (new.leader_id, new.leader_epoch, sorted(new.isr_nodes)) == (2, 0, [2, 3])
     await nodes.start(1)
     back = await until(lambda: described(nodes, 2), lambda p: len(p.isr_nodes) == 3)
     assert (back.leader_id, back.leader_epoch, back.offline_replicas) == (2, 1, [])

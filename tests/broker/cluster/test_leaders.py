@@ -150,7 +150,10 @@ async def test_others_lead_what_a_stopped_node_led(cluster: Broker) -> None:
         assert (described.leader_id, described.leader_epoch) == (2, 1)
         assert (described.isr_nodes, described.offline_replicas) == ([2, 3], [1])
         assert values_in(only(await get(client, topic.topic_id, epoch=1))) == [b"kept"]
+    new = cluster.create_topic("new").partitions[0]
+    assert (sorted(new.replicas), sorted(new.isr)) == ([1, 2, 3], [2, 3])
     await cluster.start_node(1)
+    assert sorted(new.isr) == [1, 2, 3]
     async with node_client(cluster, 1) as client:
         (described,) = (await topic_metadata(client, "t")).partitions
     assert (described.leader_id, described.isr_nodes) == (2, [2, 3, 1])
