@@ -1,10 +1,9 @@
-"""The topics of the cluster: found by name and id, created, deleted, kept across restarts.
+"""The topics of the cluster, by name and id, and their storage across restarts.
 
-`cluster.json` in the data directory names every topic with its id, its configuration and the
-leader and replicas of each partition; it is replaced as a whole, not for each change, but after all
-that came while it was written last. Beside it each topic has a folder
-whose name ends with its id, so that a topic never meets what another of its name left behind; in
-it, each partition has one.
+`cluster.json` in the data directory contains every topic with its id, configuration, leaders and
+replicas. A write replaces the whole file and covers all changes since the previous write. The
+topic's folder, with a folder per partition, has its id in its name, so that topics of the same name
+do not share one.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from aiokafka_lite.protocol.schema import uuid_from_str, uuid_to_str
 
 CATALOG_FILE: Final = "cluster.json"
 LOCK_FILE: Final = ".lock"
-# Of a topic name in a folder's: with the id after it, it stays below 255 bytes.
+# The part of a topic's name in its folder's name, which must stay below 255 bytes.
 FOLDER_NAME_LENGTH: Final = 200
 FORMAT: Final = 1
 
-# Producer ids are reserved in blocks, so that handing one out needs no write.
+# Producer ids are reserved in blocks, so that most of them need no write.
 PRODUCER_ID_BLOCK: Final = 1_000
 
 
@@ -80,7 +79,6 @@ class _StoredCatalog(_StoredHead):
 
 
 def _kept(topic: Topic) -> str:
-    """Return how a topic is kept."""
     return json.dumps(
         _StoredTopic(
             id=uuid_to_str(topic.topic_id),
@@ -99,18 +97,17 @@ def _kept(topic: Topic) -> str:
 
 
 def _catalog_json(head: str, topics: Mapping[str, str]) -> bytes:
-    """Put the catalog together, a topic a line."""
     lines = ",\n".join(f"{json.dumps(name)}: {kept}" for name, kept in topics.items())
     return f'{head[:-1]}, "topics": {{\n{lines}\n}}}}'.encode()
 
 
 def _plain(name: str) -> str:
-    """Return a name as metrics have it: no two topics may be the same there."""
+    """Return a name as metrics have it. Two topics must not have the same."""
     return name.replace(".", "_")
 
 
 class TopicCatalog:
-    """All topics. Written only from the broker's loop; `load` runs before there is one."""
+    """All topics. Written only from the broker's loop, after `load`."""
 
     def __init__(
         self,
@@ -131,14 +128,14 @@ class TopicCatalog:
         self._partition_count = 0
         self._lock_file: IO[bytes] | None = None
         self._next_producer_id = self._producer_ids_end = 0
-        # How often the catalog was to be saved: asked for by the loop, done by the disk's thread.
+        # The number of requested saves (by the loop) and of completed ones (by the disk's thread).
         self._saves = self._saves_done = 0
-        # What is to be on the disk, as JSON: all but the topics, and each topic by its name.
-        # Written by the loop; the disk's thread reads, and what it reads never changes.
+        # The next content of the file, as JSON: all but the topics, and each topic by its name.
+        # Written by the loop and read by the disk's thread. The strings do not change.
         self._kept_head = ""
         self._kept_topics: dict[str, str] = {}
         self._versions = itertools.count()
-        # Grows when a topic is made, grows or is deleted; and its value when one was made last.
+        # Grows when a topic is created, enlarged or deleted. And its value at the last creation.
         self.version = self.created_version = next(self._versions)
         self.cluster_id = uuid_to_str(rng.randbytes(16))
         self.settings = ClusterSettings(config)
@@ -152,7 +149,6 @@ class TopicCatalog:
 
     @property
     def partition_count(self) -> int:
-        """Partitions of all topics together."""
         return self._partition_count
 
     def by_name(self, name: str) -> Topic | None:
@@ -162,11 +158,7 @@ class TopicCatalog:
         return self._by_id.get(topic_id)
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition.
-
-        Raises:
-            UnknownTopicOrPartitionError: The partition does not exist.
-        """
+        """Return a partition. Raises UnknownTopicOrPartitionError if it does not exist."""
         known = self.by_name(topic)
         partition = None if known is None else known.partition(index)
         if partition is None:
@@ -174,10 +166,10 @@ class TopicCatalog:
         return partition
 
     def parse_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Check a topic's configuration and complete it from the broker's.
+        """Check a topic's configuration and add the broker's defaults.
 
         Raises:
-            InvalidConfigurationError: A name or a value is not one of Kafka's.
+            InvalidConfigurationError: A name is unknown, or a value is not allowed.
         """
         return parse_topic_config(overrides, self.settings.topic_defaults())
 
@@ -185,7 +177,7 @@ class TopicCatalog:
         """Check that a topic of this name may be created, whether or not it exists.
 
         Raises:
-            InvalidTopicError: It breaks a rule, or another topic's name is too much like it.
+            InvalidTopicError: It breaks a rule, or is too similar to another topic's name.
         """
         check_topic_name(name)
         other = self._by_plain_name.get(_plain(name))
@@ -193,11 +185,11 @@ class TopicCatalog:
             raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other.name}")
 
     def check_growth(self, more: int) -> None:
-        """Check that so many partitions may be created.
+        """Check that `more` partitions may be created.
 
         Raises:
-            InvalidPartitionsError: It is not a positive number.
-            PolicyViolationError: This broker would have too many.
+            InvalidPartitionsError: The number is not positive.
+            PolicyViolationError: The broker would have too many.
         """
         if more < 1:
             raise InvalidPartitionsError(
@@ -213,7 +205,7 @@ class TopicCatalog:
     # Changing
 
     def create(self, new: NewTopic) -> Topic:
-        """Create a topic that was validated; `DiskQueue.settled` says when it is durable."""
+        """Create a validated topic. It is durable after `DiskQueue.settled`."""
         topic = Topic(new.name, self._rng.randbytes(16), new.config)
         for replicas in new.replicas:
             self._add_partition(topic, replicas)
@@ -227,7 +219,6 @@ class TopicCatalog:
         self._by_plain_name[_plain(topic.name)] = topic
 
     def add_partitions(self, topic: Topic, replicas: Sequence[Sequence[int]]) -> None:
-        """Add partitions, one for each replica list, at the end of a topic."""
         for nodes in replicas:
             self._add_partition(topic, nodes)
         self.version = next(self._versions)
@@ -252,7 +243,7 @@ class TopicCatalog:
         )
 
     def delete(self, topic: Topic) -> None:
-        """Delete a topic with all its records and wake who waits for any."""
+        """Delete a topic with its records, and wake the requests that wait for its partitions."""
         del self._topics[topic.name], self._by_id[topic.topic_id]
         del self._by_plain_name[_plain(topic.name)]
         self.version = next(self._versions)
@@ -267,22 +258,20 @@ class TopicCatalog:
             self._disk.submit_behind(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     def leaders_changed(self) -> None:
-        """Keep who leads what, and in which epoch."""
         self._keep_all()
         self._save()
 
     def configure_topic(self, topic: Topic, config: TopicConfig) -> None:
-        """Apply another configuration to a topic and its open logs."""
         self._apply(topic, config)
         self._save_topic(topic)
 
     def configure(
         self, kind: ResourceType, name: str, settings: Mapping[str, str], *, validate_only: bool
     ) -> None:
-        """Replace what is set for a resource that is no topic; topics follow their defaults.
+        """Replace the settings of a resource other than a topic. Topics follow their defaults.
 
         Raises:
-            InvalidConfigurationError: It does not go with the configuration of a topic.
+            InvalidConfigurationError: A topic's configuration would become invalid.
         """
         before = self.settings.overrides(kind, name)
         self.settings.put(kind, name, settings)
@@ -308,19 +297,19 @@ class TopicCatalog:
             partition.log.configure(config)
 
     def next_producer_id(self) -> int:
-        """Return an id that no producer ever had."""
+        """Return a producer id that was never used."""
         if self._next_producer_id == self._producer_ids_end:
             self._producer_ids_end += PRODUCER_ID_BLOCK
             self._save()
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
-    # Keeping
+    # Storing
 
     def is_kept(self, topic: Topic) -> bool:
-        """Say whether a topic, with all its partitions, will be there after a crash.
+        """Return whether a topic, with all its partitions, survives a crash.
 
-        Until it is, nothing that was written to it may be acknowledged: `DiskQueue.settled`.
+        Until then, writes to it must not be acknowledged: wait for `DiskQueue.settled`.
         """
         return topic.saved_by <= self._saves_done
 
@@ -348,7 +337,6 @@ class TopicCatalog:
             self._kept_topics = {name: _kept(topic) for name, topic in self._topics.items()}
 
     def _save_topic(self, topic: Topic) -> None:
-        """Keep a topic that was made, has grown or was configured anew."""
         if self._config.data_dir is not None:
             self._kept_topics[topic.name] = _kept(topic)
         self._save()
@@ -358,9 +346,9 @@ class TopicCatalog:
         topic.saved_by = self._saves
 
     def _save(self) -> None:
-        """Write what is kept in the disk's thread, unless an earlier write has written it.
+        """Queue a write of the catalog. It is skipped if an earlier write covers it.
 
-        So a thousand topics that are made at once are written a few times, not a thousand.
+        So a thousand topics that are created together need a few writes.
         """
         if self._config.data_dir is None:
             return
@@ -373,7 +361,7 @@ class TopicCatalog:
                 settings=self.settings.stored(),
             )
         )
-        # Last of all: who reads this number first finds what it stands for.
+        # Last, because the disk's thread reads the number before the content.
         self._saves += 1
         number = self._saves
 
@@ -386,10 +374,10 @@ class TopicCatalog:
         self._disk.submit(save)
 
     def load(self, data_dir: Path) -> None:
-        """Take hold of the data directory and load what is in it. Blocks on the disk.
+        """Lock the data directory and load it. Blocks on the disk.
 
         Raises:
-            KafkaStorageError: Another broker uses the directory, or it cannot be understood.
+            KafkaStorageError: Another broker uses the directory, or its content is invalid.
         """
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
@@ -411,7 +399,7 @@ class TopicCatalog:
 
     def _lock(self, data_dir: Path) -> None:
         try:
-            import fcntl  # late: a broker that keeps its records in memory does without
+            import fcntl  # late, because a broker in memory works without
         except ModuleNotFoundError:
             raise KafkaStorageError(
                 f"data_dir={str(data_dir)!r} needs POSIX file locks, "
@@ -445,7 +433,7 @@ class TopicCatalog:
             for index, stored_partition in enumerate(stored_topic["partitions"]):
                 partition = self._open(topic, index, stored_partition)
                 if not partition.log.was_clean:
-                    # Records may be lost; a new epoch lets consumers notice (KIP-320).
+                    # Records may be lost. With a new epoch, consumers notice (KIP-320).
                     partition.leader_epoch += 1
                     partition.log.begin_epoch(partition.leader_epoch)
                 topic.partitions.append(partition)
@@ -453,16 +441,16 @@ class TopicCatalog:
             self._partition_count += len(topic.partitions)
 
     def _remove_leftovers(self, data_dir: Path) -> None:
-        """Remove the folders of topics whose deletion was cut short."""
+        """Remove the folders of topics whose deletion was interrupted."""
         known = {self._folder(topic) for topic in self._topics.values()}
         for folder in data_dir.iterdir():
             if folder.is_dir() and folder not in known:
                 shutil.rmtree(folder)
 
     def close(self) -> None:
-        """Make every log durable and let go of the data directory. Blocks on the disk."""
+        """Make every log durable and unlock the data directory. Blocks on the disk."""
         for topic in self._topics.values():
             for partition in topic.partitions:
                 partition.log.close()
         if self._lock_file is not None:
-            self._lock_file.close()  # and with it the lock
+            self._lock_file.close()  # releases the lock

@@ -1,4 +1,7 @@
-"""The cluster's topics for the group coordinator."""
+"""The cluster: its topics, the leaders of their partitions, and their changes in tests.
+
+This part of `Broker` neither listens nor runs tasks. The handlers of all nodes use it.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,7 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class CatalogTopics:
-    """Implements `groups.kip848.topic_hash.Topics`.
-
-    Args:
-        catalog: The topics.
-        nodes: The nodes by id; some may have a rack.
-    """
+    """Implements `groups.kip848.topic_hash.Topics`."""
 
     def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, ServingNode]) -> None:
         self._catalog = catalog
@@ -111,7 +109,7 @@ TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
 
 
 class ClusterNode(CoordinatingNode, Protocol):
-    """A node, as the cluster and the handlers use it. `BrokerNode` implements it."""
+    """The methods of `BrokerNode` that the cluster and the handlers use."""
 
     fetch_sessions: FetchSessionCache
 
@@ -119,14 +117,14 @@ class ClusterNode(CoordinatingNode, Protocol):
     def coordinator(self, topic: str) -> GroupCoordinator | TransactionCoordinator: ...
 
 
-# Requests look topics up by the methods that are not checked.
+# The unchecked methods are called for each topic of a request.
 @checks_arguments(unchecked=("topic", "topic_by_id", "has_topic"))
 class EmbeddedCluster:
     """The topics and leaders of a cluster. Call its methods in the broker's event loop.
 
     Args:
         config: The settings.
-        nodes: By id, in order.
+        nodes: The nodes by id, in order.
         clock: Returns the wall-clock time in milliseconds.
         rng: The source of ids.
         on_change: Called with each partition that has changed.
@@ -163,11 +161,7 @@ class EmbeddedCluster:
         self.group_topics = CatalogTopics(self.catalog, nodes)
 
     def _check_caller(self) -> None:
-        """Check that another thread than that of the broker's event loop does not use the broker.
-
-        Raises:
-            WrongLoopError: It does, so it would damage the state that the loop works on.
-        """
+        """Raise WrongLoopError in other threads, which would corrupt the state."""
         if self._thread_id is not None and self._thread_id != threading.get_ident():
             raise WrongLoopError(
                 "a Broker must be used in the thread of its event loop: from other threads, use "
@@ -175,11 +169,7 @@ class EmbeddedCluster:
             )
 
     def _check_running(self) -> None:
-        """Check that the broker is running.
-
-        Raises:
-            RuntimeError: It was not started, or was stopped.
-        """
+        """Raise RuntimeError if the broker is not running."""
         if self._thread_id is None:
             raise RuntimeError(NOT_RUNNING)
 
@@ -192,7 +182,7 @@ class EmbeddedCluster:
 
     @property
     def controller_id(self) -> int:
-        """The controller in metadata responses; -1 if no node is running."""
+        """The controller in metadata responses, -1 if no node is running."""
         return next((node.id for node in self.live_nodes), -1)
 
     # Leaders and replicas
@@ -250,8 +240,8 @@ class EmbeddedCluster:
         """Move a group to another coordinator and return the node's id.
 
         All groups of the same partition of `__consumer_offsets` move. The new coordinator loads
-        them from the log. Requests that wait at the old one are answered with NOT_COORDINATOR. The
-        other errors are those of `move_leader`.
+        them from the log. Requests that wait at the old one get NOT_COORDINATOR. Raises also as
+        `move_leader`.
 
         Raises:
             CoordinatorNotAvailableError: No client has requested a coordinator yet.
@@ -294,13 +284,11 @@ class EmbeddedCluster:
             yield from topic.partitions
 
     def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Truncate a partition's log, as the unclean election of a lagging replica does.
+        """Truncate a partition's log, like the unclean election of a lagging replica.
 
-        The whole batch that holds `offset` is removed, too. The next replica in sync becomes the
-        leader, or the same node if no other is in sync, always in a new leader epoch (KIP-320).
-
-        Returns:
-            The new log end offset.
+        Returns the new log end offset. The whole batch that holds `offset` is removed, too. The
+        next replica in sync becomes the leader, or the same node if no other is in sync, in a new
+        leader epoch (KIP-320).
 
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
@@ -338,10 +326,7 @@ class EmbeddedCluster:
 
     @property
     def offsets_topic_partitions(self) -> int:
-        """The number of partitions of `__consumer_offsets`: the topic's, or the configured one.
-
-        The coordinator of a group depends on it.
-        """
+        """The number of partitions of `__consumer_offsets`: the topic's, or the configured one."""
         topic = self.topic(GROUP_METADATA_TOPIC)
         return self.config.offsets_topic_partitions if topic is None else topic.partition_count
 
@@ -356,11 +341,11 @@ class EmbeddedCluster:
         return self.catalog.topics
 
     def topic(self, name: str) -> Topic | None:
-        """Return a topic, or None if it does not exist."""
+        """Return a topic, or None."""
         return self.catalog.by_name(name)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """Return a topic by the 16 bytes of its id (KIP-516), or None if it does not exist."""
+        """Return a topic by the 16 bytes of its id (KIP-516), or None."""
         return self.catalog.by_id(topic_id)
 
     def has_topic(self, name: str) -> bool:
@@ -368,11 +353,7 @@ class EmbeddedCluster:
         return self.catalog.by_name(name) is not None
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition.
-
-        Raises:
-            UnknownTopicOrPartitionError: The partition does not exist.
-        """
+        """Return a partition. Raises UnknownTopicOrPartitionError if it does not exist."""
         return self.catalog.partition(topic, index)
 
     def create_topic(
@@ -383,7 +364,7 @@ class EmbeddedCluster:
         *,
         replication_factor: int | None = None,
     ) -> Topic:
-        """Create a topic at once. Must be called in the broker's event loop.
+        """Create a topic.
 
         Args:
             name: The topic's name.
@@ -415,10 +396,7 @@ class EmbeddedCluster:
     ) -> Sequence[Sequence[int]]:
         """Return the replicas' node ids for each new partition, the leader first.
 
-        Raises:
-            InvalidPartitionsError: The number of partitions is not positive.
-            PolicyViolationError: The cluster would have too many partitions.
-            InvalidReplicationFactorError: The cluster has fewer nodes.
+        Raises as `TopicCatalog.check_growth` and `Leadership.place`.
         """
         self.catalog.check_growth(partitions)
         replication = self.config.replication if replication_factor is None else replication_factor
@@ -454,12 +432,7 @@ class EmbeddedCluster:
         )
 
     async def open_transaction_topic(self) -> Topic:
-        """Return the topic `__transaction_state`, created if it does not exist.
-
-        Raises:
-            KafkaStorageError: The topic could not be written to the disk, so no transaction can
-                start.
-        """
+        """Return the topic `__transaction_state`. Raises as `open_offsets_topic`."""
         return await self._open_coordinators_topic(
             TRANSACTION_STATE_TOPIC,
             self.config.transaction_topic_partitions,

@@ -1,4 +1,4 @@
-"""Everything about security that a cluster has once: users, tokens, certificates."""
+"""The users, tokens and certificates of a cluster."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SCRAM_MECHANISMS: Final[Mapping[SaslMechanism, ScramMechanism]] = {
 
 
 class ClusterSecurity:
-    """Makes the sessions and contexts of a cluster's listeners.
+    """Creates the SASL sessions and TLS contexts of a cluster's listeners.
 
     Args:
         clock: Returns the wall-clock time in milliseconds.
-        rng: Where salts, nonces and keys come from; the system's own if None. A seeded one makes
-            them foreseeable, which is for tests.
+        rng: The source of salts, nonces and keys, by default the system's. A seeded one is for
+            tests.
 
     Raises:
         KafkaConfigurationError: A listener needs a package that is not installed.
@@ -80,22 +80,18 @@ class ClusterSecurity:
             self._certificates = Certificates(item.host for item in own)
 
     async def load(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Load the credentials that were kept, and hash the passwords given in code."""
+        """Load the stored credentials, and hash the passwords of the configuration."""
         users = {name: Secret.of(password) for name, password in self._config.users.items()}
         if self._config.data_dir is not None:
             await loop.run_in_executor(None, self.credentials.load)
         if users:
             await loop.run_in_executor(None, self.credentials.add_users, users)
 
-    # What tests ask for
+    # For tests
 
     @property
     def tokens(self) -> TokenAuthority:
-        """Who makes and checks the tokens of OAUTHBEARER.
-
-        Raises:
-            KafkaConfigurationError: No listener offers it.
-        """
+        """The tokens of OAUTHBEARER. Raises KafkaConfigurationError if no listener offers it."""
         if self._tokens is None:
             raise KafkaConfigurationError(
                 "the broker issues no tokens because no listener offers OAUTHBEARER: "
@@ -105,11 +101,7 @@ class ClusterSecurity:
 
     @property
     def certificates(self) -> Certificates:
-        """The throw-away certificates of the listeners that were given no ssl_context.
-
-        Raises:
-            KafkaConfigurationError: There is no such listener.
-        """
+        """The temporary certificates. Raises KafkaConfigurationError if no listener has one."""
         if self._certificates is None:
             raise KafkaConfigurationError(
                 "this broker created no certificates: it creates them only for TLS listeners "
@@ -117,10 +109,10 @@ class ClusterSecurity:
             )
         return self._certificates
 
-    # What endpoints ask for
+    # For endpoints
 
     def ssl_context(self, listener: Listener) -> ssl.SSLContext | None:
-        """Return the context that a listener's connections begin with; None without TLS."""
+        """Return the TLS context of a listener, or None without TLS."""
         if not listener.protocol.has_tls:
             return None
         if listener.ssl_context is not None:
@@ -128,7 +120,7 @@ class ClusterSecurity:
         return self.certificates.server_context(ClientAuth(self._config.ssl_client_auth))
 
     def new_session(self, listener: Listener) -> SaslSession | None:
-        """Begin the authentication of a new connection; None where everybody may do anything."""
+        """Return the SASL session of a new connection, or None without SASL."""
         if not listener.protocol.has_sasl:
             return None
         authenticator = SaslServerAuthenticator(

@@ -63,12 +63,15 @@ class BrokerConfig:
         nodes: The number of nodes. Their ids count from `node_id`.
         host: The address to listen on, and to announce to clients.
         port: The port of the first node. The others use the next ones. 0 uses free ports.
-        racks: One for each node, or empty.
+        racks: One name for each node, or empty. Leaders refer consumers to the replica in their
+            rack (KIP-392).
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: The server's TLS context. None creates temporary certificates.
+        ssl_context: The server's TLS context (`server_ssl_context` creates one from files). None
+            creates temporary certificates (`Broker.certificates`).
         ssl_client_auth: Whether clients show a certificate: none, requested or required. Only for
-            temporary certificates. An `ssl_context` has its own setting.
-        sasl_mechanisms: The mechanisms that clients may use.
+            temporary certificates.
+        sasl_mechanisms: The mechanisms that clients may use: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512
+            (the default), OAUTHBEARER (with tokens from `Broker.oauth_token`).
         listeners: Several or named listeners, instead of `host` to `sasl_mechanisms`.
         users: Passwords by user name, for every mechanism but OAUTHBEARER.
         oauth_allow_unsecured_tokens: Accept unsigned tokens, as Kafka does by default.
@@ -76,13 +79,13 @@ class BrokerConfig:
             never.
         connection_failed_authentication_delay_ms: The delay of the response to a failed
             authentication.
-        sasl_authentication_timeout_s: The longest time for TLS and SASL together. The connection is
-            closed after it.
+        sasl_authentication_timeout_s: The connection is closed if TLS and SASL take longer.
         sasl_server_max_receive_bytes: The largest request before authentication.
         allow_remote: Allow addresses that other machines can reach. Without SASL every client may
             do anything.
         allow_cleartext_credentials: Allow SASL without TLS at such addresses.
-        data_dir: The directory of logs and topics. None keeps them in memory.
+        data_dir: The directory that keeps topics, records and committed offsets across restarts.
+            None keeps them in memory.
         num_partitions: The number of partitions of topics created without one.
         default_replication_factor: The replicas of topics created without a number. None is 3, or
             the number of nodes if that is lower.
@@ -103,9 +106,9 @@ class BrokerConfig:
         log_cleaner_backoff_ms: The interval of compaction.
         offsets_retention_minutes: How long committed offsets are kept after their group is empty.
         offsets_retention_check_interval_ms: The interval of deleting expired offsets.
-        group_consumer_heartbeat_interval_ms: The heartbeat interval of KIP-848 members. Members
-            learn of new assignments by heartbeats only, so tests need a short one.
-        group_consumer_assignment_interval_ms: The shortest time between two assignments of a group;
+        group_consumer_heartbeat_interval_ms: The heartbeat interval of KIP-848 members. They get
+            new assignments with heartbeats only, so tests need a short one.
+        group_consumer_assignment_interval_ms: The shortest time between two assignments of a group.
             Kafka's default is 1000.
         group_consumer_migration_policy: How a group may change between the protocols while it has
             members: "bidirectional", "upgrade", "downgrade" or "disabled".
@@ -236,7 +239,7 @@ class BrokerConfig:
             raise ValueError(f"ssl_client_auth must be one of {auth}, not {self.ssl_client_auth!r}")
         if not all(self.users) or not all(self.users.values()):
             raise ValueError("users has an entry with an empty name or an empty password")
-        # A plain string would show up in the first debugger or dataclasses.asdict.
+        # Debuggers and dataclasses.asdict would show a plain string.
         hidden = {name: Secret.of(password) for name, password in self.users.items()}
         object.__setattr__(self, "users", hidden)
 

@@ -18,18 +18,16 @@ Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
 
 
 class Client(Protocol):
-    """A client's connection, as handlers see it."""
+    """A client's connection for handlers."""
 
     peer_host: str
     sasl: SaslSession | None
 
     @property
-    def listener_name(self) -> str:
-        """The listener that the client connected to."""
+    def listener_name(self) -> str: ...
 
     @property
-    def principal(self) -> str:
-        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
+    def principal(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -39,9 +37,8 @@ class RequestContext:
     Attributes:
         cluster: The node's cluster: topics, coordinators of all nodes, configuration.
         node: The node that got the request. It serves the partitions that it leads.
-        api_version: The request's version. Handlers use it if a version changed the meaning of a
-            message, but not its fields.
-        client_id: The client's id, or None if the request has none.
+        api_version: The request's version, for handlers whose behaviour depends on it.
+        client_id: The client's id, or None.
         connection: The client's connection: its listener, its SASL session, its principal.
         refuses: Returns the error of a partition that a fault refuses, in a Fetch request only.
     """
@@ -55,7 +52,7 @@ class RequestContext:
 
     @property
     def client_host(self) -> str:
-        """The peer's address, written as Kafka writes it ("/127.0.0.1")."""
+        """The client's address as Kafka writes it: "/127.0.0.1"."""
         return self.connection.peer_host
 
     @property
@@ -69,10 +66,8 @@ class RequestContext:
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The group coordinator of the node."""
         return self.node.groups
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        """The transaction coordinator of the node."""
         return self.node.transactions

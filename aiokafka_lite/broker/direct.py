@@ -1,7 +1,6 @@
-"""Methods for tests that need no client: write, read, look, wait.
+"""Methods of `Broker` that replace clients in tests: write, read, wait.
 
-The records are validated like a producer's, and complete the long polls that wait for them. All
-methods belong to the broker's event loop. `BrokerThread` has the same methods for other threads.
+They belong to the broker's event loop. `BrokerThread` has them for other threads.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 @checks_arguments(KINDS)
 class DirectAccess(EmbeddedCluster):
-    """The methods of `Broker` that replace a client. Call them in the broker's event loop.
-
-    For other threads `BrokerThread` has methods of the same names.
-    """
+    """The methods of `Broker` that replace a client. Call them in the broker's event loop."""
 
     # Writing
 
@@ -81,13 +77,13 @@ class DirectAccess(EmbeddedCluster):
             key: Chooses the partition like Java's partitioner, if `partition` is None.
             headers: Pairs of a name and a value.
             partition: None without a key chooses the partition with the lowest end offset.
-            timestamp_ms: Milliseconds since the epoch; by default the broker's clock.
+            timestamp_ms: Milliseconds since the epoch. By default the broker's clock.
 
         Raises:
             UnknownTopicOrPartitionError: The topic or the partition does not exist.
             KafkaError: The error that a producer would get, such as a record without a key for a
                 compacted topic.
-            TypeError: The value, the key or a header is neither bytes, nor str, nor None; or
+            TypeError: The value, the key or a header is neither bytes, nor str, nor None, or
                 another argument has the wrong type.
         """
         record = NewRecord(value, key, headers, partition, timestamp_ms)
@@ -99,10 +95,7 @@ class DirectAccess(EmbeddedCluster):
     ) -> list[RecordMetadata]:
         """Write records in large batches, in order, and return their offsets.
 
-        Raises:
-            UnknownTopicOrPartitionError: As in `produce`.
-            KafkaError, TypeError: As in `produce`. After any error but KafkaStorageError the topic
-                is unchanged.
+        Raises as `produce`. After any error but KafkaStorageError the topic is unchanged.
         """
         writer = self.writer(topic, codec=codec)
         try:
@@ -249,7 +242,7 @@ class DirectAccess(EmbeddedCluster):
         """
 
         def missing() -> dict[TopicPartition, int]:
-            """Name the partitions with uncommitted records, and how many these are."""
+            """Return the number of uncommitted records by partition."""
             committed = self.committed(group)
             lags = {}
             for each in self.topics[topic].partitions if topic in self.topics else ():
@@ -275,8 +268,8 @@ class DirectAccess(EmbeddedCluster):
     ) -> None:
         """Wait until a group is stable with at least `count` members.
 
-        The members may not know their positions yet. Consumers that start at the end of the log
-        (auto_offset_reset="latest") know them at their first Fetch, which `Broker.requests` shows.
+        Members that start at the end of the log (auto_offset_reset="latest") know their positions
+        only at their first Fetch, which `Broker.requests` shows.
 
         Raises:
             TimeoutError: The group is not stable, or has fewer members, after the timeout.

@@ -1,8 +1,7 @@
-"""Who leads which partition: the controller's part of the cluster, without its log.
+"""Elects the leaders of partitions, like Kafka's controller, without its log.
 
-A leader is a node that is up and in sync. When there is none, a replica that is still eligible
-leads (KIP-966); when there is none of these either, nobody, until one comes back. Every election
-starts a new leader epoch.
+The leader is a running replica in sync, or else an eligible one (KIP-966). Without any, the
+partition has no leader until one returns. Every election starts a new leader epoch.
 
 Reference: org.apache.kafka.controller.PartitionChangeBuilder.
 """
@@ -19,13 +18,13 @@ from aiokafka_lite.errors import (
 
 
 class Leadership:
-    """Elects leaders and keeps replicas in sync. Only this class changes either.
+    """The only writer of leaders and replicas in sync.
 
     Args:
         node_ids: All nodes of the cluster, in order.
-        is_up: Says whether a node can lead.
-        min_in_sync: How many replicas of a partition must be in sync for acks=all.
-        on_election: Told of each partition that got another leader or none, after the fact.
+        is_up: Returns whether a node can lead.
+        min_in_sync: Returns the number of replicas in sync that acks=all requires.
+        on_election: Called after each election, also if there is no leader.
     """
 
     def __init__(
@@ -43,12 +42,12 @@ class Leadership:
     # Placing replicas
 
     def place(self, count: int, replication: int, first: int) -> list[list[int]]:
-        """Return the replicas of so many partitions, spread over the nodes from `first` on.
+        """Return the replicas of `count` partitions, spread over the nodes from `first` on.
 
-        Nodes that are down get a replica only if there are not enough others, and do not lead.
+        Stopped nodes get a replica only if the others are not enough, and do not lead.
 
         Raises:
-            InvalidReplicationFactorError: There are not so many nodes.
+            InvalidReplicationFactorError: The cluster has fewer nodes.
         """
         nodes = self._node_ids
         if not 1 <= replication <= len(nodes):
@@ -75,10 +74,7 @@ class Leadership:
         return [node for node in replicas if self._is_up(node)] or [*replicas]
 
     def adopt(self, partition: Partition) -> None:
-        """Fit a partition of an earlier cluster to this one's nodes.
-
-        They all start with it, so all are in sync.
-        """
+        """Adjust a loaded partition to this cluster's nodes. All replicas are in sync."""
         known = [node for node in partition.replicas if node in self._node_ids]
         is_led = known == partition.replicas and partition.leader_id in known
         partition.replicas = known or [self._node_ids[0]]
@@ -89,12 +85,12 @@ class Leadership:
     # Elections
 
     def move(self, partition: Partition, node_id: int | None) -> int:
-        """Make a node the leader, by default the next replica that can; return the leader.
+        """Make a node the leader, by default the next possible replica, and return the leader.
 
         A node without a replica gets that of the old leader.
 
         Raises:
-            BrokerNotAvailableError: The node is down, or there is no other replica in sync.
+            BrokerNotAvailableError: The node is stopped, or no other replica is in sync.
         """
         old = partition.leader_id
         if node_id is None:
@@ -119,14 +115,13 @@ class Leadership:
         return node_id
 
     def node_down(self, partitions: Iterable[Partition], node_id: int) -> None:
-        """Move leadership away from a node, and take its replicas out of the ISR."""
         for partition in partitions:
             self._leave(partition, node_id)
             if partition.leader_id == node_id:
                 self._elect(partition, next(iter(self._candidates(partition)), NO_LEADER))
 
     def node_up(self, partitions: Iterable[Partition], node_id: int) -> None:
-        """Take the node's replicas back in sync; it leads what nobody else could."""
+        """Add the node's replicas to the ISR. It leads partitions that only it can lead."""
         for partition in partitions:
             if node_id not in partition.replicas or node_id in partition.held:
                 continue
@@ -143,7 +138,7 @@ class Leadership:
         self._elect(partition, next(iter(others or candidates), NO_LEADER))
 
     def _candidates(self, partition: Partition) -> list[int]:
-        """Return the nodes that may lead: those in sync, or else those still eligible."""
+        """Return the running replicas in sync, or else the eligible ones."""
         up = [node for node in partition.replicas if self._is_up(node)]
         in_sync = [node for node in up if node in partition.isr]
         return in_sync or [node for node in up if node in partition.eligible]
@@ -170,10 +165,10 @@ class Leadership:
     def _needed(self, partition: Partition) -> int:
         return min(self._min_in_sync(partition), len(partition.replicas))
 
-    # Followers that fall behind
+    # Lagging followers
 
     def hold(self, partition: Partition, node_id: int) -> None:
-        """Stop a follower from fetching: it leaves the replicas in sync.
+        """Remove a follower from the replicas in sync.
 
         Raises:
             BrokerNotAvailableError: The node leads, or has no replica.
@@ -187,6 +182,5 @@ class Leadership:
         self._leave(partition, node_id)
 
     def release(self, partition: Partition, node_id: int) -> None:
-        """Make a held follower catch up."""
         if partition.held.pop(node_id, None) is not None and self._is_up(node_id):
             self._join(partition, node_id)

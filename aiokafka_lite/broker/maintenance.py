@@ -1,7 +1,6 @@
-"""What a broker does on its own, now and then: delete, compact, let offsets expire.
+"""Periodic jobs: retention, compaction, expiry of offsets and transactional ids.
 
-Each job runs at its own interval in one task, so that no two meet. A job that may take long goes
-in slices of the loop's time: requests are served in between, from the same loop.
+One task runs one job at a time, in slices of the loop's time, with requests in between.
 """
 
 from __future__ import annotations
@@ -21,32 +20,27 @@ from aiokafka_lite.protocol.source import Steps
 
 logger = logging.getLogger(__name__)
 
-# Kafka waits so long after its start before it looks at its logs (log.initial.task.delay.ms).
+# Kafka's delay of these jobs after the start (log.initial.task.delay.ms).
 FIRST_DELAY_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Chore:
-    """Something to do again and again.
-
-    Attributes:
-        interval_s: From its end to its next start.
-        steps: Begins it anew each time.
-    """
+    """A periodic job. `interval_s` is from its end to its next start."""
 
     interval_s: float
     steps: Callable[[], Steps[None]]
 
 
 class Maintenance:
-    """Runs jobs when they are due, or all of them at once when asked. One at a time."""
+    """Runs jobs when they are due, or all of them on demand."""
 
     def __init__(self, jobs: Iterable[Chore]) -> None:
         self._jobs = tuple(jobs)
         self._running = asyncio.Lock()
 
     async def run(self) -> None:
-        """Run each job at its interval until cancelled, which may be between any two steps."""
+        """Run each job at its interval until cancelled, possibly in the middle of a job."""
         loop = asyncio.get_running_loop()
         due = {job: loop.time() + min(job.interval_s, FIRST_DELAY_S) for job in self._jobs}
         while due:
@@ -57,21 +51,20 @@ class Maintenance:
             due[job] = loop.time() + job.interval_s
 
     async def run_once(self) -> None:
-        """Run every job once, now, after what is running."""
         async with self._running:
             for job in self._jobs:
                 await run_in_slices(job.steps())
 
 
 def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
-    """Delete expired segments, one partition a step."""
+    """Delete expired segments, one partition per step."""
     for topic in tuple(topics):
         if not topic.config.is_deleted_by_retention:
             continue
         for partition in topic.partitions:
             segments = partition.log.segments
             count = count_expired(segments, topic.config, now_ms)
-            # What followers do not have yet is not deleted.
+            # Segments that followers do not have yet are not deleted.
             while count < len(segments) and segments[count].base_offset > partition.high_watermark:
                 count -= 1
             if count:
@@ -80,9 +73,9 @@ def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
 
 
 def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
-    """Compact the logs of compacted topics, if they are dirty enough.
+    """Compact the dirty logs of compacted topics.
 
-    If a log cannot be read or written, it is not compacted again.
+    A log that cannot be read or written is not compacted again.
     """
     for topic in tuple(topics):
         for partition in topic.partitions if topic.config.is_compacted else ():

@@ -1,11 +1,9 @@
-"""One node of the cluster: where it listens, its connections, and what it has in flight.
+"""One node of the cluster: its addresses, connections and requests.
 
     Endpoint per listener ─ Processor per connection
-        ─ RequestChannel ─ Dispatcher ─ handlers/<api>.py
+        ─ RequestChannel ─ Dispatcher ─ handlers/
 
-Topics and records belong to the cluster (cluster.py): the nodes are views of it, each of which
-answers for the partitions that it leads or has a replica of. A node can be stopped and started
-again; it keeps its address.
+Topics and records belong to the cluster (cluster.py). A stopped node keeps its address.
 """
 
 from __future__ import annotations
@@ -34,14 +32,13 @@ IDLE_CHECKS_PER_TIMEOUT: Final = 4
 
 
 class BrokerNode:
-    """A node: made with the cluster, opened inside its loop, then started and stopped at will.
+    """A node: created with the cluster, opened in its loop, then started and stopped.
 
     Args:
-        cluster: What the node is a part of.
-        addresses: Its id and rack, and where it listens (port 0 takes a free one, and keeps it)
-            for each listener.
+        cluster: The node's cluster.
+        addresses: Its id, rack and address by listener. Port 0 chooses a free one permanently.
         faults: The faults of the cluster.
-        requests: The cluster's log of requests.
+        requests: The request log of the cluster.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class BrokerNode:
         self._is_up = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
-        # Made by open(), which has a loop.
+        # Created by open(), which has a loop.
         self._loop: asyncio.AbstractEventLoop
         self.on_bug: Callable[[str, BaseException], None]
         self.channel: RequestChannel[RequestWork]
@@ -74,30 +71,28 @@ class BrokerNode:
 
     @property
     def id(self) -> int:
-        """The node's id, as clients know it."""
         return self.address.id
 
     @property
     def is_up(self) -> bool:
-        """The node accepts connections, on every listener."""
         return self._is_up
 
     @property
     def address(self) -> Node:
-        """Where the node listens for the first listener, with its id and rack."""
+        """The address of the first listener, with id and rack."""
         return next(iter(self.endpoints.values())).address
 
     def address_on(self, listener: str) -> Node:
-        """Where clients of a listener reach the node."""
+        """Return the address for clients of a listener."""
         return self.endpoints[listener].address
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" of the first listener for clients."""
+        """ "host:port" of the first listener."""
         return next(iter(self.endpoints.values())).bootstrap_servers
 
     def coordinator(self, topic: str) -> GroupCoordinator | TransactionCoordinator:
-        """Return the coordinator whose log a topic is."""
+        """Return the coordinator whose log the topic is."""
         return self.transactions if topic == TRANSACTION_STATE_TOPIC else self.groups
 
     # Starting and stopping
@@ -107,7 +102,7 @@ class BrokerNode:
         purgatory: Purgatory[Response | Steps[Response]],
         on_bug: Callable[[str, BaseException], None],
     ) -> None:
-        """Make what lives as long as the cluster does; must be called in the cluster's loop."""
+        """Create the objects that need the cluster's loop."""
         cluster, config, self.on_bug = self.cluster, self.cluster.config, on_bug
         self._loop = cluster.loop
         self.fetch_sessions = FetchSessionCache(
@@ -123,7 +118,7 @@ class BrokerNode:
         """Listen on every listener.
 
         Raises:
-            KafkaConnectionError: It cannot listen there.
+            KafkaConnectionError: An address is not available.
         """
         self._all_closed = None
         self._is_accepting = True
@@ -137,13 +132,13 @@ class BrokerNode:
         self._schedule_idle_check()
 
     async def kill(self) -> None:
-        """Stop listening and abort every connection, as the end of a process would. Idempotent."""
+        """Stop listening and abort all connections, like a killed process. Idempotent."""
         await self.stop_listening()
         self._all_closed = self._loop.create_future()
         await self._abort_connections()
 
     async def stop_listening(self) -> None:
-        """Accept no more connections; those that are open stay open."""
+        """Accept no more connections. Existing ones stay open."""
         if not self._is_accepting:
             return
         self._is_accepting = self._is_up = False
@@ -153,7 +148,7 @@ class BrokerNode:
             await endpoint.stop_accepting()
 
     async def close_connections(self) -> None:
-        """Close connections as soon as they took their last bytes, after `stop_timeout_s` all."""
+        """Close connections after their last bytes, and abort them after `stop_timeout_s`."""
         self._all_closed = all_closed = self._loop.create_future()
         for processor in tuple(self._processors):
             processor.close()
@@ -170,17 +165,16 @@ class BrokerNode:
         if self._processors and self._all_closed is not None:
             await self._all_closed
 
-    # Connections (what its endpoints need)
+    # Connections
 
     @property
     def has_room(self) -> bool:
-        """One more connection may come."""
         shaking_hands = sum(endpoint.handshake_count for endpoint in self.endpoints.values())
         taken = len(self._processors) + shaking_hands
         return self._is_accepting and taken < self.cluster.config.max_connections
 
     def admit(self, processor: Processor) -> bool:
-        """Count a new connection in, unless there are too many."""
+        """Add a connection. Return False if there are too many."""
         self._processors[processor] = None
         of_address = self._connections_of.get(processor.peer_host, 0) + 1
         self._connections_of[processor.peer_host] = of_address
@@ -192,7 +186,6 @@ class BrokerNode:
         )
 
     def dismiss(self, processor: Processor) -> None:
-        """Count a connection out."""
         if processor in self._processors:
             del self._processors[processor]
             self._connections_of[processor.peer_host] -= 1
@@ -203,12 +196,10 @@ class BrokerNode:
 
     @property
     def connections(self) -> Sequence[Processor]:
-        """The connections that are open, the oldest first."""
         return tuple(self._processors)
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open."""
         return len(self._processors)
 
     def _schedule_idle_check(self) -> None:

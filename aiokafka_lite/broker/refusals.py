@@ -1,10 +1,10 @@
-"""The answer that refuses a request: an error code where that API has its error codes.
+"""Responses that refuse a request, with an error code at the place that the API has for it.
 
-Where that is follows from the declarations. A request names things in lists (topics, their
-partitions; groups; keys), its answer has lists of the same shape, and on one or more of these
-levels an `error_code`:
+The place follows from the declarations of messages. A request has lists (topics with partitions,
+groups, keys), and its response has lists of the same shape. One or more levels have an
+`error_code`:
 
-    level 0   the answer itself                 JoinGroup, Heartbeat, Fetch (KIP-227) …
+    level 0   the response itself               JoinGroup, Heartbeat, Fetch (KIP-227) …
     level 1   elements of its list              topics of Metadata, groups of OffsetFetch …
     level 2   elements of these elements' lists partitions of Produce, Fetch, OffsetCommit …
 """
@@ -27,11 +27,11 @@ from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
 from aiokafka_lite.protocol.wire import Array, Field, Nested
 
 Place: TypeAlias = Literal["answer", "topic", "partition"]
-"""Where an error goes: into the answer itself, its outermost list (topics, groups, keys, …), or
-its innermost list (partitions). APIs that have no such place refuse with a ValueError."""
+"""The place of an error: the response itself, its outermost list (topics, groups, keys, …), or its
+innermost list (partitions)."""
 
 Concerns: TypeAlias = Callable[["str | None", "int | None"], bool]
-"""Says whether a rule is about a partition; None where a name or a number is not given."""
+"""Returns whether a rule matches a topic's name and a partition, each of which may be None."""
 
 TopicName: TypeAlias = Callable[[bytes], "str | None"]
 """Returns the name of a topic id."""
@@ -45,14 +45,14 @@ _COPIED: Final = frozenset(
 
 FIRST_OFFSET_FETCH_WITH_AN_ERROR: Final = 2
 
-# Where an error of most requests of an API goes, if not to the outermost place.
+# The usual place of an API's errors, if it is not the outermost one.
 _USUAL_PLACE: Final[Mapping[type[Message], Place]] = {
     AddPartitionsToTxnRequest: "partition",
     FetchRequest: "partition",
     MetadataRequest: "topic",
 }
 
-# What Kafka fills in beside an error, where that is not the field's default.
+# Kafka's values of other fields of an error, if they differ from the default.
 _BESIDE_ERROR: Final[Mapping[str, object]] = {
     "base_offset": -1,
     "committed_offset": -1,
@@ -68,13 +68,13 @@ _BESIDE_ERROR: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Level:
-    """One level of an answer.
+    """One level of a response.
 
     Attributes:
         struct: The class of its elements.
-        asked_in: The list of the request's element that it answers; None if there is none.
-        answered_in: The list of the answer's element that it is in; None for the answer itself.
-        error: The field for the error code, None where the level has none.
+        asked_in: The corresponding list of the request's element, or None.
+        answered_in: The list of the parent element. None for the response itself.
+        error: The field for the error code, or None.
     """
 
     struct: type[Struct]
@@ -84,16 +84,16 @@ class Level:
 
 
 class Refusal:
-    """How requests of one class and version are refused.
+    """Refuses requests of one class and version.
 
     Args:
         request: The class.
         version: The version.
-        at: Where the error goes; None: where that API usually has it.
-        of_topics: Only some topics or partitions are refused, so none of the levels above.
+        at: The place of the error. None is the API's usual place.
+        of_topics: Only some topics or partitions are refused, so higher levels are excluded.
 
     Raises (on construction):
-        ValueError: The API has no error in such a place, in this version.
+        ValueError: The API has no error code at this place, in this version.
     """
 
     def __init__(
@@ -128,7 +128,6 @@ class Refusal:
 
     @property
     def is_whole(self) -> bool:
-        """The error is of the answer itself."""
         return self._depth == 0
 
     def split(
@@ -139,9 +138,9 @@ class Refusal:
         concerns: Concerns,
         topic_name: TopicName,
     ) -> tuple[Response, Request[Response] | None]:
-        """Return an answer that refuses what a rule is about, and a request for the rest.
+        """Return a response that refuses the matching elements, and a request for the others.
 
-        The rest is None when everything is refused.
+        The request is None if all elements match.
         """
         splitter = self._splitter(code, message, concerns, topic_name)
         answer = request.response()
@@ -159,16 +158,15 @@ class Refusal:
         return answer, remaining
 
     def is_empty(self, request: Request[Response]) -> bool:
-        """Say whether the request asks for nothing that could be refused."""
         if self.is_whole or self._levels[1].asked_in is None:
             return False
         asked: object = getattr(request, self._levels[1].asked_in)
         return asked == []
 
     def is_listed(self, request: Request[Response]) -> bool:
-        """Say whether the request lists what it asks for, and its answer is about nothing else.
+        """Return whether the request lists all elements that its response has.
 
-        Null stands for everything, and Metadata is about the brokers too.
+        Null is for everything, and Metadata also returns brokers.
         """
         if self.is_whole:
             return True
@@ -190,7 +188,7 @@ class Refusal:
         concerns: Concerns,
         topic_name: TopicName,
     ) -> bool:
-        """Put the error into an answer that was given; return whether there was a place."""
+        """Put the error into a response. Return whether a place matched."""
         splitter = self._splitter(code, message, concerns, topic_name)
         return splitter.mark(answer, 0, None)
 
@@ -201,7 +199,7 @@ class Refusal:
         return _Splitter(self._levels, self._depth, error, concerns, topic_name)
 
     def merge(self, answer: Response, refused: Response) -> None:
-        """Add what was refused to the answer to the rest of the request."""
+        """Add the refused elements to the response to the rest of the request."""
         self._merge(answer, refused, 1)
 
     def _merge(self, into: Struct, other: Struct, depth: int) -> None:
@@ -220,7 +218,7 @@ class Refusal:
 
 
 class _Error(NamedTuple):
-    """What is put where an error goes, and the version of the answer as it is filled in."""
+    """The values at the place of an error, and the version of the response."""
 
     code: int
     message: str
@@ -228,7 +226,7 @@ class _Error(NamedTuple):
 
 
 class _Splitter:
-    """Goes through a request, or an answer, level by level."""
+    """Traverses a request, or a response, level by level."""
 
     def __init__(
         self,
@@ -288,7 +286,7 @@ class _Splitter:
         return any(marked)
 
     def put_error(self, element: Struct, depth: int) -> None:
-        """Set the error code, and what Kafka sets with it."""
+        """Set the error code, and Kafka's values for other fields."""
         code, message, version = self._error
         setattr(element, self._levels[depth].error or "", code)
         names = {field.name for field in element.schema if field.versions.covers(version)}
@@ -309,7 +307,7 @@ class _Splitter:
 def named_partitions(
     request: Request[Response], version: int, topic_name: TopicName
 ) -> list[tuple[str | None, int | None]]:
-    """Return the topics that a request names, with the partitions if it names any."""
+    """Return the topics, and the partitions if there are any, in a request."""
     found: list[tuple[str | None, int | None]] = []
 
     def note(topic: str | None, index: int | None) -> bool:
@@ -324,7 +322,6 @@ def named_partitions(
 
 
 def names_topics(request: type[Request[Response]], version: int) -> bool:
-    """Say whether requests of a version name topics, so that a rule can be about some of them."""
     return _depth_of_topics(levels_of(request, version)) is not None
 
 
@@ -340,23 +337,22 @@ NO_ERRORS: Final[frozenset[int]] = frozenset()
 
 
 def is_error_class(given: object) -> bool:
-    """Return whether a value is a class of errors that brokers respond with."""
     return isinstance(given, type) and issubclass(given, BrokerResponseError)
 
 
 def error_codes(answer: Response) -> frozenset[int]:
-    """Return the error codes other than 0 that an answer holds."""
+    """Return the error codes of a response, other than 0."""
     return _collector(type(answer))(answer)
 
 
 def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
-    """Return the error codes as `error_codes` does, and yield after so many elements."""
+    """Return the same as `error_codes`, and yield after some elements."""
     return _collector_in_steps(type(answer))(answer)
 
 
 @functools.cache
 def _collector(cls: type[Struct]) -> Callable[[Struct], frozenset[int]]:
-    """Return a function that collects them: it runs for every answer that is logged."""
+    """Return compiled code, because it runs for every logged response."""
     return compile_function(f"error_codes({cls.__name__})", *_collecting(cls, in_steps=False))
 
 
@@ -392,7 +388,7 @@ def _collect(source: SourceWriter, cls: type[Struct], depth: int) -> None:
 
 @functools.cache
 def _error_places(cls: type[Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a struct that are error codes, and the lists that hold more."""
+    """Return the fields of a struct that are error codes, and the lists that contain more."""
     fields = tuple(field.name for field in cls.schema if field.name.endswith("error_code"))
     lists = tuple(
         field.name
@@ -415,7 +411,7 @@ def _has_errors(cls: type[Struct]) -> bool:
 
 @functools.cache
 def levels_of(request: type[Request[Response]], version: int) -> tuple[Level, ...]:
-    """Return the levels of an answer, as far as lists of request and answer correspond."""
+    """Return the levels of a response, as far as the lists of request and response correspond."""
     asked_version = _layout_of(request, version)
     version = _layout_of(request.response, version)
     asked: type[Struct] = request
@@ -436,7 +432,7 @@ def levels_of(request: type[Request[Response]], version: int) -> tuple[Level, ..
 
 
 def _layout_of(cls: type[Message], version: int) -> int:
-    """Return the version in whose layout a message is filled in: the newest if fields moved."""
+    """Return the version of the message's layout: the newest if fields moved."""
     is_rearranged = (
         cls.for_version is not Message.for_version or cls.from_version is not Message.from_version
     )
@@ -461,7 +457,7 @@ def _error_field(cls: type[Struct], version: int) -> str | None:
 
 
 def _copy_names(item: object, element: Struct) -> None:
-    """Give an element of the answer the names of what it answers for."""
+    """Copy the name or index of the request's element to the response's element."""
     names = {field.name for field in element.schema}
     if not isinstance(item, Struct):
         own = _INDEX_NAMES if isinstance(item, int) else ("group_id", "key", *_TOPIC_NAMES)

@@ -1,12 +1,12 @@
 """The broker: a cluster of one or several nodes, and the state that its nodes share.
 
-    BrokerNode (node.py) per node ─ handlers/<api>.py ─┬─ TopicCatalog ─ logs
-                                                       ├─ Purgatory (long polls)
-                                                       ├─ GroupCoordinator
-                                                       └─ Leadership (leadership.py)
+    BrokerNode (node.py) per node ─ handlers/ ─┬─ TopicCatalog ─ logs
+                                               ├─ Purgatory (long polls)
+                                               ├─ GroupCoordinator
+                                               └─ Leadership (leadership.py)
 
-Everything runs on one event loop, which is the only writer of the state. The one thread of
-`DiskQueue` does disk work that may take long.
+Everything runs on one event loop, the only writer of the state. The thread of `DiskQueue` does disk
+work that may take long.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ log = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
-    """Return the timestamp of new records, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -77,31 +76,15 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
     `stop_timeout_s` and makes the data durable.
 
     With several nodes, each listens on its own port and leads some of the partitions. The replicas
-    of a partition are views of one log, so they are always in sync unless a test holds one
-    (`hold_replica`). Methods move leaders, stop and start nodes and truncate logs, so that a test
-    can reproduce failures that are rare in production. Every method raises TypeError for an
-    argument of another type than annotated, and the error names the argument.
+    of a partition are views of one log, so they are in sync unless a test holds one
+    (`hold_replica`). Methods move leaders, stop and start nodes and truncate logs, to reproduce
+    failures that are rare in production. Every method raises TypeError for an argument of another
+    type than annotated.
+
+    `BrokerConfig` documents the settings.
 
     Args:
-        nodes: The number of nodes. Their ids count from 1.
-        host: The address to listen on.
-        port: The port of the first node. The others use the next ones. 0 uses free ports.
-        racks: One name for each node; leaders then refer consumers to the replica in their rack
-            (KIP-392).
-        data_dir: The directory that keeps topics, records and committed offsets across restarts;
-            None keeps them in memory.
-        num_partitions: The number of partitions of topics created without one.
-        auto_create_topics: Create the topics of Metadata requests that allow it.
-        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: The server's TLS context (`server_ssl_context` creates one from files). None
-            creates `certificates` for this broker.
-        sasl_mechanisms: The mechanisms that clients may use: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512
-            (the default), OAUTHBEARER (with tokens from `oauth_token`).
-        users: Passwords by user name.
-        listeners: Several listeners with their own settings, instead of `host`, `port` and the
-            security settings above.
-        allow_remote: Accept a `host` that other machines can reach.
-        config: All settings in one object, instead of the arguments above.
+        config: All settings in one object, instead of the other arguments.
         clock: Returns the wall-clock time in milliseconds.
         rng: The source of ids. A seeded one makes them reproducible.
         settings: Any other field of `BrokerConfig`.
@@ -334,7 +317,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
 
         The topics' configurations decide its effect (retention.*, segment.*, cleanup.policy,
         min.cleanable.dirty.ratio, …). The last segment of a log is not compacted. Returns when the
-        result is on the disk. If the call is cancelled, a part of the maintenance is done.
+        result is on the disk. A cancelled call has done a part of the maintenance.
 
         Raises:
             KafkaStorageError: A write to the disk failed.
@@ -454,12 +437,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         return self.security.certificates
 
     def oauth_token(self, principal: str, *, lifetime_s: float = 3_600, scope: str = "") -> str:
-        """Return a token that the broker's OAUTHBEARER listeners accept.
-
-        Args:
-            principal: The token's subject.
-            lifetime_s: Seconds until the token expires; negative for an expired one.
-            scope: The token's scope, which the broker does not check.
+        """Return a token that the OAUTHBEARER listeners accept. A negative lifetime has expired.
 
         Raises:
             KafkaConfigurationError: No listener offers OAUTHBEARER.
@@ -468,7 +446,6 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
 
 
 def _addresses(config: BrokerConfig, number: int) -> dict[Listener, Node]:
-    """Return the addresses of a node, by listener."""
     return {
         listener: Node(
             id=config.node_id + number,

@@ -1,4 +1,4 @@
-"""Work that may take long, in slices of the loop's time: others run in between."""
+"""Work in slices of the loop's time, with other work in between."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Final, Generic, TypeVar
 
 from aiokafka_lite.protocol.source import Steps
 
-# How long one piece of work runs before other work of the loop gets its turn.
+# The time of a slice of work, after which other work of the loop runs.
 TIME_SLICE_S: Final = 0.001
-# So many names are sorted at once, which takes less than a slice.
+# The number of names that are sorted at once, in less than a slice.
 NAMES_AT_ONCE: Final = 1_000
 
 T = TypeVar("T")
 
 
 class LoopSlices:
-    """Tells when the time slice is used up, and yields to the loop."""
-
     __slots__ = ("_ends_at", "_now_s")
 
     def __init__(self) -> None:
@@ -30,11 +28,9 @@ class LoopSlices:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time slice is used up."""
         return self._now_s() >= self._ends_at
 
     async def rest(self) -> None:
-        """Yield to the event loop."""
         await asyncio.sleep(0)
         self._ends_at = self._now_s() + TIME_SLICE_S
 
@@ -42,7 +38,7 @@ class LoopSlices:
 class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async for x in in_slices(…)
     """Iterate over items, and yield to the loop after each slice.
 
-    Whatever the items are found in must not change meanwhile.
+    The collection of the items must not change meanwhile.
     """
 
     __slots__ = ("_items", "_slices")
@@ -63,7 +59,6 @@ class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async fo
 
 
 async def sorted_in_slices(names: Iterable[str]) -> list[str]:
-    """Sort names, and yield to the loop after each slice of the work."""
     left = iter(names)
     sorted_parts: list[list[str]] = []
     async for part in in_slices(iter(lambda: sorted(islice(left, NAMES_AT_ONCE)), [])):
@@ -72,7 +67,7 @@ async def sorted_in_slices(names: Iterable[str]) -> list[str]:
 
 
 async def run_in_slices(steps: Steps[T]) -> T:
-    """Take steps, yield to the loop after each slice, and return the result."""
+    """Run steps in slices, and return the result."""
     slices = LoopSlices()
     with closing(steps):
         while True:

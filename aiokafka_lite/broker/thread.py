@@ -42,9 +42,11 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     """Runs a `Broker` during a `with` block, and raises the errors of `Broker` on entering.
 
     The end of the block raises the first unexpected exception in the broker, if there was one.
-    All methods may be called from any thread but the broker's own. Those that do not wait take well
-    under a millisecond, so a coroutine may call them, too. Every method raises TypeError for an
-    argument of another type than annotated, and the error names the argument.
+
+    All methods may be called from any thread but the broker's own. In a coroutine, `run` and
+    `wait_…` would block the event loop and raise RuntimeError: use `asyncio.to_thread`. The others
+    take well under a millisecond. `Broker` documents the errors of the methods, which also raise
+    TypeError for an argument of another type than annotated.
 
     Args:
         config: The broker's settings.
@@ -174,7 +176,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             del self._cancels[future.cancel]
 
     def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:
-        """Run a coroutine in the broker's thread and wait for it; not allowed in a coroutine.
+        """Run a coroutine in the broker's thread and wait for it.
 
         Raises:
             RuntimeError: Called in a coroutine, whose event loop it would block.
@@ -243,11 +245,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         self.call(lambda broker: broker.recreate_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and the offsets committed for it. See `Broker.delete_topic`.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic does not exist.
-        """
+        """Delete a topic, its records and its committed offsets. See `Broker.delete_topic`."""
         self.call(lambda broker: broker.delete_topic(name))
 
     @property
@@ -306,7 +304,6 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
         Raises:
             TimeoutError: The timeout has passed.
-            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         broker = self.broker
         self.wait(
@@ -316,34 +313,19 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
     ) -> list[ConsumerRecord]:
-        """Wait until a topic has `count` records. See `Broker.wait_for_records`.
-
-        Raises:
-            TimeoutError: The topic has fewer records after the timeout.
-            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
-        """
+        """Wait until a topic has `count` records. See `Broker.wait_for_records`."""
         coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
         return self.wait("broker.wait_for_records", coro)
 
     def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
     ) -> dict[TopicPartition, int]:
-        """Wait until a group has committed all records of a topic. See `Broker.wait_for_commits`.
-
-        Raises:
-            TimeoutError: Records are uncommitted after the timeout.
-            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
-        """
+        """Wait until all records of a topic are committed. See `Broker.wait_for_commits`."""
         coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
         return self.wait("broker.wait_for_commits", coro)
 
     def wait_for_members(self, group: str, count: int = 1, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a group is stable with `count` members. See `Broker.wait_for_members`.
-
-        Raises:
-            TimeoutError: The group is not stable, or has fewer members, after the timeout.
-            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
-        """
+        """Wait until a group is stable with `count` members. See `Broker.wait_for_members`."""
         coro = self.broker.wait_for_members(group, count, timeout_s=timeout_s)
         self.wait("broker.wait_for_members", coro)
 
@@ -421,11 +403,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     # Errors
 
     def raise_if_failed(self) -> None:
-        """Raise the first unexpected exception in the broker, if there was one.
-
-        Raises:
-            BaseException: That exception: it is a bug of the broker.
-        """
+        """Raise the first unexpected exception in the broker, if there was one."""
         if self._broker is not None and self._broker.failure is not None:
             raise self._broker.failure
 

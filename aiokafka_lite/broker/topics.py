@@ -40,8 +40,6 @@ class Node(NamedTuple):
 
 
 class ServingNode(Protocol):
-    """A node of the cluster, which may be stopped."""
-
     @property
     def id(self) -> int: ...
     @property
@@ -61,7 +59,7 @@ def check_topic_name(name: str) -> None:
     """Check a name by Kafka's rules.
 
     Raises:
-        InvalidTopicError: Saying which rule it breaks.
+        InvalidTopicError: It breaks a rule, which the error names.
     """
     reason = ""
     if not name:
@@ -87,8 +85,8 @@ class Partition:
 
     Attributes:
         isr: The replicas in sync, unordered. A leader is one of them.
-        eligible: Replicas not in sync that may become the leader anyway: since they left, too few
-            replicas were in sync for any acknowledgement (KIP-966).
+        eligible: Replicas not in sync that may become the leader anyway, because too few replicas
+            were in sync for acknowledgements since they left (KIP-966).
         held: The log end offsets of the followers that `hold_replica` stopped, by node id.
         on_change: Called with the partition's key after every append, deletion and election.
     """
@@ -106,7 +104,7 @@ class Partition:
 
     @property
     def index(self) -> int:
-        """The partition's number in its topic."""
+        """The partition's number."""
         return self.key.partition
 
     @property
@@ -124,8 +122,7 @@ class Partition:
 
         Raises:
             NotLeaderForPartitionError: Another node is the leader.
-            FencedLeaderEpochError: The client's metadata is older than the cluster's.
-            UnknownLeaderEpochError: The client's metadata is newer.
+            KafkaError: See `check_epoch`.
         """
         if self.leader_id != node_id:
             raise NotLeaderForPartitionError(f"{self.topic}-{self.index}: {self.leader_id} leads")
@@ -171,11 +168,7 @@ class Partition:
         return result
 
     def append(self, batch: Buffer) -> AppendResult:
-        """Append a batch that this broker has built.
-
-        Raises:
-            KafkaError: See `PartitionLog.append`.
-        """
+        """Append a batch that this broker has built. See `append_batch`."""
         ((header, _),) = iter_batches(memoryview(batch), check_crcs=False)
         return self.append_batch(header, batch)
 
@@ -224,12 +217,12 @@ class Topic:
         return len(self.partitions)
 
     def partition(self, index: int) -> Partition | None:
-        """Return a partition, None where there is none of that number."""
+        """Return a partition, or None."""
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
 
 class NewTopic(NamedTuple):
-    """A topic to be created, with everything decided."""
+    """The validated attributes of a new topic."""
 
     name: str
     replicas: Sequence[Sequence[int]]

@@ -1,4 +1,4 @@
-"""Records written without a producer: batched, validated like a producer's, all or none."""
+"""Records that tests write without a producer. They are validated like a producer's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NewRecord(NamedTuple):
 
     Attributes:
         value: None is a tombstone.
-        partition: None lets the key choose, like Java's partitioner; without a key it is the
+        partition: None lets the key choose, like Java's partitioner. Without a key it is the
             partition with the lowest end offset.
         timestamp_ms: Milliseconds since the epoch. None is the broker's clock.
     """
@@ -59,11 +59,7 @@ class RecordRefusedError(Exception):
 
 
 def partition_of(topic: Topic, index: int) -> Partition:
-    """Return a partition.
-
-    Raises:
-        UnknownTopicOrPartitionError: The topic has no partition of this number.
-    """
+    """Return a partition. Raises UnknownTopicOrPartitionError if it does not exist."""
     INT.check("partition", index)
     partition = topic.partition(index)
     if partition is None:
@@ -86,15 +82,13 @@ class _Encoded(NamedTuple):
 
 @dataclass
 class _Open:
-    """A batch that takes more records."""
-
     partition: Partition
     builder: BatchBuilder
     records: list[_Encoded] = field(default_factory=list)
 
 
 class _Checked(NamedTuple):
-    """A batch that passed validation: its bytes, and its records' numbers and timestamps."""
+    """A validated batch, and its records' numbers and timestamps."""
 
     partition: Partition
     header: BatchHeader
@@ -136,8 +130,8 @@ class TopicWriter:
 
         Raises:
             RecordRefusedError: The topic rejects this record, or an earlier one.
-            TypeError: It is not a `NewRecord`, or its value, key or headers are neither bytes nor
-                text, or its partition is not an int. The record is not added.
+            TypeError: It is not a `NewRecord`, or a field has another type. The record is not
+                added.
         """
         if not isinstance(record, NewRecord):
             raise TypeError(expected("a record", "NewRecord(value, key, ...)", record))
@@ -167,7 +161,7 @@ class TopicWriter:
         batch.records.append(encoded)
 
     def finish(self) -> None:
-        """Validate the remaining records: after this, `write` fails only if the disk fails.
+        """Validate the remaining records. After this, `write` fails only if the disk fails.
 
         Raises:
             RecordRefusedError: The topic rejects a record.
@@ -245,7 +239,6 @@ class TopicWriter:
 
 
 def _bytes(what: str, given: object) -> bytes | None:
-    """Return the bytes of a caller's value, whose type is unchecked."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Record batches: read, written, compressed. No input or output happens here."""
+"""Record batches: decoded, built and compressed, without input or output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what builds batches when it is asked for: brokers and tests do, consumers do not."""
+    """Import the builders lazily, because consumers do not use them."""
     if name not in ("BatchBuilder", "build_batch", "control_batch"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from aiokafka_lite.records import build

@@ -1,4 +1,4 @@
-"""Batches of magic 2 from records, in plain Python: the fallback, and the oracle of the tests.
+"""Builds batches of magic 2 in plain Python: the fallback, and the oracle of the tests.
 
 Layout: org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord.
 """
@@ -16,8 +16,8 @@ __all__ = ["BatchBuilder", "BytesLike", "Headers", "append_varint", "size_of"]
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Sequence[tuple[str, BytesLike | None]]
 
-# What a record takes beside its key, value and headers at most: its length 5 bytes, its attributes
-# 1, its timestamp delta 10 and its offset delta 5.
+# The most bytes of a record without its key, value and headers: length 5, attributes 1, timestamp
+# delta 10, offset delta 5.
 MOST_FRAMING_BYTES: Final = 21
 INT32_MAX: Final = 2**31 - 1
 INT64_MIN: Final = -(2**63)
@@ -29,23 +29,24 @@ _CONTROL: Final = 0x20
 
 
 class BatchBuilder:
-    """Collects records and makes one batch of them, for whichever producer it is then from.
+    """Collects records and builds one batch of them, for any producer.
 
-    Once it is built it takes no further record, and holds no more than the bytes that it returned.
+    After `build` it accepts no records, and keeps only the returned bytes.
 
     Args:
-        codec: Compresses the batch.
+        codec: The compression of the batch.
         base_offset: The first record's offset. Producers leave it to the broker.
         is_transactional: Whether the records are part of a transaction.
         is_control: Whether the records are markers, which only brokers write.
-        leader_epoch: Of the leader that writes the batch. Producers leave it to the broker.
+        leader_epoch: The epoch of the leader that writes the batch. Producers leave it to the
+            broker.
 
     Attributes:
-        count: How many records it has.
-        size_estimate: Bytes of the batch if compression saves nothing.
+        count: The number of records.
+        size_estimate: The bytes of the batch without compression.
 
     Raises:
-        UnsupportedCodecError: There is no such codec.
+        UnsupportedCodecError: The codec does not exist.
     """
 
     __slots__ = (
@@ -80,7 +81,7 @@ class BatchBuilder:
             | (_CONTROL if is_control else 0)
         )
         self._records = bytearray()
-        # What was built last, in place of the records.
+        # The latest result of `build`, which replaces the records.
         self._built: bytes | None = None
         self._base_timestamp = self._max_timestamp = -1
         self._last_delta = -1
@@ -96,20 +97,20 @@ class BatchBuilder:
         *,
         offset: int | None = None,
     ) -> None:
-        """Add a record. One that is refused leaves the batch as it was.
+        """Add a record. An error does not change the batch.
 
         Args:
             timestamp_ms: Milliseconds since the epoch.
             key: Or None.
             value: Or None, a tombstone.
             headers: Pairs of name and value.
-            offset: If not the one after the last record's (compaction leaves gaps).
+            offset: By default the one after the last record's. Compaction leaves gaps.
 
         Raises:
-            TypeError: An argument is of another type; says which.
-            ValueError: The offset is not above the last record's, or a number is out of its range,
-                or the batch would take 2 GiB, or a header's name is no text (lone surrogates), or
-                the batch was built already.
+            TypeError: An argument has another type. The error names it.
+            ValueError: The offset is not above the last record's, a number is out of range, the
+                batch would take 2 GiB, a header's name has lone surrogates, or the batch was built
+                already.
         """
         if self._built is not None:
             raise ValueError("the batch is complete: create another batch for this record")
@@ -165,8 +166,8 @@ class BatchBuilder:
     ) -> bytes:
         """Return the batch's bytes.
 
-        It may be built again for another producer: only the header differs then, and nothing is
-        compressed again.
+        A second call may name another producer. It changes the header only, and does not compress
+        again.
 
         Args:
             producer_id: -1 for a producer that is not idempotent (KIP-98).
@@ -174,8 +175,8 @@ class BatchBuilder:
             base_sequence: The sequence of the first record.
 
         Raises:
-            TypeError: A number is none; says which.
-            ValueError: There are no records, or a number is out of its range.
+            TypeError: An argument is not a number. The error names it.
+            ValueError: There are no records, or a number is out of range.
         """
         producer_id = _integer("producer_id", producer_id, 64)
         producer_epoch = _integer("producer_epoch", producer_epoch, 16)
@@ -204,26 +205,22 @@ class BatchBuilder:
     def _payload(self) -> bytes:
         if self._built is not None:
             return self._built[HEADER_BYTES:]
-        from aiokafka_lite.records.compression import compress  # on first use: see there
+        from aiokafka_lite.records.compression import compress  # late: see there
 
         return compress(self._codec, bytes(self._records))
 
 
 def size_of(key: BytesLike | None, value: BytesLike | None, headers: Headers = ()) -> int:
-    """Return no fewer bytes than a record takes in a batch, and at most 17 more.
+    """Return an upper bound of a record's bytes in a batch, at most 17 too large.
 
-    A record fits into a batch for sure if this and the batch's `size_estimate` are no more than
-    the limit.
-
-    Raises:
-        TypeError: An argument is of another type; says which.
-        ValueError: A header's name is no text (lone surrogates).
+    A record fits if this and the batch's `size_estimate` do not exceed the limit. Raises as
+    `append`.
     """
     if not isinstance(headers, (tuple, list, Sequence)):
         raise TypeError(f"headers must be a sequence of pairs, not {type(headers).__name__}")
     size = MOST_FRAMING_BYTES + _size_of_content("key", key) + _size_of_content("value", value)
     size += _size_of_varint(len(headers))
-    pairs: Sequence[object] = headers  # nobody may have checked the types
+    pairs: Sequence[object] = headers  # of unchecked types
     for index, header in enumerate(pairs):
         if not (isinstance(header, (tuple, list)) and len(header) == 2):
             raise TypeError(
@@ -238,7 +235,6 @@ def size_of(key: BytesLike | None, value: BytesLike | None, headers: Headers = (
 
 
 def append_varint(target: bytearray, number: int) -> None:
-    """Append a zigzag varint."""
     raw = number << 1 if number >= 0 else ~(number << 1)
     while raw > 0x7F:
         target.append(raw & 0x7F | 0x80)
@@ -260,7 +256,6 @@ def _append_content(target: bytearray, content: BytesLike | None) -> None:
 
 
 def _size_of_content(what: str, content: object) -> int:
-    """Return what a key, a value, or a header's name or value takes with its length."""
     if content is None:
         return 1
     if isinstance(content, (bytes, bytearray)):

@@ -1,11 +1,10 @@
-"""Columns in the memory layout of Arrow, filled record by record, in plain Python.
+"""Columns in the memory layout of Arrow, in plain Python.
 
-The reference for the compiled `_columns`, which must give the same columns, and the fallback where
-it is not built. Layout: https://arrow.apache.org/docs/format/Columnar.html. Nothing here imports
-pyarrow: `records.arrow` makes record batches of what `finish` hands out.
+The reference and the fallback of the compiled `_columns`, with the same results. Layout:
+https://arrow.apache.org/docs/format/Columnar.html. `records.arrow` creates pyarrow's record batches
+from `finish`.
 
-What is the same for many consecutive rows (topic, partition, timestamp type) is kept once, for a
-*row group*.
+A *row group* keeps topic, partition and timestamp type once for consecutive rows.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from aiokafka_lite.structs import ConsumerRecord
 
 __all__ = ["MAX_COLUMN_BYTES", "Binary", "Columns", "Filled", "Headers", "RowGroup", "Timestamps"]
 
-# Values lie one after the other, and where each ends is an int32.
+# Values are contiguous, and their ends are int32.
 MAX_COLUMN_BYTES: Final = 2**31 - 1
-# What a header takes beside its bytes: two int32 for where name and value end.
+# A header's two int32, for the ends of name and value.
 HEADER_BYTES: Final = 8
 _MAX_INT64: Final = 2**63 - 1
 
@@ -28,7 +27,7 @@ Memory: TypeAlias = object  # has the buffer protocol
 
 
 class RowGroup(NamedTuple):
-    """Consecutive rows that have these in common; magic 0 has no timestamp type."""
+    """Consecutive rows with the same values. Magic 0 has no timestamp type."""
 
     topic: str
     partition: int
@@ -37,7 +36,7 @@ class RowGroup(NamedTuple):
 
 
 class Timestamps(NamedTuple):
-    """An int64 per row; a bit per row that says whether there is one, None if all have one."""
+    """An int64 per row, and a validity bit per row, None if all rows are valid."""
 
     values: Memory
     valid: Memory | None
@@ -45,7 +44,7 @@ class Timestamps(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """Bytes per row: value n lies in `content` from `bounds[n]` to `bounds[n + 1]`, int32."""
+    """Bytes per row: value n is `content[bounds[n]:bounds[n + 1]]`, with int32 bounds."""
 
     bounds: Memory
     content: Memory
@@ -54,7 +53,7 @@ class Binary(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """The headers of row n are number `bounds[n]` to `bounds[n + 1]` of names and values."""
+    """The headers of row n are those from `bounds[n]` to `bounds[n + 1]`."""
 
     bounds: Memory
     valid: Memory | None
@@ -65,7 +64,7 @@ class Headers(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """All columns of some rows; None for one that was not wanted, or if no row has headers."""
+    """All columns of some rows. None is an unwanted column, or headers if no row has any."""
 
     rows: int
     row_groups: tuple[RowGroup, ...]
@@ -92,8 +91,6 @@ class _Bits:
 
 
 class _Values:
-    """Bytes or None, one after the other."""
-
     def __init__(self) -> None:
         self.bounds = array("i", [0])
         self._content = bytearray()
@@ -111,14 +108,14 @@ class _Values:
 
 
 class Columns:
-    """Rows that grow at the end, until `finish` hands them out.
+    """Rows that grow at the end, until `finish` returns them.
 
     Attributes:
-        rows: How many there are.
-        size_bytes: Bytes of keys, values and headers in them, as far as those are wanted.
-        is_full: Whether the next row did not fit, so that none is added before `finish`.
-        first_offset: Of the first row added since `mark`; -1 if there is none.
-        last_offset: Of the last row added; -1 before there was any.
+        rows: The number of rows.
+        size_bytes: The bytes of wanted keys, values and headers.
+        is_full: Whether the next row did not fit. Then rows are added only after `finish`.
+        first_offset: The first offset since `mark`, or -1.
+        last_offset: The last offset, or -1.
     """
 
     def __init__(
@@ -131,17 +128,17 @@ class Columns:
         headers: bool = True,
         byte_limit: int | None = None,
     ) -> None:
-        """Start with no rows.
+        """Start without rows. A flag says whether to fill its column.
 
         Args:
-            offsets: Whether to fill them.
-            timestamp_factor: What to multiply Kafka's milliseconds with; 0 leaves timestamps out.
-                A timestamp for which the product is no int64 becomes null.
-            keys: Whether to fill them.
-            values: Whether to fill them.
-            headers: Whether to fill them. A row without any has null, not an empty list.
-            byte_limit: What `size_bytes` does not exceed, unless one row alone does. By default,
-                and at most, what int32 bounds allow.
+            offsets: A flag.
+            timestamp_factor: Kafka's milliseconds are multiplied by it. 0 leaves timestamps out. A
+                product beyond int64 becomes null.
+            keys: A flag.
+            values: A flag.
+            headers: A flag. A row without headers has null, not an empty list.
+            byte_limit: The limit of `size_bytes`, unless one row alone exceeds it. By default, and
+                at most, the limit of int32 bounds.
         """
         self._wants_offsets = offsets
         self._timestamp_factor = timestamp_factor
@@ -153,7 +150,6 @@ class Columns:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all rows, as after an error."""
         self.rows = 0
         self.size_bytes = 0
         self.is_full = False
@@ -169,10 +165,10 @@ class Columns:
         self._header_values = _Values()
 
     def add(self, record: ConsumerRecord) -> bool:
-        """Add a row; False if it does not fit after those that are there.
+        """Add a row. Return False if it does not fit after the existing ones.
 
         Raises:
-            RecordTooLargeError: It does not fit at all.
+            RecordTooLargeError: It does not fit into empty columns.
         """
         headers = [(name.encode(), value) for name, value in record.headers]
         size_bytes = 0
@@ -224,13 +220,12 @@ class Columns:
         self._header_bounds.append(len(self._names.bounds) - 1)
 
     def mark(self) -> None:
-        """Set `first_offset` to the offset of the next row that is added."""
+        """Set `first_offset` to the offset of the next row."""
         self.first_offset = -1
 
     def end_row_group(
         self, topic: str, partition: int, timestamp_type: int | None, first_row: int
     ) -> None:
-        """Note what the rows from `first_row` on have in common."""
         added = self.rows - first_row
         if not added:
             return
@@ -239,7 +234,7 @@ class Columns:
         self._row_groups.append(RowGroup(topic, partition, timestamp_type, added))
 
     def finish(self) -> Filled:
-        """Hand out the rows and start anew with none."""
+        """Return the rows and remove them."""
         filled = Filled(
             self.rows,
             tuple(self._row_groups),

@@ -1,11 +1,11 @@
-"""Records from the bytes of a batch, in plain Python.
+"""Decodes the records of a batch, in plain Python.
 
-The reference for the compiled decoder, which must give the same records and the same errors for
-whatever bytes, and the fallback where it is not built. Layouts: org.apache.kafka.common.record
-DefaultRecord (magic 2) and LegacyRecord (magic 0 and 1).
+The reference and the fallback of the compiled decoder, with the same records and errors for any
+bytes. Layouts: org.apache.kafka.common.record DefaultRecord (magic 2) and LegacyRecord (magic 0
+and 1).
 
-Every length is checked against what is left before it is used: `n > end - pos`. Whatever the bytes,
-what comes out are records and at the end nothing or a CorruptRecordException.
+Each length is checked against the remaining bytes before use: `n > end - pos`. Invalid bytes raise
+CorruptRecordException only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 Record: TypeAlias = ConsumerRecord
 
-# Its length, attributes, timestamp delta, offset delta, two lengths of -1 and a count of headers.
+# Length, attributes, timestamp delta, offset delta, two lengths of -1 and a header count.
 MIN_RECORD_BYTES: Final = 7
 _MIN_HEADER_BYTES: Final = 2
 _MAX_INT64: Final = 2**63 - 1
@@ -48,7 +48,7 @@ _CODEC_MASK: Final = 0x07
 
 
 class BatchCursor:
-    """Goes once through the records of a batch of magic 2, handing out as many as asked for."""
+    """Reads the records of a batch of magic 2 once."""
 
     def __init__(
         self,
@@ -64,22 +64,22 @@ class BatchCursor:
         floor: int,
         ceiling: int = sys.maxsize,
     ) -> None:
-        """Look at the batch's claims.
+        """Check the header's record count.
 
         Args:
-            topic: Of all records.
-            partition: Of all records.
-            records: The decompressed records; not looked at any more once all are taken.
-            count: Of records, as the header claims.
-            base_offset: What the records' offset deltas are relative to.
-            last_offset_delta: No record may lie beyond it.
-            base_timestamp: What the records' timestamp deltas are relative to.
+            topic: The topic of all records.
+            partition: The partition of all records.
+            records: The decompressed records. Unused after the last one was taken.
+            count: The record count in the header.
+            base_offset: The base of the offset deltas.
+            last_offset_delta: The largest valid delta.
+            base_timestamp: The base of the timestamp deltas.
             append_time: The timestamp of all records if the broker set it.
-            floor: Records at lower offsets are passed over.
-            ceiling: The first record at this offset or above ends it, as if it were not there.
+            floor: Records at lower offsets are skipped.
+            ceiling: The first record at this offset or above ends the batch.
 
         Raises:
-            CorruptRecordException: There cannot be that many records in so few bytes.
+            CorruptRecordException: There are not enough bytes for the records.
         """
         if count < 0 or count > len(records) // MIN_RECORD_BYTES:
             raise CorruptRecordException(
@@ -100,17 +100,13 @@ class BatchCursor:
         self._ceiling = ceiling
 
     def go_on(self, records: memoryview, count: int) -> None:
-        """Read the next `count` records of the batch from other memory, once all are taken."""
+        """Continue with the next `count` records in other memory, after all others were taken."""
         self._buffer = records
         self._pos = 0
         self._left = count
 
     def pass_early(self) -> bool:
-        """Pass the records below the floor; return True if that is all of them.
-
-        Raises:
-            CorruptRecordException: As `take`.
-        """
+        """Skip the records below the floor. Return True if these are all."""
         while self._left:
             record, end = self._parse_next()
             if record.offset >= self._floor:
@@ -119,11 +115,11 @@ class BatchCursor:
         return self._is_finished()
 
     def take(self, into: list[Record], limit: int) -> bool:
-        """Append at most `limit` records; return True once there are no more.
+        """Append at most `limit` records. Return True at the end.
 
         Raises:
-            CorruptRecordException: The next record is malformed, or bytes are left behind the
-                last one. Those ahead of it have been appended.
+            CorruptRecordException: The next record is malformed, or bytes follow the last one.
+                Earlier records have been appended.
         """
         while self._left and limit > 0:
             record, end = self._parse_next()
@@ -137,12 +133,12 @@ class BatchCursor:
         return self._is_finished()
 
     def take_columns(self, columns: object, limit: int) -> bool:
-        """Add at most `limit` rows, unless the columns are full; True once there are no more.
+        """Add at most `limit` rows, unless the columns are full. Return True at the end.
 
         Raises:
             CorruptRecordException: As `take`.
-            RecordTooLargeError: The next record fits no column.
-            TypeError: The columns are another decoder's.
+            RecordTooLargeError: The next record does not fit into columns.
+            TypeError: The columns are of the other decoder.
         """
         columns = _own(columns)
         first_row = columns.rows
@@ -163,7 +159,6 @@ class BatchCursor:
         return self._is_finished()
 
     def _pass(self, record: Record, end: int) -> None:
-        """Move after the record that `_parse_next` has read."""
         self._previous_delta = record.offset - self._base_offset
         self._left -= 1
         self._pos = end
@@ -180,7 +175,7 @@ class BatchCursor:
         return True
 
     def _parse_next(self) -> tuple[Record, int]:
-        """Read and check the next record; return it and where it ends."""
+        """Return the next record, checked, and its end."""
         buffer = self._buffer
         length, pos = _varint(buffer, self._pos, len(buffer))
         if length < 1 or length > len(buffer) - pos:
@@ -222,11 +217,11 @@ class BatchCursor:
 
 
 def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
-    """Find the records of magic 2 that are there in full. Only lengths are read.
+    """Find the complete records of magic 2, by their lengths only.
 
     Returns:
-        How many there are, at most `limit`; where they end; and how many bytes the one after them
-        has, 0 if its length is not there or is none.
+        Their number, at most `limit`, their end, and the bytes of the record after them, 0 if its
+        length is missing or invalid.
     """
     count = pos = 0
     while count < limit:
@@ -244,7 +239,7 @@ def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
 
 
 class PlainBatches:
-    """Nothing is plain to this decoder: every batch goes the general way, the reference."""
+    """Has no plain batches: this decoder takes the general way, which is the reference."""
 
     def __init__(
         self,
@@ -258,26 +253,23 @@ class PlainBatches:
         give_back: Callable[[memoryview], None] | None = None,
         epochs: list[tuple[int, int]] | None = None,
     ) -> None:
-        """Take what the compiled one takes: `view` holds batches, one after the other."""
         self.pos = 0
         self.next_offset = 0
 
     def open(self, pos: int, floor: int) -> bool:
-        """Return False: the batch at `pos` goes the general way."""
+        """Return False, so that the batch at `pos` takes the general way."""
         self.pos, self.next_offset = pos, floor
         return False
 
     def take(self, into: list[Record], limit: int) -> bool:
-        """Never called, since `open` opens nothing."""
         raise AssertionError("no batch is being decoded")
 
     def take_columns(self, columns: object, limit: int) -> bool:
-        """Never called, either."""
         raise AssertionError("no batch is being decoded")
 
 
 class MessageCursor:
-    """Goes once through messages of magic 0 or 1: one by itself, or the inner ones of a wrapper."""
+    """Reads messages of magic 0 or 1 once: a single one, or those in a wrapper."""
 
     def __init__(
         self,
@@ -291,21 +283,15 @@ class MessageCursor:
         floor: int,
         ceiling: int = sys.maxsize,
     ) -> None:
-        """Find where the messages are.
+        """Find the messages. See `BatchCursor` for the other arguments.
 
         Args:
-            topic: Of all records.
-            partition: Of all records.
-            messages: One message, or the decompressed inner ones of a wrapper.
-            magic: Of the wrapper, and so of each message.
-            wrapper_offset: Of the wrapper; with magic 1 its last message has this offset and those
-                of all are relative (KIP-31). None if there is no wrapper.
-            append_time: The timestamp of all records if the broker set it.
-            floor: Records at lower offsets are passed over.
-            ceiling: The first record at this offset or above ends it, as if it were not there.
+            messages: One message, or the decompressed messages of a wrapper.
+            wrapper_offset: The wrapper's offset, or None. In magic 1 it is the offset of the last
+                message, and the messages have relative offsets (KIP-31).
 
         Raises:
-            CorruptRecordException: The messages are not one after the other, or there is none.
+            CorruptRecordException: The messages are not contiguous, or missing.
         """
         self._topic = topic
         self._partition = partition
@@ -329,11 +315,7 @@ class MessageCursor:
             self._base_offset = wrapper_offset - last_offset
 
     def take(self, into: list[Record], limit: int) -> bool:
-        """Append at most `limit` records; return True once there are no more.
-
-        Raises:
-            CorruptRecordException: The next message is malformed. Those ahead have been appended.
-        """
+        """Append at most `limit` records. Return True at the end. See `BatchCursor.take`."""
         while self._pos < len(self._buffer) and limit > 0:
             record, end = self._parse_next()
             if record.offset >= self._ceiling:
@@ -346,13 +328,7 @@ class MessageCursor:
         return self._pos == len(self._buffer)
 
     def take_columns(self, columns: object, limit: int) -> bool:
-        """Add at most `limit` rows, unless the columns are full; True once there are no more.
-
-        Raises:
-            CorruptRecordException: As `take`.
-            RecordTooLargeError: The next message fits no column.
-            TypeError: The columns are another decoder's.
-        """
+        """Add at most `limit` rows. Return True at the end. See `BatchCursor.take_columns`."""
         columns = _own(columns)
         first_row = columns.rows
         try:
@@ -371,7 +347,6 @@ class MessageCursor:
         return self._pos == len(self._buffer)
 
     def _pass(self, record: Record, end: int) -> None:
-        """Move after the message that `_parse_next` has read."""
         self._previous_offset = record.offset - self._base_offset
         self._pos = end
 
@@ -382,7 +357,7 @@ class MessageCursor:
         return 0 if self._append_time is None else 1
 
     def _parse_next(self) -> tuple[Record, int]:
-        """Read and check the next message; return it as a record and where it ends."""
+        """Return the next message as a record, checked, and its end."""
         buffer = self._buffer
         offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, self._pos)
         end = self._pos + _LOG_OVERHEAD + size
@@ -394,7 +369,7 @@ class MessageCursor:
             )
         timestamp: int | None = None
         if magic == 1:
-            # It is there: `_last_inner_offset` refuses messages that are shorter.
+            # `_last_inner_offset` rejects messages that are too short for it.
             (timestamp,) = _int64.unpack_from(buffer, pos)
             pos += 8
             if self._append_time is not None:
@@ -433,8 +408,7 @@ def new_columns(
     headers: bool = True,
     byte_limit: int | None = None,
 ) -> Columns:
-    """Return columns for `take_columns` to fill; the arguments are those of `Columns`."""
-    from aiokafka_lite.records._columns_py import Columns  # most need none
+    from aiokafka_lite.records._columns_py import Columns  # late, because few callers need it
 
     return Columns(
         offsets=offsets,
@@ -447,7 +421,7 @@ def new_columns(
 
 
 def _own(columns: object) -> Columns:
-    from aiokafka_lite.records._columns_py import Columns  # loaded by whoever made them
+    from aiokafka_lite.records._columns_py import Columns  # loaded by their creator
 
     if not isinstance(columns, Columns):
         raise TypeError(
@@ -457,9 +431,9 @@ def _own(columns: object) -> Columns:
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after all whole batches, None if there is none. Only lengths are read.
+    """Return the offset after all complete batches, or None. Reads headers only.
 
-    Stops ahead of the first header that cannot be true; decoding is what says so.
+    Stops before the first impossible header, which decoding reports.
     """
     pos = 0
     end: int | None = None
@@ -481,12 +455,10 @@ def end_offset(view: memoryview) -> int | None:
 
 
 def _varint(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
-    """Read a zigzag varint of 32 bits: at most five bytes."""
     return _zigzag(buffer, pos, end, 32)
 
 
 def _varlong(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
-    """Read a zigzag varint of 64 bits: at most ten bytes."""
     return _zigzag(buffer, pos, end, 64)
 
 
@@ -505,7 +477,7 @@ def _zigzag(buffer: memoryview, pos: int, end: int, bits: int) -> tuple[int, int
 
 
 def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
-    """Read bytes after their length; -1 stands for None."""
+    """Read bytes after their length. -1 is None."""
     length, pos = _varint(buffer, pos, end)
     return _bytes_or_none(buffer, pos, end, length)
 
@@ -539,13 +511,13 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
         if name is None:
             raise CorruptRecordException("a record has a header without a key")
         value, pos = _nullable(buffer, pos, end)
-        # As Java's client does: a name that is not UTF-8 must not hold up the partition.
+        # As in Java's client, a name that is not UTF-8 does not block the partition.
         headers.append((name.decode("utf-8", "replace"), value))  # type: ignore[arg-type]
     return tuple(headers), pos
 
 
 def _last_inner_offset(messages: memoryview) -> int:
-    """Walk over a message set, which must hold whole messages only, to the last one's offset."""
+    """Return the last offset of a message set, which must contain complete messages only."""
     pos = 0
     offset = -1
     while pos < len(messages):

@@ -10,11 +10,7 @@ _WORD: Final = 0xFFFFFFFF
 
 
 def murmur2(key: bytes | bytearray | memoryview) -> int:
-    """Return the 32-bit MurmurHash2 of `key`, unsigned, with Kafka's seed.
-
-    Raises:
-        TypeError: The key is nothing like bytes.
-    """
+    """Return the 32-bit MurmurHash2 of `key`, unsigned, with Kafka's seed."""
     if not isinstance(key, (bytes, bytearray, memoryview)):
         raise TypeError(f"key must be bytes, bytearray or memoryview, not {type(key).__name__}")
     key = bytes(key)
@@ -34,12 +30,7 @@ def murmur2(key: bytes | bytearray | memoryview) -> int:
 
 
 def partition_for_key(key: bytes | bytearray | memoryview, partition_count: int) -> int:
-    """Return the partition that a Java producer would send `key` to.
-
-    Raises:
-        TypeError: The key is nothing like bytes.
-        ValueError: There are no partitions.
-    """
+    """Return the partition that a Java producer chooses for `key`."""
     if partition_count < 1:
         raise ValueError(f"partition_count must be at least 1, not {partition_count}")
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

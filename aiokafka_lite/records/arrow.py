@@ -1,4 +1,4 @@
-"""Record batches of Apache Arrow, made of record sets without a Python object per record.
+"""Record batches of Apache Arrow from record sets, without a Python object per record.
 
 ::
 
@@ -6,8 +6,8 @@
     while record_set.take_columns(arrow.columns, max_rows):
         use(arrow.finish())
 
-The memory that `RecordSet.take_columns` fills is handed to pyarrow as it is. This needs no event
-loop and no consumer; it is the only module of the core that imports pyarrow.
+pyarrow gets the memory that `RecordSet.take_columns` fills, without a copy. This needs no event
+loop and no consumer. It is the only module of the core that imports pyarrow.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ DEFAULT_SCHEMA: Final = pa.schema(
 
 T = TypeVar("T")
 
-# What Java's clients call the timestamp type of records of format 0.
+# The timestamp type of records of format 0 in Java's clients.
 NO_TIMESTAMP_TYPE: Final = -1
 
-# Arrays of one value throughout that are kept to be used again.
+# The number of constant arrays that are kept for reuse.
 MOST_KEPT: Final = 16
-# What Kafka's milliseconds are multiplied with.
+# The factors for Kafka's milliseconds.
 FACTORS: Final[Mapping[str, int]] = MappingProxyType({"ms": 1, "us": 1_000, "ns": 1_000_000})
 
 
@@ -68,7 +68,7 @@ def _is_timestamp(kind: pa.DataType) -> bool:
 
 
 def _is_headers(kind: pa.DataType) -> bool:
-    # What the list calls its elements does not matter: pyarrow says "item", Spark "element".
+    # The name of the list's elements may differ: "item" in pyarrow, "element" in Spark.
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
         return False
     parts = [(part.name, part.type) for part in kind.value_type]
@@ -120,13 +120,9 @@ def _check(schema: pa.Schema) -> None:
 
 
 class ArrowColumns:
-    """Columns of one schema: filled by record sets, handed out as record batches.
+    """Columns of one schema for `RecordSet.take_columns`, which become record batches.
 
-    A topic's number in a dictionary stays the same for all batches, whose dictionaries only grow.
-
-    Attributes:
-        schema: Of all batches.
-        columns: What `RecordSet.take_columns` adds to.
+    The dictionaries of topics only grow, so a topic's number is the same in all batches.
     """
 
     def __init__(
@@ -136,20 +132,19 @@ class ArrowColumns:
         byte_limit: int | None = None,
         missing_timestamp_ms: int | None = None,
     ) -> None:
-        """Start with no rows.
+        """Start without rows.
 
         Args:
-            schema: The columns wanted, by their names in `DEFAULT_SCHEMA`, in any order; those
-                that are left out cost nothing. The timestamp type may also be called
-                timestampType, as in Spark's Kafka source.
-            byte_limit: How many bytes of keys, values and headers a batch may hold, if it has
-                more than one row. By default, and at most, what a column can: 2 GiB.
-            missing_timestamp_ms: What records of format 0 get, which have no timestamp; their
-                timestamp type is -1 then, as Java's clients have it. By default both are null.
+            schema: Columns of `DEFAULT_SCHEMA`, in any order. Missing ones cost nothing. The
+                timestamp type may have the name timestampType, as in Spark's Kafka source.
+            byte_limit: The limit of keys, values and headers in a batch of more than one row. By
+                default, and at most, the limit of a column: 2 GiB.
+            missing_timestamp_ms: The timestamp of records of format 0, which have none. Their
+                timestamp type is then -1, as in Java's clients. By default both are null.
 
         Raises:
-            TypeError: The schema is none.
-            ValueError: It has a column that there is not, or of a type that is not supported.
+            TypeError: It is not a schema.
+            ValueError: A column is unknown, or has an unsupported type.
         """
         self.schema: Final = DEFAULT_SCHEMA if schema is None else schema
         _check(self.schema)
@@ -170,22 +165,19 @@ class ArrowColumns:
         self._kept: dict[tuple[str, object], pa.Array] = {}
 
     def finish(self) -> pa.RecordBatch:
-        """Return the rows as a record batch, which owns their memory, and start anew."""
+        """Return the rows as a record batch, which owns their memory, and remove them here."""
         filled = self.columns.finish()
         arrays = [self._array(field, filled) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def empty(self) -> pa.RecordBatch:
-        """Return a record batch without rows."""
         return pa.RecordBatch.from_pylist([], schema=self.schema)
 
     def from_records(self, records: Sequence[ConsumerRecord]) -> pa.RecordBatch:
-        """Return a record batch of records that were decoded one by one."""
         arrays = [self._array_of_records(field, records) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _array(self, field: pa.Field, filled: Filled) -> pa.Array:
-        """Return one column of what was filled."""
         rows, kind = filled.rows, field.type
         match field.name:
             case "topic":
@@ -220,7 +212,7 @@ class ArrowColumns:
         return rows.timestamp_type
 
     def _filled_up(self, timestamps: pa.Array, filled: Filled) -> pa.Array:
-        """Give records that have no timestamp the one that was asked for."""
+        """Replace null timestamps by `missing_timestamp_ms`."""
         missing_ms = self._missing_timestamp_ms
         if missing_ms is None or all(
             group.timestamp_type is not None for group in filled.row_groups
@@ -234,18 +226,17 @@ class ArrowColumns:
             if topic not in self._topic_numbers:
                 self._topic_numbers[topic] = len(self._topic_numbers)
                 self._topics = _strings(list(self._topic_numbers))
-                self._kept.clear()  # as it has the dictionary that was
+                self._kept.clear()  # these arrays have the previous dictionary
         return self._repeated(field, groups)
 
     def _repeated(self, field: pa.Field, groups: Iterable[tuple[object, int]]) -> pa.Array:
-        """Return each value as often as it says."""
         pieces = [self._constant(field, value, rows) for value, rows in _merged(groups)]
         if not pieces:
             return pa.nulls(0, field.type)
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     def _constant(self, field: pa.Field, value: object, rows: int) -> pa.Array:
-        """Return a value as often as said: a slice of an array that is kept for the next time."""
+        """Repeat a value: a slice of an array that is kept for further batches."""
         key = (field.name, value)
         kept = self._kept.get(key)
         if kept is None or len(kept) < rows:
@@ -283,7 +274,7 @@ class ArrowColumns:
         return self._scaled(record.timestamp)
 
     def _scaled(self, timestamp: int | None) -> int | None:
-        """Return a timestamp in the schema's unit; None where it does not fit, as columns do."""
+        """Return a timestamp in the schema's unit, None beyond int64."""
         if timestamp is None:
             return None
         scaled = timestamp * self._factor
@@ -291,14 +282,12 @@ class ArrowColumns:
 
 
 def _merged(groups: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
-    """Merge neighbours that have the same value."""
     return [
         (value, sum(rows for _, rows in same)) for value, same in groupby(groups, key=itemgetter(0))
     ]
 
 
-# pa.array and pa.scalar would import pandas where it is installed: a process that only hands
-# columns on is ready some 0.2 s later for that.
+# pa.array and pa.scalar would import pandas if it is installed, which takes 0.2 s.
 
 
 def _int32(value: int) -> pa.Array:
@@ -314,7 +303,7 @@ def _strings(texts: Sequence[str]) -> pa.Array:
 def _from_memory(
     kind: pa.DataType, length: int, valid: object, *memory: object, children: object = None
 ) -> pa.Array:
-    """Return an array that reads its values from memory which nobody will change."""
+    """Return an array over memory that must not change."""
     buffers = [None if valid is None else pa.py_buffer(valid), *map(pa.py_buffer, memory)]
     return pa.Array.from_buffers(kind, length, buffers, children=children)
 

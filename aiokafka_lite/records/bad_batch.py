@@ -1,8 +1,7 @@
-"""Finds where reading can go on after a batch that cannot be read.
+"""Finds the next readable offset after a batch that cannot be read.
 
-What a broken batch says of itself is evidence, not proof: only as much is skipped as it shows to
-be its own. Fetching goes on from there; if the broker sends the same batch again, that is found
-broken at the next offset, and so on to its end. So too little is skipped rather than too much.
+The header of a broken batch may be wrong, so only offsets that evidently belong to the batch are
+skipped. If the broker sends the same batch again, the next offset is skipped, and so on.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from aiokafka_lite.records.batch import (
 def next_offset_after(view: memoryview, pos: int, floor: int) -> int:
     """Return the next offset after the bad batch at `pos`, at least `floor` + 1.
 
-    Good evidence, in this order: its own header if the checksum is right; the sound batch that
-    follows; a header whose count of records and last offset agree.
+    The evidence, in this order: its own header if the checksum is right, the valid batch that
+    follows, a header whose record count and last offset agree.
 
     Args:
         view: A record set.
-        pos: Where in it the batch begins; it may be cut short.
-        floor: The first offset that is not to be had.
+        pos: The start of the batch, which may be incomplete.
+        floor: The first offset that cannot be read.
     """
     own = peek_header(view, pos)
     if own is None:
@@ -45,7 +44,7 @@ def next_offset_after(view: memoryview, pos: int, floor: int) -> int:
 def next_offset_after_last(view: memoryview, end: int, floor: int) -> int:
     """Return the next offset after the batch that ends at `end`, at least `floor` + 1.
 
-    All headers up to there can be read.
+    All headers before `end` are readable.
     """
     pos = 0
     while pos < end and (header := read_header(view, pos)) is not None:
@@ -56,7 +55,7 @@ def next_offset_after_last(view: memoryview, end: int, floor: int) -> int:
 
 
 def _sound_batch(view: memoryview, pos: int) -> BatchHeader | None:
-    """Return the header of a whole batch whose checksum is right; None if there is none."""
+    """Return the header of a complete batch with the right checksum, or None."""
     try:
         header = read_header(view, pos) if pos < len(view) else None
     except KafkaError:

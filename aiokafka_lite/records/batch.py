@@ -1,7 +1,7 @@
-"""Headers of record batches: read, checked, walked over, patched. Records are not looked at.
+"""Headers of record batches: read, checked, iterated and patched, without their records.
 
 Layout: org.apache.kafka.common.record.DefaultRecordBatch (magic 2) and LegacyRecord (magic 0, 1).
-Messages of magic 0 and 1 have no batches: each message, wrapper or not, counts as one here.
+Magic 0 and 1 have no batches: here each message, also a wrapper, is a batch.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _ATTRIBUTES_AT: Final = 21  # the CRC of magic 2 starts here: what brokers patch
 _MAX_TIMESTAMP_AT: Final = 35
 _PRODUCER_AT: Final = 43
 _LEGACY_CRC_START: Final = 16
-# A length can at least hold: crc, magic, attributes, [timestamp,] two lengths; or the header.
+# The least length: crc, magic, attributes, [timestamp,] two lengths. Or, in magic 2, the header.
 _MIN_LENGTHS: Final = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
 
 CODEC_MASK: Final = 0x07
-_CODECS: Final = tuple(Codec)  # by number: an enum's own look-up takes ten times as long
+_CODECS: Final = tuple(Codec)  # by number: the enum's own look-up takes ten times as long
 _APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
@@ -57,10 +57,10 @@ MAX_OFFSET: Final = 2**63 - 2  # so that the offset after it is one, too
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header. Messages of magic 0 and 1 fill it up.
+    """A batch's header.
 
-    Those have `base_offset` (for a wrapper its last message's), `max_timestamp` (-1 in magic 0),
-    `crc` and `attributes`; what they lack is -1, and `last_offset_delta` is 0.
+    Messages of magic 0 and 1 have `base_offset` (for a wrapper its last message's), `max_timestamp`
+    (-1 in magic 0), `crc` and `attributes`. `last_offset_delta` is 0, and other fields are -1.
     """
 
     base_offset: int
@@ -79,21 +79,16 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes from the batch's first to the next one's first."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record the batch was written with; compaction may remove it."""
+        """The last offset of the batch when it was written, before compaction."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def codec(self) -> Codec:
-        """The codec of the records.
-
-        Raises:
-            UnsupportedCodecError: It is one of 5 to 7.
-        """
+        """The codec of the records. Raises UnsupportedCodecError for 5 to 7."""
         number = self.attributes & CODEC_MASK
         return _CODECS[number] if number < len(_CODECS) else Codec.of(number)
 
@@ -111,23 +106,23 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Until when tombstones and markers in the batch stay: compaction has seen it (KIP-534)."""
+        """The time until which compaction keeps the batch's tombstones and markers (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def timestamp_type(self) -> int:
-        """0: the producer's time; 1: the broker's at append, `max_timestamp`, for all records."""
+        """0 is the producer's time. 1 is the append time, `max_timestamp`, of all records."""
         return 1 if self.attributes & _APPEND_TIME else 0
 
 
 def read_header(view: memoryview, pos: int) -> BatchHeader | None:
-    """Read the header of the batch that starts at `pos`; None if it does not end in the view.
+    """Read the header of the batch at `pos`. Return None if the batch is incomplete.
 
-    Brokers cut a record set at the size asked for, so a truncated batch at the end is legal.
+    Brokers truncate a record set to the requested size, so its last batch may be incomplete.
 
     Raises:
-        CorruptRecordException: Lengths or offsets cannot be true.
-        UnsupportedMagicError: The batch is of a format from the future.
+        CorruptRecordException: Lengths or offsets are impossible.
+        UnsupportedMagicError: The format is newer than magic 2.
     """
     left = len(view) - pos
     if left <= _MAGIC_AT:
@@ -156,9 +151,9 @@ def read_header(view: memoryview, pos: int) -> BatchHeader | None:
 
 
 def peek_header(view: memoryview, pos: int) -> BatchHeader | None:
-    """Return what a batch claims, which may be anything, also of one that is cut short.
+    """Return the unchecked header of a batch, which may be incomplete.
 
-    None if the header is not there in full, or of a format from the future.
+    None if the header is incomplete, or of a format newer than magic 2.
     """
     left = len(view) - pos
     if left <= _MAGIC_AT:
@@ -198,11 +193,7 @@ def _read_message(view: memoryview, pos: int) -> BatchHeader:
 
 
 def check_crc(header: BatchHeader, batch: memoryview) -> None:
-    """Check the whole batch's checksum.
-
-    Raises:
-        CorruptRecordException: It is another.
-    """
+    """Raise CorruptRecordException if the checksum of a complete batch is wrong."""
     if header.magic == 2:
         computed = checksum.crc32c(batch[_ATTRIBUTES_AT:])
     else:
@@ -217,12 +208,7 @@ def check_crc(header: BatchHeader, batch: memoryview) -> None:
 def iter_batches(
     view: memoryview, *, check_crcs: bool = True
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield each whole batch with its header; a truncated one at the end is left out.
-
-    Raises:
-        CorruptRecordException: A header cannot be true, or a checksum is wrong.
-        UnsupportedMagicError: A batch is of a format from the future.
-    """
+    """Yield each complete batch with its header. Raises as `read_header` and `check_crc`."""
     pos = 0
     while (header := read_header(view, pos)) is not None:
         batch = view[pos : pos + header.size]
@@ -240,17 +226,9 @@ def patch_batch(
     leader_epoch: int,
     append_time_ms: int | None = None,
 ) -> None:
-    """Write into a batch of magic 2 what its broker decides.
+    """Write the fields that the broker decides into the batch of magic 2 at `offset`.
 
-    Base offset and leader epoch are outside the checksum. An append time is not: with it the
-    checksum is computed anew.
-
-    Args:
-        buffer: Holds the batch, and may hold others.
-        offset: Where in the buffer the batch starts.
-        base_offset: Of the batch's first record.
-        leader_epoch: Of the leader that appends it.
-        append_time_ms: The records' timestamp from now on, if the topic wants the broker's.
+    An append time becomes the timestamp of all records, and changes the checksum.
     """
     view = memoryview(buffer)
     _int64.pack_into(view, offset, base_offset)
@@ -264,7 +242,7 @@ def patch_batch(
 def patch_producer(
     batch: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> bytes:
-    """Return a batch of magic 2 with another producer and sequence; the records stay."""
+    """Return a batch of magic 2 with another producer and sequence."""
     patched = bytearray(batch)
     _PRODUCER.pack_into(patched, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     reseal(memoryview(patched))
@@ -272,19 +250,14 @@ def patch_producer(
 
 
 def reseal(batch: memoryview) -> None:
-    """Write the checksum that a batch of magic 2 has to have after a change to it."""
+    """Update the checksum of a changed batch of magic 2."""
     (length,) = _LENGTH.unpack_from(batch, 8)
     checked = batch[_ATTRIBUTES_AT : LOG_OVERHEAD + length]
     struct.pack_into(">I", batch, _CRC_AT, checksum.crc32c(checked))
 
 
 def sealed(header: BatchHeader, payload: bytes) -> bytes:
-    """Return a batch of magic 2: the header, with its length and checksum set right, and a payload.
-
-    Args:
-        header: What the batch claims; its `batch_length` and `crc` do not matter.
-        payload: The records, compressed as the header says.
-    """
+    """Return a batch of magic 2. The header gets the right length and checksum."""
     length = HEADER_BYTES - LOG_OVERHEAD + len(payload)
     unsealed = _HEADER.pack(*header._replace(batch_length=length))
     crc = checksum.crc32c(payload, checksum.crc32c(unsealed[_ATTRIBUTES_AT:]))

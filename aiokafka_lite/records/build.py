@@ -1,7 +1,6 @@
-"""Batches of magic 2 from records: what producers, transaction coordinators and tests write.
+"""Builds batches of magic 2, for producers, transaction coordinators and tests.
 
-The consumer never builds a batch. `BatchBuilder` and `size_of` are the compiled ones where the
-extension is built; `_build_py` tells what they do.
+`_build_py` documents `BatchBuilder` and `size_of`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from aiokafka_lite.records.transactions import CONTROL_KEY, END_MARKER_VALUE, Co
 try:
     from aiokafka_lite.records._build import BatchBuilder, size_of
 except ModuleNotFoundError as error:
-    # Not built is fine; built but broken is for its owner to see.
+    # The extension may be missing, but a broken one must not be hidden.
     if error.name != "aiokafka_lite.records._build":
         raise
     from aiokafka_lite.records._build_py import BatchBuilder, size_of
@@ -38,13 +37,7 @@ def build_batch(
     is_control: bool = False,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Return one batch of (timestamp in ms, key, value, headers).
-
-    Raises:
-        TypeError: A record has something else in it.
-        ValueError: There are no records.
-        UnsupportedCodecError: There is no such codec.
-    """
+    """Return one batch of (timestamp in ms, key, value, headers). Raises as `BatchBuilder`."""
     builder = BatchBuilder(
         codec=codec,
         base_offset=base_offset,
@@ -69,7 +62,7 @@ def control_batch(
     coordinator_epoch: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Return the batch that ends a transaction: one marker, to commit or to abort."""
+    """Return a batch with the marker that commits or aborts a transaction."""
     key = CONTROL_KEY.pack(0, control_type)
     value = END_MARKER_VALUE.pack(0, coordinator_epoch)
     return build_batch(

@@ -1,4 +1,4 @@
-"""CRC32C, loaded on first use: without the command line that the wheel's package has as well."""
+"""CRC32C, loaded on first use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ def _import_first(content: bytes | bytearray | memoryview, crc: int = 0, /) -> i
 
 
 def _load() -> _Crc32c:
-    """Return the wheel's function.
+    """Return the function of the extension module in the crc32c package.
 
-    The package imports argparse, email and 60 other modules for its command line and its version:
-    20 ms in which the event loop would stand still at the first batch. The extension module in it
-    takes one.
+    Importing the package takes 20 ms, because it imports 60 modules for its command line. This
+    would block the event loop at the first batch. The extension module takes 1 ms.
     """
     package = importlib.machinery.PathFinder.find_spec("crc32c")
     extension = package and importlib.machinery.PathFinder.find_spec(
         "crc32c._crc32c", package.submodule_search_locations
     )
-    if extension is None or extension.loader is None:  # another layout than today's
+    if extension is None or extension.loader is None:  # the package's layout has changed
         import crc32c
 
         return cast(_Crc32c, crc32c.crc32c)
@@ -38,13 +37,13 @@ def _load() -> _Crc32c:
     return cast(_Crc32c, module.crc32c)
 
 
-#: Called through this module, so that the second call already goes to the wheel's function.
+#: Call it as `checksum.crc32c`, so that all calls but the first reach the package's function.
 crc32c: _Crc32c = _import_first
 
 
 def loaded() -> _Crc32c:
-    """Return the wheel's function itself, for who keeps it."""
+    """Return the package's function itself, for callers that keep it."""
     global crc32c
-    if crc32c is _import_first:  # whoever took hold of that before calls it again
+    if crc32c is _import_first:
         crc32c = _load()
     return crc32c

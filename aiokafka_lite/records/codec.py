@@ -1,4 +1,4 @@
-"""The codecs a batch may be compressed with, by Kafka's numbers and names."""
+"""The compression codecs of batches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def of(cls, name: Codec | str | int) -> Codec:
-        """Return the codec named as in Kafka's `compression.type`, or with its number.
-
-        Raises:
-            UnsupportedCodecError: There is no such codec.
-        """
+        """Return the codec by its name in Kafka's `compression.type`, or by its number."""
         try:
             return cls[name.upper()] if isinstance(name, str) else cls(name)
         except (KeyError, ValueError):

@@ -1,11 +1,11 @@
-"""The four compression codecs, into a buffer that is capped or a piece at a time.
+"""The four compression codecs, with a limited buffer or in pieces.
 
-A compressed batch is a stranger's claim about how much memory to use. Every codec writes into a
-buffer of ours that grows up to the cap and no further, so that a decompression bomb costs its cap
-and not its claim. What would not fit is decompressed as a stream, for which other libraries are
-needed: cramjam's decompress whole frames. All release the GIL: they may run in an executor thread.
+A compressed batch may claim any size. Each codec writes into a buffer that grows up to the limit,
+so a decompression bomb costs at most the limit. Larger batches are decompressed as a stream, which
+needs other libraries, because cramjam decompresses complete frames. All codecs release the GIL, so
+they may run in an executor thread.
 
-Imported when the first compressed batch comes: cramjam is a large part of what importing costs.
+This module is imported with the first compressed batch, because importing cramjam is slow.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from aiokafka_lite.records.scratch import give_back, lend
 __all__ = ["compress", "inflate", "inflate_stream"]
 
 
-# What one compressed byte can at most become. A claimed size beyond it is a lie that can be told
-# without decompressing. (zstd's run-length blocks: 128 KiB from 4 bytes, so no bound worth having.)
+# The most bytes of one compressed byte. A larger claimed size is false. zstd has no useful bound,
+# because its run-length blocks turn 4 bytes into 128 KiB.
 _GZIP_MAX_RATIO: Final = 1032
 _SNAPPY_MAX_RATIO: Final = 22
 
@@ -43,7 +43,7 @@ _LARGEST_STREAMED_BLOCK: Final = 4 * 1024 * 1024
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 _WINDOW_BITS_OF_GZIP: Final = 31
-# Bytes that go into a stream and come out of it at a time.
+# The input and output of a stream at a time, in bytes.
 _FED_BYTES: Final = 64 * 1024
 _INFLATED_BYTES: Final = 256 * 1024
 
@@ -51,17 +51,17 @@ _int32 = struct.Struct(">i")
 
 
 def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memoryview:
-    """Decompress the records of one batch and return them in a buffer lent from the scratch pool.
+    """Decompress the records of one batch into a buffer of the scratch pool, and return them.
 
     Args:
         codec: Any but NONE.
         view: The compressed bytes, without the batch's header.
-        cap: The most bytes that may come out.
-        magic: Of the batch: producers of magic 0 and 1 wrote another LZ4 header checksum.
+        cap: The limit of decompressed bytes.
+        magic: Of the batch. Magic 0 and 1 have another LZ4 header checksum.
 
     Raises:
-        CorruptRecordException: The bytes are not of that codec, or they are cut short.
-        DecompressionLimitError: More than `cap` bytes would come out.
+        CorruptRecordException: The bytes do not match the codec, or are incomplete.
+        DecompressionLimitError: There are more than `cap` decompressed bytes.
     """
     if codec is Codec.GZIP:
         guess = _refuse_claim_above(cap, _gzip_size(view))
@@ -82,13 +82,13 @@ def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memo
 
 
 def inflate_stream(codec: Codec, view: memoryview) -> Iterator[bytes | memoryview] | None:
-    """Return an iterator that decompresses the records of a batch of magic 2, some at a time.
+    """Return an iterator that decompresses a batch of magic 2 in pieces.
 
-    Each of its items is valid until the next, and some hundred KiB long; a block of LZ4 or snappy
-    has up to 4 MiB. The iterator raises CorruptRecordException where `inflate` does.
+    An item is valid until the next. It has some hundred KiB, or a block of LZ4 or snappy of at most
+    4 MiB. The iterator raises CorruptRecordException as `inflate` does.
 
     Returns:
-        None if that cannot be done: snappy without blocks, LZ4 with blocks that need others.
+        None if that is impossible: snappy without blocks, LZ4 with linked blocks.
     """
     if codec is Codec.GZIP:
         return _gzip_stream(view)
@@ -102,7 +102,7 @@ def inflate_stream(codec: Codec, view: memoryview) -> Iterator[bytes | memoryvie
 
 
 def compress(codec: Codec, records: bytes) -> bytes:
-    """Compress the records of one batch as Kafka's own producer frames them."""
+    """Compress the records of one batch with the framing of Kafka's producer."""
     if codec is Codec.NONE:
         return records
     if codec is Codec.GZIP:
@@ -146,8 +146,8 @@ def _inflate_growing(
 ) -> memoryview:
     """Decompress into a buffer that starts at `guess` bytes (0: unknown) and grows up to the cap.
 
-    The stream is decompressed anew after each growth. With the pool's buffers warmed up the first
-    one is nearly always large enough; growing by a factor bounds what a liar can cost.
+    Each growth repeats the decompression. The pool's buffers are nearly always large enough, and
+    the growth factor bounds the costs of a false size.
     """
     size = guess or max(_FIRST_GUESS_RATIO * len(view), _SMALLEST_BUFFER)
     while True:
@@ -168,7 +168,7 @@ def _inflate_growing(
 
 
 def _gzip_size(view: memoryview) -> int:
-    """Return the size in the trailer if it can be true, else 0. It is of the last member only."""
+    """Return the size in the trailer of the last member, 0 if it is impossible."""
     if len(view) < 18:
         return 0
     size = int.from_bytes(view[-4:], "little")
@@ -176,7 +176,7 @@ def _gzip_size(view: memoryview) -> int:
 
 
 def _zstd_size(view: memoryview) -> int:
-    """Return the content size of the first frame's header, 0 if it tells none (RFC 8878, 3.1.1)."""
+    """Return the content size in the first frame's header, or 0 (RFC 8878, 3.1.1)."""
     if len(view) < 6 or bytes(view[:4]) != _ZSTD_MAGIC:
         return 0
     descriptor = view[4]

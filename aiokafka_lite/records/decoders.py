@@ -1,7 +1,6 @@
-"""The two decoders, and which of them runs.
+"""The two decoders, and the choice between them.
 
-They offer the same names (`BatchCursor`, `MessageCursor`, `PlainBatches`, `new_columns`,
-`whole_records`, `end_offset`) and behave the same to the last byte; tests run both in one session.
+They have the same names and return the same for any bytes. Tests run both in one session.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 
 class Columns(Protocol):
-    """Rows that grow at the end; `_columns_py` tells what each name means."""
+    """Rows that grow at the end. See `_columns_py`."""
 
     @property
     def rows(self) -> int: ...
@@ -58,48 +57,43 @@ class Columns(Protocol):
 
 
 class RecordReader(Protocol):
-    """Goes once through the records of one batch, a record or a row at a time."""
+    """Reads the records of one batch once, as records or as rows."""
 
-    def take(self, into: list[ConsumerRecord], limit: int) -> bool:
-        """Append at most `limit` records; return True once there are no more."""
+    def take(self, into: list[ConsumerRecord], limit: int) -> bool: ...
 
-    def take_columns(self, columns: Columns, limit: int) -> bool:
-        """Add at most `limit` rows to columns that are not full; True once there are no more."""
+    def take_columns(self, columns: Columns, limit: int) -> bool: ...
 
 
 class BatchReader(RecordReader, Protocol):
-    """Goes once through a batch of magic 2, whose records may come in pieces."""
+    """Reads a batch of magic 2 once. Its records may be in several pieces."""
 
-    def go_on(self, records: memoryview, count: int, /) -> None:
-        """Read the next `count` records of the batch from other memory, once all are taken."""
+    def go_on(self, records: memoryview, count: int, /) -> None: ...
 
-    def pass_early(self) -> bool:
-        """Pass the records below the floor; return True if that is all of them."""
+    def pass_early(self) -> bool: ...
 
 
 class PlainBatchReader(Protocol):
-    """Goes through plain batches: not compressed, no markers, no transaction to be left out."""
+    """Reads batches without compression, markers and aborted transactions."""
 
     @property
     def pos(self) -> int:
-        """Where the batch after the one at hand starts."""
+        """The start of the batch after the current one."""
 
     @property
     def next_offset(self) -> int:
-        """the next offset after what was taken or passed."""
+        """The next offset after the records that were read or skipped."""
 
     def open(self, pos: int, floor: int, /) -> bool:
-        """Pass plain batches without records from offset `floor` on, and open the next that has.
+        """Skip plain batches without records from offset `floor` on, and open the next one.
 
         Returns:
-            False if the next one at `pos` is not plain, broken, or not there.
+            False if the next one at `pos` is not plain, broken, or missing.
         """
 
     def take(self, into: list[ConsumerRecord], limit: int, /) -> bool:
-        """Append at most `limit` records, over as many batches as it takes; True at the end."""
+        """Append at most `limit` records of any number of batches. Return True at the end."""
 
-    def take_columns(self, columns: Columns, limit: int, /) -> bool:
-        """Add at most `limit` rows to columns that are not full, and as `take` otherwise."""
+    def take_columns(self, columns: Columns, limit: int, /) -> bool: ...
 
 
 class _PlainBatches(Protocol):
@@ -151,7 +145,7 @@ class _MessageCursor(Protocol):
 
 
 class Decoder(Protocol):
-    """The names that a decoder module offers; `_decode_py` documents them."""
+    """The names of a decoder module. `_decode_py` documents them."""
 
     @property
     def BatchCursor(self) -> _BatchCursor: ...  # noqa: N802 -- a class
@@ -190,7 +184,7 @@ def _find_decoders() -> dict[str, Decoder]:
     try:
         compiled = importlib.import_module("aiokafka_lite.records._decode")
     except ModuleNotFoundError as error:
-        # Not built is fine; built but broken is for its owner to see.
+        # The extension may be missing, but a broken one must not be hidden.
         if error.name not in EXTENSIONS:
             raise
     else:
@@ -199,7 +193,7 @@ def _find_decoders() -> dict[str, Decoder]:
 
 
 DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(_find_decoders())
-"""The decoders that are there by name: "python" always, "compiled" if it was built."""
+"""The available decoders by name: "python" always, "compiled" if it was built."""
 
 COMPILED: Final = "compiled" in DECODERS
 """Whether records are decoded by the extension."""
@@ -215,22 +209,22 @@ _WHY_PLAIN: Final = (
 PLAIN_DECODER_NOTE: Final = (
     f"records are decoded by plain Python, which is many times slower, because {_WHY_PLAIN}"
 )
-"""The note to print where COMPILED is False."""
+"""The note to print if COMPILED is False."""
 
 _current: Decoder = DECODERS["compiled" if COMPILED else "python"]
 
 
 def current() -> Decoder:
-    """Return the decoder that record sets made from now on will use."""
+    """Return the decoder of new record sets."""
     return _current
 
 
 @contextmanager
 def use_decoder(name: str) -> Iterator[Decoder]:
-    """Use another decoder for the record sets made inside the with block: for tests.
+    """Use another decoder for record sets created in the `with` block, in tests.
 
     Raises:
-        KeyError: There is none of that name, or it is not built.
+        KeyError: The decoder does not exist, or is not built.
     """
     global _current
     previous, _current = _current, DECODERS[name]

@@ -1,9 +1,8 @@
-"""A batch with some of its records left out, as compaction leaves it.
+"""Removes records from a batch, for compaction.
 
-Reference: org.apache.kafka.common.record.MemoryRecords.filterTo. What is left of a batch spans the
-same offsets and sequence numbers as before. Records are copied as they are; only where the batch
-gets a delete horizon (KIP-534), which takes the place of its base timestamp, are their timestamps
-written anew.
+Reference: org.apache.kafka.common.record.MemoryRecords.filterTo. The batch keeps its range of
+offsets and sequence numbers. Records are copied unchanged, unless the batch gets a delete horizon
+(KIP-534): it replaces the base timestamp, so the timestamp deltas change.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ def filter_batch(
     max_timestamp: int,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Return a batch of magic 2 with only some of its records.
+    """Return a batch of magic 2 with some of its records.
 
     Args:
         header: The batch's header.
         batch: All of its bytes.
-        kept: For each of its records, whether to keep it. None kept leaves an empty batch: a
-            header that says which offsets and sequence numbers were used.
-        max_timestamp: Of the records that are kept; where the broker's time counts, and in an
-            empty batch, the one there was.
-        delete_horizon_ms: Until when the tombstones in the batch stay, if that is new.
+        kept: For each record, whether to keep it. Without any, the batch is a header with its range
+            of offsets and sequence numbers.
+        max_timestamp: Of the records that are kept. With append time, or without records, the
+            previous one.
+        delete_horizon_ms: The time until which the batch's tombstones are kept, if that is new.
 
     Raises:
-        CorruptRecordException: The batch holds other records than it says.
+        CorruptRecordException: The records contradict the header.
     """
     shift_ms = 0
     if delete_horizon_ms is not None:
@@ -53,7 +52,7 @@ def filter_batch(
     count = sum(kept)
     payload = b""
     if count:
-        from aiokafka_lite.records.compression import compress  # on first use: see there
+        from aiokafka_lite.records.compression import compress  # late: see there
 
         payload = compress(header.codec, _kept_records(header, batch, kept, shift_ms))
     return sealed(header._replace(max_timestamp=max_timestamp, count=count), payload)
@@ -64,7 +63,7 @@ def _kept_records(
 ) -> bytes:
     records = batch[HEADER_BYTES:]
     if header.is_compressed:
-        from aiokafka_lite.records.compression import inflate  # on first use: see there
+        from aiokafka_lite.records.compression import inflate  # late: see there
 
         records = inflate(header.codec, records, DEFAULT_MAX_BATCH_BYTES)
     collected = bytearray()
@@ -79,7 +78,7 @@ def _kept_records(
 
 
 def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yield where each record starts, where after its length, and where it ends."""
+    """Yield the start of each record, of its body after the length, and its end."""
     start = 0
     while start < len(records):
         size, body = _read_varint(records, start)
@@ -100,7 +99,6 @@ def _append_shifted(collected: bytearray, record: memoryview, shift_ms: int) -> 
 
 
 def _read_varint(view: memoryview, pos: int) -> tuple[int, int]:
-    """Return a zigzag varint and where it ends."""
     raw = shift = 0
     while pos < len(view) and shift <= _MAX_VARINT_SHIFT:
         byte = view[pos]

@@ -1,9 +1,7 @@
-"""LZ4 frames as Kafka wants them: independent blocks, and a header checksum with a past.
+"""LZ4 frames in Kafka's variant: independent blocks, and an old header checksum.
 
-Kafka's Java client refuses linked blocks, which cramjam writes unless told otherwise. Reading
-leaves the blocks to cramjam and only looks at the header: producers of magic 0 computed its
-checksum over the frame's magic number too (KAFKA-3160), which every correct decoder takes for
-corruption.
+Kafka's Java client rejects linked blocks, the default of cramjam. Producers of magic 0 included the
+magic number in the header checksum (KAFKA-3160), which other decoders reject.
 
 Format: https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md
 """
@@ -21,7 +19,7 @@ from aiokafka_lite.errors import CorruptRecordException
 __all__ = ["blocks", "compress_frame", "content_size", "inflate_plain", "with_correct_checksum"]
 
 _MAGIC: Final = b"\x04\x22\x4d\x18"
-# Version 1, independent blocks, nothing optional: what Kafka's and librdkafka's producers write.
+# Version 1, independent blocks, no options: the frames of Kafka's and librdkafka's producers.
 _PLAIN_FLAGS: Final = 0x60
 _HEADER_BYTES: Final = 7
 _BLOCK_SIZES: Final = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
@@ -47,10 +45,10 @@ def compress_frame(records: bytes) -> bytes:
 
 
 def content_size(view: memoryview) -> int:
-    """Return the size the first frame's header tells, 0 if it tells none.
+    """Return the size in the first frame's header, 0 if it has none.
 
     Raises:
-        CorruptRecordException: No frame of that length could hold so much.
+        CorruptRecordException: A frame of this length cannot have so many bytes.
     """
     if len(view) < 15 or bytes(view[:4]) != _MAGIC or not view[4] & _HAS_CONTENT_SIZE:
         return 0
@@ -64,10 +62,11 @@ def content_size(view: memoryview) -> int:
 
 
 def inflate_plain(view: memoryview, room: memoryview) -> int | None:
-    """Decompress a frame of the plain kind, a block at a time, which is faster than as a stream.
+    """Decompress a frame with the usual flags block by block, which is faster than as a stream.
 
-    Returns how many bytes that were; None if the frame is of another kind, not sound, or has more
-    than there is room for: the stream's way says which.
+    Returns:
+        The decompressed size. None for other flags, an invalid frame, or not enough room:
+        decompressing it as a stream finds the reason.
     """
     if len(view) < _HEADER_BYTES or bytes(view[:5]) != _PLAIN_START:
         return None
@@ -97,12 +96,12 @@ def inflate_plain(view: memoryview, room: memoryview) -> int | None:
 
 
 def blocks(view: memoryview) -> Iterator[memoryview] | None:
-    """Return an iterator that decompresses frames a block at a time; each is valid until the next.
+    """Return an iterator that decompresses frames block by block. An item is valid until the next.
 
-    The checksum of a frame's content is not compared.
+    The checksum of a frame's content is not checked.
 
     Returns:
-        None if the blocks of the first frame are not independent, or its header is not sound.
+        None if the first frame has linked blocks, or an invalid header.
     """
     return None if _header_of_block(view) is None else _blocks(view)
 
@@ -119,7 +118,7 @@ def _blocks(view: memoryview) -> Iterator[memoryview]:
             end = pos + 4 + (size & ~_IS_STORED) + checksum_bytes
             if end > len(view):
                 break
-            # In a frame of its own, so that cramjam finds all that is wrong with it.
+            # In a frame of its own, so that cramjam checks it.
             frame = b"".join((header, view[pos:end], _END))
             try:
                 inflated_bytes = cramjam.lz4.decompress_into(frame, room)
@@ -135,7 +134,7 @@ def _blocks(view: memoryview) -> Iterator[memoryview]:
 
 
 def _header_of_block(view: memoryview) -> bytes | None:
-    """Return the header of a frame with one of a frame's blocks, if they are independent."""
+    """Return a header for a frame with a single block, or None if the blocks are linked."""
     end = _end_of_descriptor(view)
     if not end or view[end] != _header_checksum(bytes(view[4:end])) or view[5] not in _BLOCK_SIZES:
         return None
@@ -146,7 +145,7 @@ def _header_of_block(view: memoryview) -> bytes | None:
 
 
 def _end_of_descriptor(view: memoryview) -> int:
-    """Return where a frame's header has its checksum, 0 if there is no frame."""
+    """Return the position of the header checksum, 0 if there is no frame."""
     if len(view) < _HEADER_BYTES or bytes(view[:4]) != _MAGIC:
         return 0
     end = _HEADER_BYTES - 1
@@ -158,16 +157,15 @@ def _end_of_descriptor(view: memoryview) -> int:
 
 
 def with_correct_checksum(view: memoryview) -> memoryview:
-    """Return the frame with the header checksum it should have, whatever it came with."""
     end = _end_of_descriptor(view)
     if not end:
         return view
     checksum = _header_checksum(bytes(view[4:end]))
     if view[end] == checksum:
         return view
-    mended = bytearray(view)
-    mended[end] = checksum
-    return memoryview(mended)
+    fixed = bytearray(view)
+    fixed[end] = checksum
+    return memoryview(fixed)
 
 
 _PLAIN_START: Final = _MAGIC + bytes([_PLAIN_FLAGS])
@@ -185,7 +183,7 @@ _PRIME_5: Final = 0x165667B1
 
 
 def _xxh32_of_few(text: bytes) -> int:
-    """Return xxHash32, seed 0, of fewer than 16 bytes: all that a frame descriptor can be."""
+    """Return xxHash32 with seed 0 of fewer than 16 bytes, the limit of frame descriptors."""
     mask = 0xFFFFFFFF
     state = _PRIME_5 + len(text)
     pos = 0

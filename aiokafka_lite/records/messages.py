@@ -13,10 +13,10 @@ _int32 = struct.Struct(">i")
 
 
 def wrapped_value(header: BatchHeader, message: memoryview) -> memoryview:
-    """Return the compressed message set inside a wrapper. Its key means nothing.
+    """Return the compressed message set inside a wrapper. Its key is ignored.
 
     Raises:
-        CorruptRecordException: There is no value, or it does not fit the message.
+        CorruptRecordException: The value is missing, or has another length.
     """
     pos = 18 if header.magic == 0 else 26  # magic 1 has a timestamp
     _key, pos = _slice(message, pos)

@@ -1,8 +1,7 @@
-"""Java's default partitioner, so that others find each key where they look for it.
+"""Java's default partitioner: the same partition for the same key.
 
-See `org.apache.kafka.common.utils.Utils.murmur2` and `BuiltInPartitioner.partitionForKey`. Keys
-seldom come twice in a row, so what a key hashes to is computed each time, compiled where the
-extension is built; `_partitioner_py` tells what each function does.
+Reference: org.apache.kafka.common.utils.Utils.murmur2 and BuiltInPartitioner.partitionForKey.
+`_partitioner_py` documents the functions.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 try:
     from aiokafka_lite.records._partitioner import murmur2, partition_for_key
 except ModuleNotFoundError as error:
-    # Not built is fine; built but broken is for its owner to see.
+    # The extension may be missing, but a broken one must not be hidden.
     if error.name != "aiokafka_lite.records._partitioner":
         raise
     from aiokafka_lite.records._partitioner_py import murmur2, partition_for_key

@@ -1,8 +1,7 @@
-"""A compressed batch of magic 2, decompressed a piece at a time while its records are read.
+"""A compressed batch of magic 2 that is decompressed in pieces while its records are read.
 
-For batches that would take much memory as a whole. Each piece holds whole records: the bytes of a
-record that is cut move to the front of the buffer, and the next piece begins with them. A record
-that is larger than the buffer makes the buffer grow.
+This bounds the memory of large batches. Each piece has complete records: the bytes of an incomplete
+one move to the front of the buffer, which grows if a record is larger.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class BatchPieces:
     """The pieces of one batch.
 
     Attributes:
-        cursor: Goes through the records of the piece at hand.
-        is_last: Whether the batch ends with the piece at hand.
+        cursor: Reads the records of the current piece.
+        is_last: Whether the batch ends with the current piece.
     """
 
     __slots__ = (
@@ -51,26 +50,26 @@ class BatchPieces:
         cursor: BatchReader,
         whole_records: Callable[[memoryview, int], tuple[int, int, int]],
     ) -> None:
-        """Decompress nothing yet.
+        """Prepare without decompressing.
 
         Args:
-            stream: The decompressed bytes; each item is used up before the next is asked for.
-            count: Of records in the batch, as its header claims.
-            max_bytes: How large the buffer may become.
-            cursor: Goes through the batch, of which it has no records yet.
+            stream: The decompressed bytes. Each item is valid until the next.
+            count: The record count in the header.
+            max_bytes: The limit of the buffer.
+            cursor: The cursor of the batch, without records yet.
             whole_records: The decoder's function of that name.
 
         Raises:
-            CorruptRecordException: There cannot be that many records.
+            CorruptRecordException: The count is negative.
         """
         if count < 0:
             raise CorruptRecordException(f"a batch has the invalid record count {count}")
         self.cursor: Final = cursor
         self.is_last = False
         self._stream = stream
-        self._rest: bytes | memoryview = b""  # of the item at hand
+        self._rest: bytes | memoryview = b""  # of the current item
         self._is_ended = False
-        self._error: KafkaError | None = None  # why the stream has ended, behind what came of it
+        self._error: KafkaError | None = None  # the end of the stream, after its bytes
         self._count_left = count
         self._max_bytes = max_bytes
         self._whole_records = whole_records
@@ -78,13 +77,13 @@ class BatchPieces:
         self._pos = self._end = 0  # of what is decompressed and not returned yet
 
     def next_piece(self) -> memoryview:
-        """Decompress the next piece, and have the cursor go on there; return its bytes.
+        """Decompress the next piece, give it to the cursor, and return its bytes.
 
-        They are valid until the next call. What is no record, or follows the last one, is in the
-        piece: the cursor is what says so.
+        They are valid until the next call. The piece includes invalid bytes, and bytes after the
+        last record, so that the cursor reports them.
 
         Raises:
-            CorruptRecordException: The bytes are not of that codec, or they are cut short.
+            CorruptRecordException: The bytes do not match the codec, or are incomplete.
             DecompressionLimitError: The next record takes more memory than allowed.
         """
         self._move_to(self._buffer)
@@ -109,7 +108,6 @@ class BatchPieces:
         return piece
 
     def _fill(self) -> None:
-        """Decompress until the buffer is full, or the stream has ended."""
         while not self._is_ended and (room := len(self._buffer) - self._end):
             if not self._rest:
                 try:
@@ -129,12 +127,11 @@ class BatchPieces:
                 f"{self._max_bytes}. The limit protects against malicious producers. If you trust "
                 "the producer, raise the consumer's max_batch_bytes"
             )
-        # By a factor, which bounds what a liar can cost.
+        # The factor bounds the costs of a false length.
         size = min(_GROWTH * len(self._buffer), record_bytes)
         self._move_to(_buffer_of(size))
 
     def _move_to(self, buffer: memoryview) -> None:
-        """Move what is not returned yet to the front of a buffer."""
         left = self._buffer[self._pos : self._end]
         buffer[: len(left)] = left
         self._buffer = buffer

@@ -1,15 +1,12 @@
-"""One partition's record set of a fetch response, decoded as its records are asked for.
+"""One partition's record set of a Fetch response, decoded while its records are taken.
 
-States of the batch at hand: none → opened (header and checksum are good, it has records to deliver)
-→ inflated (if it is compressed) → being taken → none. A batch that would be large is inflated in
-pieces: after each it is opened again, until the last is taken. `_open_next` passes control batches,
-aborted and empty ones, so that whenever records are not being taken either a batch with something
-to deliver is opened, or an error waits, or the set is exhausted.
+States of the current batch: none → opened (checked, with records to deliver) → inflated (if
+compressed) → being taken → none. A large batch is inflated in pieces: after each it is opened
+again. `_open_next` skips control batches, aborted and empty ones. So between calls, the set has an
+opened batch with records, a pending error, or is exhausted.
 
-Most batches need none of that: they are not compressed, no markers, and of no transaction that may
-have been aborted. The compiled decoder goes through those by itself (`PlainBatches`), and comes
-back for everything that is not plain, broken batches included: what is wrong with them is found and
-said here, in one place.
+Most batches are plain: without compression, markers and aborted transactions. The compiled decoder
+reads these itself (`PlainBatches`), and leaves all others, including broken ones, to this module.
 """
 
 from __future__ import annotations
@@ -40,17 +37,17 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordSet", "decode_all", "each_record"]
 
-# Measured on batches of 1,100 JSON records of 100 bytes, which each codec halves:
-# seconds for a compressed byte, and for a record that compresses to next to nothing.
+# Seconds per compressed byte, and per record that compresses to almost no bytes. Measured with
+# batches of 1,100 JSON records of 100 bytes, which each codec halves.
 _GZIP_S: Final = 10e-9
 _OTHERS_S: Final = 1.5e-9
 _RECORD_S: Final = 0.1e-6
-_PIECE_S: Final = 1e-3  # of records that compress to half, with zstd; three times that with gzip
+_PIECE_S: Final = 1e-3  # with zstd, for records that compress to half. Gzip takes three times this.
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-# What becomes larger is decompressed in pieces.
+# Larger batches are decompressed in pieces.
 _LARGEST_WHOLE_BYTES: Final = LARGEST_KEPT_BYTES
-# One `take` ends with the batch that brings what it has decompressed to so much.
+# One `take` ends with the batch that exceeds this number of decompressed bytes.
 INFLATED_AT_ONCE_BYTES: Final = 1024 * 1024
 
 Record: TypeAlias = ConsumerRecord
@@ -58,10 +55,9 @@ Into = TypeVar("Into")  # a list of records, or columns
 
 
 class RecordSet:
-    """The records of one partition's slice of a fetch response.
+    """The records of one partition in a Fetch response.
 
-    Not for two threads at once; but `inflate` may run in another thread while nothing else is
-    called.
+    Not for concurrent threads. Only `inflate` may run in another thread, without any other call.
     """
 
     __slots__ = (
@@ -103,35 +99,33 @@ class RecordSet:
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         may_block: bool = False,
     ) -> None:
-        """Keep the bytes; nothing is looked at yet.
+        """Keep the bytes, without reading them.
 
         Args:
-            topic: Of the records.
-            partition: Of the records.
-            view: Batches one after the other; the last may be cut short.
-            fetch_offset: Records at lower offsets are passed over (a broker sends whole batches).
-            end_offset: Records from this offset on are left out, and what is behind is not looked
-                at; `next_offset` then is at least this.
+            topic: The topic of the records.
+            partition: The partition of the records.
+            view: Contiguous batches. The last one may be incomplete.
+            fetch_offset: Records at lower offsets are skipped.
+            end_offset: Later bytes are not read. `next_offset` becomes at least this.
             check_crcs: Whether to check each batch's checksum.
-            aborted: For read_committed: the (producer id, first offset) of aborted transactions, in
-                any order. None for read_uncommitted.
-            max_batch_bytes: How much of a batch is decompressed at a time, at most: a record may be
-                too large for it, or a batch that cannot be decompressed in pieces.
-            may_block: Decompress whatever is taken while it is taken, for callers without an event
-                loop to hold up: `inflate_estimate_s` and what is said of inflated bytes are 0 then.
+            aborted: For read_committed: (producer id, first offset) of aborted transactions, in any
+                order. None for read_uncommitted.
+            max_batch_bytes: The limit of the decompression buffer, for a record, or for a batch
+                that cannot be decompressed in pieces.
+            may_block: Decompress in `take`, for callers without an event loop.
         """
         self.topic: Final = topic
         self.partition: Final = partition
-        #: Where to go on reading: after what was delivered, and after what never will be.
+        #: The next offset to fetch: after the records that were delivered or skipped.
         self.next_offset: int = fetch_offset
-        #: The (base offset, leader epoch) of each batch whose epoch is not that of the one before,
-        #: as far as batches were opened. Batches whose epoch is unknown (-1) are left out.
+        #: The (base offset, leader epoch) of each opened batch whose epoch differs from that of the
+        #: one before. Batches with an unknown epoch (-1) are left out.
         self.epochs: Final[list[tuple[int, int]]] = []
         self._view = view
         self._check_crcs = check_crcs
         aborted = None if aborted is None else tuple(aborted)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
-        # What is aborted follows from every batch passed: with aborted ones none counts as plain.
+        # `AbortedTransactions` must see every batch, so with aborted ones no batch is plain.
         self._may_be_plain = not aborted
         self._max_batch_bytes = max_batch_bytes
         self._end_offset = end_offset
@@ -143,17 +137,17 @@ class RecordSet:
             checksum.crc32c if check_crcs else None,
             aborted is not None,
             end_offset,
-            # No method: it would keep the set alive, and with that the answer's memory.
+            # A method would keep the set alive, and with it the response's memory.
             partial(_inflate_now, max_batch_bytes) if may_block else None,
             give_back if may_block else None,
             self.epochs,
         )
-        self._is_in_plain = False  # `_plain` has a batch at hand, with records to deliver
+        self._is_in_plain = False  # `_plain` has an open batch, with records to deliver
         self._is_past_end = False
-        self._pos = 0  # of the batch after the one at hand
+        self._pos = 0  # of the batch after the open one
         self._header: BatchHeader | None = None
         self._payload: memoryview | None = None  # of a compressed batch
-        self._is_packed = False  # it has to be decompressed, or its next piece has to be
+        self._is_packed = False  # the batch, or its next piece, is to be decompressed
         self._pieces: BatchPieces | None = None
         self._inflated: memoryview | None = None
         self._inflated_total_bytes = 0
@@ -161,19 +155,19 @@ class RecordSet:
         self._error: KafkaError | None = None
 
     def take(self, max_records: int) -> list[Record]:
-        """Return at most `max_records` records; none are left when the list is empty.
+        """Return at most `max_records` records. An empty list is the end.
 
-        Fewer also when many bytes had to be decompressed for them: a small record set may hold
-        far more than anybody wants to have in memory at once. A batch may be taken in parts; it is
-        decompressed once. Errors come when all records ahead
-        of them have been returned, and again each time from then on.
+        Fewer are returned after much decompression, because a small record set may contain many
+        bytes. An error is raised after all earlier records were returned, and again by each later
+        call.
 
         Raises:
             CorruptRecordException: The next batch or record is malformed.
-            UnsupportedMagicError: The next batch is of a format from the future.
+            UnsupportedMagicError: The format of the next batch is newer than magic 2.
             UnsupportedCodecError: The next batch is compressed with an unknown codec.
             DecompressionLimitError: The next batch or record takes more memory than allowed.
-            RecordTooLargeError: The first batch is cut short, so the fetch was too small for it.
+            RecordTooLargeError: The first batch is incomplete, because the fetch size was too
+                small.
         """
         records: list[Record] = []
         enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
@@ -184,20 +178,16 @@ class RecordSet:
                 self._take_from_batch(records, max_records - len(records))
                 if records and (self._inflated_total_bytes >= enough_bytes or self._is_packed):
                     break
-        self._open_next()  # passes what follows and has no records, so that the set is exhausted
+        self._open_next()  # skips batches without records, so that the set may be exhausted
         if self._error is not None and not records and max_records > 0:
             raise self._error.with_traceback(None)
         return records
 
     def take_columns(self, columns: decoders.Columns, max_rows: int) -> int:
-        """Add at most `max_rows` records to columns; return how many were added.
+        """Add at most `max_rows` records to columns. Return the number of added rows.
 
-        For errors and for what comes next as `take`, and either may follow the other. None are
-        left when nothing was added, unless the columns are full: then go on with empty ones.
-
-        Args:
-            columns: Made by the decoder that was current when this record set was made.
-            max_rows: To be added.
+        Calls of this and of `take` may alternate. 0 is the end, unless the columns are full: then
+        continue with empty ones. The decoder of this record set must have created the columns.
 
         Raises:
             KafkaError: As `take`.
@@ -224,13 +214,13 @@ class RecordSet:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether there is nothing more to take, not even an error."""
+        """Whether no record and no error is left."""
         self._open_next()
         return self._header is None and not self._is_in_plain and self._error is None
 
     @property
     def inflate_estimate_s(self) -> float:
-        """About how long the next batch, or piece, takes to decompress; 0 if it has not to be."""
+        """The estimated time to decompress the next batch or piece, or 0."""
         if self._is_in_plain:
             return 0.0
         self._open_next()
@@ -242,24 +232,21 @@ class RecordSet:
 
     @property
     def inflated_bytes(self) -> int:
-        """Bytes of the buffer that holds the decompressed batch, or piece, at hand."""
+        """The size of the buffer with the current decompressed batch or piece."""
         if self._inflated is None:
             return 0
         return len(self._inflated.obj)  # type: ignore[arg-type]  # a bytearray of the pool
 
     @property
     def inflated_total_bytes(self) -> int:
-        """Bytes that all its compressed batches so far have become."""
+        """The decompressed size of all batches so far."""
         return self._inflated_total_bytes
 
     def inflate(self) -> None:
-        """Decompress the next batch, or piece, if it has to be.
+        """Decompress the next batch or piece, if it is compressed.
 
-        `take` uses the result, or raises the error. A piece that has no record for the reader is
-        passed.
-
-        May run in an executor thread, for which the GIL is released, as long as nothing else is
-        called meanwhile.
+        `take` uses the result, or raises the error. A piece without records to deliver is skipped.
+        May run in an executor thread, without the GIL, as long as no other method is called.
         """
         self._open_next()
         header, payload = self._header, self._payload
@@ -278,10 +265,10 @@ class RecordSet:
         except KafkaError as error:
             self._fail(error)
 
-    # --- the batch at hand -----------------------------------------------------------------------
+    # --- the current batch -----------------------------------------------------------------------
 
     def _open_next(self) -> None:
-        """Open the next batch that has records to deliver, unless one is at hand."""
+        """Open the next batch with records to deliver, unless one is open."""
         if self._is_in_plain or self._is_past_end:
             return
         while self._header is None and self._error is None:
@@ -345,7 +332,7 @@ class RecordSet:
             self._fail(failure, is_in_plain=True)
 
     def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
-        """Return the batch's records, still compressed, or None if no record is for the reader."""
+        """Return the batch's records, still compressed, or None if there are none to deliver."""
         if header.magic < 2:
             if header.last_offset < self.next_offset:
                 return None
@@ -376,12 +363,12 @@ class RecordSet:
                 aborted.end(header.producer_id)
 
     def _inflate(self, header: BatchHeader, payload: memoryview, max_bytes: int) -> memoryview:
-        from aiokafka_lite.records.compression import inflate  # on first use: see there
+        from aiokafka_lite.records.compression import inflate  # late: see there
 
         return inflate(header.codec, payload, max_bytes, magic=header.magic)
 
     def _inflate_whole(self, header: BatchHeader, payload: memoryview) -> memoryview | None:
-        """Decompress a batch; None if it is so large that its pieces are to be decompressed."""
+        """Decompress a batch, or return None if it is decompressed in pieces."""
         try:
             return self._inflate(header, payload, min(_LARGEST_WHOLE_BYTES, self._max_batch_bytes))
         except DecompressionLimitError:
@@ -389,8 +376,7 @@ class RecordSet:
         return None if self._pieces else self._inflate(header, payload, self._max_batch_bytes)
 
     def _cut(self, header: BatchHeader, payload: memoryview) -> None:
-        """Have a batch decompressed in pieces, if it can be."""
-        from aiokafka_lite.records.compression import inflate_stream  # on first use: see there
+        from aiokafka_lite.records.compression import inflate_stream  # late: see there
         from aiokafka_lite.records.pieces import BatchPieces
 
         stream = inflate_stream(header.codec, payload) if header.magic == 2 else None
@@ -437,7 +423,6 @@ class RecordSet:
         )
 
     def _start_batch(self) -> bool:
-        """Make a cursor ready; False if there is nothing more to take."""
         self._open_next()
         while self._is_packed:
             self.inflate()
@@ -479,7 +464,6 @@ class RecordSet:
             self._end_piece(header)
 
     def _end_piece(self, header: BatchHeader) -> None:
-        """Go on to the next piece of the batch, or to the next batch."""
         pieces = self._pieces
         if pieces is None or pieces.is_last or self.next_offset >= self._end_offset:
             self._drop_batch()
@@ -499,7 +483,6 @@ class RecordSet:
         self.next_offset = max(self.next_offset, header.last_offset + 1)
 
     def _pass_tail(self) -> None:
-        """Handle what is after the last whole batch: a batch that was cut short, or nothing."""
         if self._pos or not self._view:
             return
         size = ""
@@ -513,8 +496,8 @@ class RecordSet:
         )
 
     def _fail(self, error: KafkaError, *, is_in_plain: bool = False) -> None:
-        """Keep the error for when the records ahead of it have been returned."""
-        from aiokafka_lite.records import bad_batch  # on first use: few consumers ever need it
+        """Keep the error until the earlier records have been returned."""
+        from aiokafka_lite.records import bad_batch  # late, because few consumers need it
 
         if is_in_plain:
             next_offset = bad_batch.next_offset_after_last(self._view, self._pos, self.next_offset)
@@ -522,8 +505,7 @@ class RecordSet:
             next_offset = max(self._header.last_offset, self.next_offset) + 1
         else:
             next_offset = bad_batch.next_offset_after(self._view, self._pos, self.next_offset)
-        # Without tracebacks: their frames refer to this set, which would be a cycle, and to the
-        # buffer that a bomb has filled.
+        # Without tracebacks, whose frames refer to this set, a cycle, and to the filled buffer.
         cause: BaseException | None = error
         while cause is not None:
             cause.__traceback__ = None
@@ -544,41 +526,32 @@ class RecordSet:
 
 
 def _inflate_now(max_batch_bytes: int, codec: int, payload: memoryview) -> memoryview:
-    from aiokafka_lite.records.compression import inflate  # on first use: see there
+    from aiokafka_lite.records.compression import inflate  # late: see there
 
     return inflate(Codec(codec), payload, min(_LARGEST_WHOLE_BYTES, max_batch_bytes))
 
 
 def estimate_inflate_s(header: BatchHeader, compressed_bytes: int) -> float:
-    """Guess from what it is and from what it holds; sizes alone say little of what repeats."""
+    """Estimate by sizes and record count. Repetitive records compress to few bytes."""
     seconds_per_byte = _GZIP_S if header.attributes & CODEC_MASK == Codec.GZIP else _OTHERS_S
     return max(compressed_bytes * seconds_per_byte, header.count * _RECORD_S)
 
 
 def decode_all(view: memoryview) -> list[Record]:
-    """Return all records of a record set, checked; control records are left out.
-
-    Raises:
-        KafkaError: As `RecordSet.take`, also when there are good records ahead.
-    """
+    """Return all records of a record set, checked, without control records. Raises as `take`."""
     return list(each_record(view))
 
 
 def each_record(view: memoryview) -> Iterator[Record]:
-    """Yield the records that `decode_all` returns, and decompress what they take on the way.
-
-    Raises:
-        KafkaError: As `RecordSet.take`.
-    """
+    """Yield the records that `decode_all` returns."""
     record_set = RecordSet("", 0, view, fetch_offset=0)
     while records := record_set.take(sys.maxsize):
         yield from records
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after all whole batches of a record set, None if there is none.
+    """Return the offset after all complete batches, or None. Reads headers only, and never raises.
 
-    Reads headers only: what to fetch next is known before the records are decoded. Never raises;
-    it stops ahead of the first header that cannot be true, and decoding is what says so.
+    It stops before the first impossible header, which decoding reports.
     """
     return decoders.current().end_offset(view)

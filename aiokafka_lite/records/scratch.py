@@ -1,8 +1,8 @@
-"""Buffers that decompression writes into, kept for the next batch.
+"""Reused buffers for decompression.
 
-A fresh megabyte costs more to zero and to page in than its records cost to decode. Buffers are
-lent to one batch at a time and come back when its records, which own their bytes, have been made.
-List operations are atomic, so executor threads may lend and give back as they please.
+Allocating and zeroing a megabyte costs more than decoding its records. A buffer is free again when
+the batch's records, which own their bytes, exist. List operations are atomic, so executor threads
+may use the pool, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _kept: list[bytearray] = []
 
 
 def lend(size: int) -> bytearray:
-    """Return a buffer of at least `size` bytes; what is in it is left over from before."""
+    """Return a buffer of at least `size` bytes with arbitrary content."""
     try:
         buffer = _kept.pop()
     except IndexError:
@@ -27,7 +27,7 @@ def lend(size: int) -> bytearray:
 
 
 def give_back(view: memoryview) -> None:
-    """Take back the buffer under a view of it, which must not be used any more."""
+    """Return the buffer under a view to the pool. The view must not be used afterwards."""
     buffer = view.obj
     if (
         isinstance(buffer, bytearray)

@@ -1,4 +1,4 @@
-"""Control records, and which batches belong to aborted transactions (KIP-98)."""
+"""Control records, and the batches of aborted transactions (KIP-98)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ END_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
-    """The types of control records; others are passed over."""
+    """The types of control records. Others are skipped."""
 
     ABORT = 0
     COMMIT = 1
 
 
 def control_type(key: bytes | None) -> int:
-    """Return the number of a control record's type, known here or not.
-
-    Raises:
-        CorruptRecordException: It is not the key of a control record.
-    """
+    """Return the number of a type, which may be unknown here."""
     if key is None or len(key) < CONTROL_KEY.size:
         raise CorruptRecordException("the key of a control record is missing or too short")
     kind: int
@@ -40,19 +36,12 @@ def control_type(key: bytes | None) -> int:
 
 
 class EndMarker(NamedTuple):
-    """The end of a transaction in a partition."""
-
     type: ControlType
     coordinator_epoch: int
 
 
 def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
-    """Return the outcome that a control batch has for a transaction; None if it has none.
-
-    Args:
-        header: Of the batch.
-        batch: All of it. Control batches hold one record, which nobody compresses; compaction
-            may have removed it.
+    """Return the marker in a control batch, or None for another type or if compaction removed it.
 
     Raises:
         CorruptRecordException: It is not a control record.
@@ -84,10 +73,10 @@ def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
 
 
 class AbortedTransactions:
-    """Tells which batches of one fetch response a reader of committed records must not see.
+    """Finds the batches of aborted transactions in a Fetch response.
 
-    The broker lists aborted transactions by producer and first offset; each lasts until that
-    producer's abort marker. Batches have to be shown in the order of their offsets.
+    The broker lists aborted transactions by producer and first offset. Each ends with that
+    producer's abort marker. Batches must be passed in the order of offsets.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
@@ -96,11 +85,10 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def cover(self, header: BatchHeader) -> bool:
-        """Whether the batch is part of an aborted transaction."""
+        """Return whether the batch is part of an aborted transaction."""
         while self._to_come and self._to_come[-1][0] <= header.last_offset:
             self._open.add(self._to_come.pop()[1])
         return header.is_transactional and header.producer_id in self._open
 
     def end(self, producer_id: int) -> None:
-        """Note that the producer's abort marker was passed."""
         self._open.discard(producer_id)

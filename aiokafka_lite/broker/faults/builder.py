@@ -347,5 +347,4 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
     ) -> ConnectionRuleT: ...
 
     @abstractmethod
-    def leaders_now(self) -> Leaders:
-        """Return the leader ids and leader epochs by (topic, partition)."""
+    def leaders_now(self) -> Leaders: ...

@@ -65,11 +65,7 @@ class ThreadRule(_ThreadsRule):
         self._thread.call(lambda broker: self._request_rule.release())
 
     def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
-        """Wait until the rule has applied to `hits` requests. See `Rule.reached`.
-
-        Raises:
-            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
-        """
+        """Wait until the rule has applied to `hits` requests. See `Rule.reached`."""
         self._thread.wait("rule.reached", self._request_rule.reached(hits, timeout_s))
 
 
@@ -124,11 +120,7 @@ class ThreadRequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Wait until the log has `count` matching requests. See `RequestLog.wait_for`.
-
-        Raises:
-            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
-        """
+        """Wait until the log has `count` matching requests. See `RequestLog.wait_for`."""
         waiting = self._thread.broker.requests.wait_for(
             api,
             count=count,
