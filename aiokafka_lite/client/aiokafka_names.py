@@ -48,7 +48,7 @@ class ClientNames:
 
     Args:
         running: Returns the cluster, or raises one of NOT_THERE.
-        until_known: Waits for a topic's metadata and returns its partitions; None for the default.
+        until_known: Waits for a topic's metadata and returns its partitions.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ClientNames:
         """Has no effect: `stop` of the consumer or producer closes the connections."""
 
     def get_random_node(self) -> int | None:
-        """Return the id of a random broker, or None without metadata."""
+        """Return the id of a random broker in the metadata."""
         nodes = sorted(self._running().view.nodes)
         return random.choice(nodes) if nodes else None
 
@@ -230,16 +230,16 @@ class ClusterNames:
         return self._of().partitions_for_topic(topic)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return a topic's partitions that have a leader; None if it is not in the metadata."""
+        """Return a topic's partitions that have a leader."""
         return self._of().available_partitions_for_topic(topic)
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:
-        """Return the id of the partition's leader, -1 without one, or None without metadata."""
+        """Return the id of the partition's leader, -1 without one."""
         found = self._of().partition(TopicPartition(*partition))
         return None if found is None else found.leader
 
     def partitions_for_broker(self, broker_id: int | str) -> set[TopicPartition] | None:
-        """Return the partitions that a broker leads, or None if it leads no partition."""
+        """Return the partitions that a broker leads, if any."""
         led = {
             TopicPartition(name, number)
             for name, topic in self._of().topics.items()

@@ -265,7 +265,7 @@ class ClientArguments(_Given, Settings):
 
     @property
     def connections_max_idle_s(self) -> float | None:
-        """Time until an unused connection is closed; None (Java's -1, librdkafka's 0): never."""
+        """The limit of idle time, or None without one (Java's -1, librdkafka's 0)."""
         idle_ms = self.connections_max_idle_ms
         return None if idle_ms is None or idle_ms <= 0 else idle_ms / 1000
 

@@ -1,6 +1,6 @@
 """Access to a cluster for blocking callers: metadata, a connection per node, requests.
 
-One thread at a time uses a cluster; others may use its connections. If no known node responds, the
+One thread at a time uses a cluster. Others may use its connections. If no known node responds, the
 bootstrap servers are asked (KIP-899).
 """
 
@@ -121,7 +121,7 @@ class BlockingCluster:
 
     # --- Metadata --------------------------------------------------------------------------
     def refresh(self, topics: Collection[str] | None) -> ClusterView:
-        """Fetch metadata and return the new view, which contains exactly these topics; None: all.
+        """Fetch metadata and return the new view of these topics, or of all for None.
 
         Temporary errors are retried for ``request_timeout_s``, or for ``MAX_REFUSED_S`` while every
         bootstrap server refuses connections and no broker was ever reached.
@@ -159,7 +159,7 @@ class BlockingCluster:
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
     ) -> bool:
-        """Update the leader from an error response (KIP-951); return False if it is not newer."""
+        """Update the leader from an error response (KIP-951). Return False if it is not newer."""
         view = self.view.with_leaders({tp: (leader, leader_epoch)}, endpoints)
         is_newer = view is not self.view
         if is_newer:
@@ -177,7 +177,7 @@ class BlockingCluster:
 
     # --- Connections -----------------------------------------------------------------------
     def connection(self, node: int | Node) -> BlockingConnection:
-        """Return an open connection to a node; opening one waits for the node's backoff."""
+        """Return an open connection to a node. Opening one waits for the node's backoff."""
         self._raise_if_closed()
         if not isinstance(node, Node):
             node = self._node(node)
@@ -234,7 +234,7 @@ class BlockingCluster:
         return state
 
     def _usable(self, state: _NodeState) -> BlockingConnection | None:
-        """Return the connection if it can be used; otherwise drop it and start its backoff."""
+        """Return the connection if it can be used. Otherwise drop it and start its backoff."""
         connection, max_idle_s = state.connection, self.config.connections_max_idle_s
         if connection is None:
             return None

@@ -45,7 +45,7 @@ def authenticate(
     timeout_s: float,
     clock: Callable[[], float],
 ) -> float:
-    """Authenticate; return the seconds until the session ends, 0 if it does not."""
+    """Authenticate. Return the seconds until the session ends, 0 if it does not."""
     authenticator = Authenticator(mechanism, timeout_s=timeout_s, compute=_at_once)
     peer = _Peer(connection, clock() + timeout_s, clock)
     try:

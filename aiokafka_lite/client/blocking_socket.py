@@ -39,14 +39,14 @@ class BlockingSocket(Protocol):
     """A blocking connection's socket. One thread may write while another reads."""
 
     def send(self, encoded: memoryview, timeout_s: float) -> int:
-        """Write at least a byte; return how many bytes were written.
+        """Write at least a byte. Return how many bytes were written.
 
         Raises:
             TimeoutError: The peer accepted no data in time.
         """
 
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
-        """Wait for data and read it into memory; return how many bytes, 0 at the end of the stream.
+        """Wait for data and read it into memory. Return how many bytes, 0 at the end of the stream.
 
         Args:
             timeout_s: 0 or less: do not wait.
@@ -75,7 +75,7 @@ def connect(
     connect_timeout_s: float,
     receive_buffer_bytes: int | None = None,
 ) -> BlockingSocket:
-    """Connect to a host; each of its addresses has ``connect_timeout_s`` (KIP-302)."""
+    """Connect to a host. Each of its addresses has ``connect_timeout_s`` (KIP-302)."""
     uses_tls = ssl_context is not None
     failures = FailedAddresses(address, timeout_s=connect_timeout_s, uses_tls=uses_tls)
     for host in _resolve(address):
@@ -228,7 +228,7 @@ def _timeval(duration_s: float) -> bytes:
 
 
 def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> bool:
-    """Wait until a socket is readable or writable; return whether it is."""
+    """Wait until a socket is readable or writable. Return whether it is."""
     if not hasattr(select, "poll"):  # Windows
         sockets = [sock]
         return any(

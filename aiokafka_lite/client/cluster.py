@@ -93,7 +93,7 @@ MovesListener = Callable[[ClusterView, Collection[TopicPartition]], None]
 
 
 class Listening(NamedTuple):
-    """A listener's callbacks for smaller changes; None: call the listener itself."""
+    """A listener's callbacks for smaller changes. Without one, the listener itself is called."""
 
     on_topics: TopicsListener | None
     on_moves: MovesListener | None
@@ -169,12 +169,12 @@ class Cluster:
     async def start(self, *, group_id: str | None = None) -> None:
         """Connect to the cluster through its bootstrap servers and start refreshing the view.
 
-        The servers are tried concurrently, in random order; again only if one accepted a connection
-        but did not respond. The coordinator of `group_id` is requested with the first metadata, for
-        the first ``find_coordinator``.
+        The servers are tried concurrently, in random order, and again only if one accepted a
+        connection but did not respond. The coordinator of `group_id` is requested with the first
+        metadata, for the first ``find_coordinator``.
 
         Raises:
-            KafkaConnectionError: No server could be used; TLSError if TLS failed with every server.
+            KafkaConnectionError: No server could be used. TLSError if TLS failed with every server.
             KafkaError: A server refused the credentials, or has no version in common.
         """
         if self._refresher is not None or self._is_closed:
@@ -252,7 +252,7 @@ class Cluster:
 
     # --- What metadata covers, and when it is fetched --------------------------------------
     def watch(self, owner: object, topics: Iterable[str] | None) -> None:
-        """Replace the topics that an owner needs in metadata; None: all topics of the cluster."""
+        """Replace the topics that an owner needs in metadata, which may be all."""
         self._watched.set(owner, topics)
         if self._watched.topics is not None:
             self._seen &= self._watched.topics
@@ -403,7 +403,7 @@ class Cluster:
         exclude: Iterable[int] = (),
         is_always_offered: bool = False,
     ) -> tuple[int, R]:
-        """As request_any; also returns the node, and adds errors to ``failures``.
+        """As request_any. It also returns the node, and adds errors to ``failures``.
 
         With ``is_always_offered``, a node without the request is skipped, and its next connections
         request its versions again.
@@ -502,7 +502,7 @@ class Cluster:
     def apply_leader_hints(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
     ) -> Collection[TopicPartition]:
-        """Apply newer leaders (node id and epoch) of an error response; return what changed."""
+        """Apply newer leaders (node id and epoch) of an error response. Return what changed."""
         before = self._view
         view = before.with_leaders(leaders, endpoints)
         if view is before:
@@ -543,7 +543,7 @@ class Cluster:
         return self._view.fetched_at + self.config.metadata_max_age_s
 
     def _some_topics(self) -> frozenset[str] | None:
-        """Return the topics of a partial refresh; None: all watched topics have to be requested."""
+        """Return the topics of a partial refresh, or None for all watched topics."""
         watched = self._watched.topics
         is_old = self._loop.time() >= self._view.fetched_at + self.config.metadata_max_age_s
         if is_old or self._is_stale or self._is_leader_missing or watched is None:
@@ -556,7 +556,7 @@ class Cluster:
         return frozenset(topics) or None
 
     async def _refresh(self, failures: list[KafkaError]) -> None:
-        """Request metadata once and replace the view; after a failure, it is still due."""
+        """Request metadata once and replace the view. After a failure, it is still due."""
         some = self._some_topics()
         is_spaced = some is None or (self._watched.are_covered and not self._waiters)
         asked = some
@@ -631,7 +631,7 @@ class Cluster:
     async def _ask_for_metadata(
         self, topics: frozenset[str] | None, failures: list[KafkaError]
     ) -> MetadataResponse:
-        """Request topics; brokers may create those that never existed, and no others."""
+        """Request topics. Brokers may create those that never existed, and no others."""
         may_create = self.config.allow_auto_create_topics
         unseen = topics - self._seen if topics is not None and may_create else frozenset()
         if unseen == topics:
@@ -701,7 +701,7 @@ class Cluster:
         moved: Collection[TopicPartition] | None = None,
         topics: Collection[str] | None = None,
     ) -> None:
-        """Replace the view. `moved` and `topics` are all that changed; None: any may have."""
+        """Replace the view. `moved` and `topics` are all that changed, or None if any may have."""
         if moved is not None:
             topics = {tp.topic for tp in moved}
         if view.nodes != self._view.nodes:

@@ -35,15 +35,15 @@ class Address(NamedTuple):
 
 
 class ClientConfig(Settings):
-    """Settings of one client; times in seconds.
+    """Settings of one client, with times in seconds.
 
     Attributes:
         bootstrap_servers: ``"host:port,host:port"`` or a list of such; IPv6 addresses in
-            brackets; the port defaults to 9092.
+            brackets. The port defaults to 9092.
         connect_timeout_s: The time for TCP and TLS at one address, and for ApiVersions and
             authentication.
         retry_backoff_s, reconnect_backoff_s: The first delays, which double, with jitter (KIP-580).
-        connections_max_idle_s: Time after which an unused connection is closed; None: never.
+        connections_max_idle_s: Time after which an unused connection is closed, or None to keep it.
         allow_plaintext_credentials: Send credentials to other machines without TLS.
         max_frame_bytes: The largest accepted response.
     """

@@ -1,4 +1,4 @@
-"""Opens transports; tries every address that a host resolves to (KIP-302)."""
+"""Opens transports to the addresses that a host resolves to (KIP-302)."""
 
 from __future__ import annotations
 

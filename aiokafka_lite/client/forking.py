@@ -1,6 +1,6 @@
 """Prevents a forked child from using its parent's sockets.
 
-A child inherits the sockets and the epoll instance of the parent's loop; closing a transport would
+A child inherits the sockets and the epoll instance of the parent's loop. Closing a transport would
 remove the socket from it. So the child first replaces each descriptor with the null device.
 """
 
@@ -31,7 +31,7 @@ class ForkAware:
         return self
 
     def forked(self) -> tuple[int, object] | None:
-        """Refuse all later use; return the socket's descriptor, -1 without one, and its owner."""
+        """Refuse all later use. Return the socket's descriptor, -1 without one, and its owner."""
         return self._give_up_socket(
             ForkedError(
                 f"the connection to {self.peer} belongs to the parent process, so this forked "
@@ -50,7 +50,7 @@ _inherited: Final[list[object]] = []
 
 
 def detach(owners: Iterable[ForkAware]) -> list[object]:
-    """Replace these owners' descriptors; return the objects that own them."""
+    """Replace these owners' descriptors. Return the objects that own them."""
     null = os.open(os.devnull, os.O_RDWR)  # which is not inheritable
     socket_owners = []
     for owner in owners:

@@ -64,7 +64,7 @@ class Slots(dict[Lane, Slot]):
 
 
 class NodeState:
-    """A node at one endpoint; a new endpoint has a new state."""
+    """A node at one endpoint. A new endpoint has a new state."""
 
     __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "slots")
 

@@ -44,7 +44,7 @@ _Attempt: TypeAlias = "asyncio.Task[KafkaError | None]"
 
 
 class Pool:
-    """The connections of one client. Used from one event loop; only the pool writes its fields."""
+    """The connections of one client, for one event loop. Only the pool writes its fields."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Pool:
         return self.ready_connection(node_id, lane) is not None
 
     def ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
-        """Like is_ready; starts connecting if there is no connection and backoff allows."""
+        """As is_ready, but start connecting if there is no connection and backoff allows."""
         if self.is_ready(node_id, lane):
             return True
         state = self._nodes.get(node_id)
@@ -132,12 +132,12 @@ class Pool:
         return self.last_error(node_id) is not None
 
     def last_error(self, node_id: int) -> KafkaError | None:
-        """Return the reason why the node cannot be reached; None if it can, or was not tried."""
+        """Return the reason why the node cannot be reached."""
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
     def why_not_ready(self, node_id: int, lane: Lane) -> KafkaError | None:
-        """Return what ``connect`` waits for, or why the latest attempt failed; None if ready."""
+        """Return the error for which ``connect`` waits, or that of the latest attempt."""
         state = self._nodes.get(node_id)
         if state is None or self.is_ready(node_id, lane):
             return None
@@ -152,7 +152,7 @@ class Pool:
         return KafkaConnectionError(f"the connection to {state} is still being opened")
 
     def lost_at(self, node_id: int) -> float | None:
-        """Return the loop time since which the node cannot be reached, or None."""
+        """Return the loop time since which the node cannot be reached."""
         state = self._nodes.get(node_id)
         if state is None or state.last_error is None:
             return None
@@ -171,9 +171,10 @@ class Pool:
         return 0 if state is None else state.in_flight_count
 
     def least_loaded_node(self, *, exclude: frozenset[int] = frozenset()) -> int | None:
-        """Return a node for a request that any node can answer; None if all are in backoff.
+        """Return a node, not in backoff, for a request that any node can answer.
 
-        Nodes without errors or overdue responses come first, then connected ones, then idle ones.
+        Nodes without errors or overdue responses are preferred, then connected ones, then idle
+        ones.
         """
         candidates = [
             (self._load(state), node_id)
@@ -213,7 +214,7 @@ class Pool:
         return None if state is None else self._usable(state, state.slots[lane])
 
     def ready_connection(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
-        """Return the connection on which a request can be sent at once, or None."""
+        """Return the connection on which a request can be sent at once."""
         state = self._nodes.get(node_id)
         if state is None:
             return None
@@ -240,7 +241,7 @@ class Pool:
         timeout_s: float,
         max_version: int | None = None,
     ) -> R:
-        """Send a request to a node and return the response; connect first if necessary.
+        """Send a request to a node and return the response. Connect first if necessary.
 
         With a ready connection, the request is sent before the first suspension. Cancellation
         leaves the connection usable, and an attempt to connect running.
@@ -253,7 +254,7 @@ class Pool:
     def send_nowait(
         self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH
     ) -> bool:
-        """Send a request whose response is ignored, if that needs no waiting; return whether.
+        """Send a request, and ignore the response, if it need not wait. Return whether it was sent.
 
         It is not sent behind a long poll or a join.
         """
@@ -310,7 +311,7 @@ class Pool:
     async def connect_one(
         self, node_ids: Iterable[int], failures: list[KafkaError]
     ) -> frozenset[int]:
-        """Connect to nodes in this order until one is connected; return those that failed.
+        """Connect to nodes in this order until one is connected. Return those that failed.
 
         Each attempt starts a little after the one before, or at once if that failed (as RFC 8305).
         Cancellation leaves the attempts running.
@@ -340,7 +341,7 @@ class Pool:
         return frozenset(failed)
 
     def attempt(self, node_id: int) -> asyncio.Task[KafkaError | None]:
-        """Return the attempt to connect a node's GENERAL lane; only the pool may cancel it."""
+        """Return the attempt to connect a node's GENERAL lane. Only the pool may cancel it."""
         state = self._nodes[node_id]
         return self._start_connecting(state, state.slots[Lane.GENERAL])
 
@@ -357,7 +358,7 @@ class Pool:
         return slot.connecting
 
     async def _connect(self, state: NodeState, slot: Slot) -> KafkaError | None:
-        """Open a lane's connection; return the error, which is not this task's failure."""
+        """Open a lane's connection. Return the error, which is not this task's failure."""
         turn = self._turns.ticket() if state.node.id < 0 else nullcontext
         try:
             if delay_s := self._backoff_s(state):
@@ -429,7 +430,7 @@ class Pool:
 
     # --- Connections that fail -------------------------------------------------------------
     def _failed(self, state: NodeState, error: KafkaError) -> None:
-        """Start the node's backoff; log only the first failure."""
+        """Start the node's backoff. Log only the first failure."""
         is_news = state.last_error is None and self._nodes.get(state.node.id) is state
         state.last_error = error
         if is_news:
@@ -471,7 +472,7 @@ class Pool:
             self.on_reachability(node.id, address, state.last_error, down_s)
 
     def _usable(self, state: NodeState, slot: Slot) -> Connection | None:
-        """Return the lane's open connection; a lost one starts the backoff here."""
+        """Return the lane's open connection. A lost one starts the backoff here."""
         connection = slot.connection
         if connection is None or connection.error is None:
             return connection
@@ -569,7 +570,7 @@ class Pool:
                 self._scope.cancel(slot.connecting)
 
     def _let_go(self, slot: Slot, connection: Connection) -> None:
-        """Close a connection once its responses have arrived; the slot is free at once."""
+        """Close a connection once its responses have arrived. The slot is free at once."""
         slot.connection = None
         self._leaving.add(connection)
         connection.closed.add_done_callback(lambda _: self._leaving.discard(connection))
@@ -601,7 +602,7 @@ class Pool:
             connection.hang_up()
 
     async def close(self) -> None:
-        """Close every connection; callers get KafkaConnectionError. Idempotent."""
+        """Close every connection. Callers get KafkaConnectionError. Idempotent."""
         self.abort()
         if self._attempts:
             await asyncio.wait(self._attempts)

@@ -88,7 +88,7 @@ class Conversation(ABC):
 
     @abstractmethod
     async def answer(self, challenge: bytes) -> bytes | None:
-        """Return the answer to a challenge, or None at the end."""
+        """Return the answer to a challenge, until the end."""
 
 
 class Mechanism(ABC):
@@ -99,7 +99,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def begin(self, compute: Compute = off_the_loop) -> Conversation:
-        """Start a conversation; `compute` runs its slow functions."""
+        """Start a conversation. `compute` runs its slow functions."""
 
 
 class Plain(Mechanism):
@@ -219,7 +219,7 @@ class _ScramConversation(Conversation):
 
 
 class OAuthBearer(Mechanism):
-    """A token of an OAuth server (RFC 7628); each connection requests one from the provider."""
+    """A token of an OAuth server (RFC 7628). Each connection requests one from the provider."""
 
     name = "OAUTHBEARER"
     asks_users = True
@@ -259,7 +259,7 @@ class _OAuthConversation(Conversation):
 
 
 def _token(given: object) -> bytes:
-    """Return a provider's bearer token; an invalid one is described only by its size."""
+    """Return a provider's bearer token. An invalid one is described only by its size."""
     if not isinstance(given, str):
         raise AuthenticationFailedError(
             f"the token provider returned an object of type {type(given).__name__}: token() "
@@ -334,7 +334,7 @@ class Authenticator:
         self._compute = compute
 
     async def __call__(self, connection: Peer) -> float:
-        """Authenticate; return the seconds until the session ends, 0 if it does not.
+        """Authenticate. Return the seconds until the session ends, 0 if it does not.
 
         Raises:
             AuthenticationFailedError: The broker refuses, or did not prove its identity.

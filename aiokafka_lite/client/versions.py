@@ -156,7 +156,7 @@ class FirstVersions:
     async def open(
         self, address: Address, attempt: Callable[[int], Awaitable[C]], *, is_identified: bool
     ) -> C:
-        """Open a connection; if the peer closes it on ApiVersions, try the oldest version.
+        """Open a connection. If the peer closes it on ApiVersions, try the oldest version.
 
         A gateway may close the connection on an unknown version (KIP-511 requires a response). If
         the oldest version helps, this address is asked in it for `OLDEST_FOR_S`.

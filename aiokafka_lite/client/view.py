@@ -5,7 +5,7 @@ Brokers may lag, so these rules apply to the next view:
 - A leader is replaced only at the same or a newer leader epoch (KIP-320) of the same topic id.
   Epochs restart if a cluster is restored or a topic is recreated without ids, so `OLDER_ANSWERS`
   consecutive responses with an older epoch are accepted.
-- A topic is removed after responses have lacked it for `GONE_AFTER_S`; until then it is unchanged.
+- A topic is removed after responses have lacked it for `GONE_AFTER_S`. Until then it is unchanged.
 - A topic id that was replaced is not accepted again.
 - The number of partitions never decreases. Without topic ids, fewer partitions for a while mean
   that the topic was recreated.
@@ -43,7 +43,7 @@ OLDER_FOR_S: Final = 3.0
 
 
 class Node(NamedTuple):
-    """A broker and its address; bootstrap servers have negative ids."""
+    """A broker and its address. Bootstrap servers have negative ids."""
 
     id: int
     host: str
@@ -76,7 +76,7 @@ class TopicView(NamedTuple):
     """A topic of the metadata: its partitions, or the broker's error.
 
     It has both while a known topic is unavailable: then the partitions are the last known ones.
-    `missing_since` is when a response first lacked the topic or one of its partitions, else None.
+    `missing_since` is when a response first lacked the topic or one of its partitions.
     """
 
     name: str
@@ -129,7 +129,7 @@ class ClusterView(NamedTuple):
         return topic is not None and bool(topic.partitions) and tp.partition not in topic.partitions
 
     def leader(self, tp: TopicPartition) -> PartitionView | None:
-        """Return the partition if its leader is among the nodes, else None."""
+        """Return the partition if its leader is among the nodes."""
         partition = self.partition(tp)
         if partition is None or partition.leader not in self.nodes:
             return None
@@ -176,7 +176,7 @@ class ClusterView(NamedTuple):
     ) -> ClusterView:
         """Return the next view, after a response about all topics of interest.
 
-        Topics that are not in the response are dropped; if all topics were requested (`is_of_all`),
+        Topics that are not in the response are dropped. If all topics were requested (`is_of_all`),
         after `GONE_AFTER_S`.
         """
         is_same = self.cluster_id in (None, response.cluster_id)
@@ -222,7 +222,7 @@ class ClusterView(NamedTuple):
         )
 
     def with_nodes(self, nodes: Iterable[Node]) -> ClusterView:
-        """Return a view with these nodes added or moved; without a rack, a node keeps its rack."""
+        """Return a view with these nodes added or moved. Without a rack, a node keeps its rack."""
         known = dict(self.nodes)
         for node in nodes:
             rack = known[node.id].rack if node.rack is None and node.id in known else node.rack
@@ -237,7 +237,7 @@ class ClusterView(NamedTuple):
     def with_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node] = ()
     ) -> ClusterView:
-        """Return a view with newer leaders (node id and epoch); this one if none is newer."""
+        """Return a view with newer leaders (node id and epoch), or this one if none is newer."""
         changed: dict[str, dict[int, PartitionView]] = {}
         for tp, (leader, leader_epoch) in leaders.items():
             partition = self.partition(tp)
@@ -257,7 +257,7 @@ class ClusterView(NamedTuple):
 
 
 def _copy(mapping: Mapping[KT, VT]) -> dict[KT, VT]:
-    """Return a dict; `copy` of a MappingProxyType is 50 times as fast as `dict`."""
+    """Return a dict. `copy` of a MappingProxyType is 50 times as fast as `dict`."""
     return mapping.copy() if isinstance(mapping, MappingProxyType) else dict(mapping)
 
 
@@ -271,7 +271,7 @@ def _nodes(response: MetadataResponse) -> Mapping[int, Node]:
 
 
 def _missing(known: TopicView | None, now: float) -> TopicView | None:
-    """Return the view of a topic that a response lacks; None once it is removed."""
+    """Return the view of a topic that a response lacks, unless it is removed now."""
     if known is None or not known.partitions:
         return None
     since = now if known.missing_since is None else known.missing_since

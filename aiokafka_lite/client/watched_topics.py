@@ -31,7 +31,7 @@ class WatchedTopics:
 
     # --- What is wanted -------------------------------------------------------------------
     def set(self, owner: object, topics: Iterable[str] | None) -> None:
-        """Replace an owner's topics; None: every topic."""
+        """Replace an owner's topics."""
         wanted = None if topics is None else set(topics)
         if wanted is None or wanted:
             self._wanted[owner] = wanted
@@ -64,7 +64,7 @@ class WatchedTopics:
 
     # --- What was asked for ---------------------------------------------------------------
     def were_asked(self, topics: Iterable[str] | None) -> None:
-        """Set the topics that the view was requested for; None: every topic."""
+        """Set the topics that the view was requested for."""
         self._asked = None if topics is None else set(topics)
         self._look()
 
@@ -80,7 +80,7 @@ class WatchedTopics:
 
 
 class UnknownTopics:
-    """Watched topics that have never existed; each is logged once.
+    """Watched topics that have never existed. Each is logged once.
 
     It is not an error, because brokers may create the topic soon, and callers wait for it.
     """
@@ -95,7 +95,7 @@ class UnknownTopics:
         return frozenset(self._since)
 
     def update(self, missing: Collection[str], now: float, *, may_create: bool) -> list[str]:
-        """Apply the topics that a response lacks; return those to report."""
+        """Apply the topics that a response lacks. Return those to report."""
         for name in self._since.keys() - missing:
             del self._since[name]
             if self._texts.pop(name, None) is not None:

@@ -151,7 +151,7 @@ class FrameTooLargeError(KafkaProtocolError):
     """The size of a frame exceeds the limit.
 
     Attributes:
-        size_bytes: The size; None if the bytes are not a frame of a Kafka broker.
+        size_bytes: The size, or None if the bytes are not a frame of a Kafka broker.
         limit_bytes: The limit.
     """
 
@@ -181,7 +181,7 @@ class RecordTooLargeError(KafkaError):
 
 
 class DeserializationError(KafkaError):
-    """A key or value deserialiser failed; ``__cause__`` is its exception.
+    """A key or value deserialiser failed. ``__cause__`` is its exception.
 
     Attributes:
         record: The record, with key and value as bytes.
@@ -199,7 +199,7 @@ class DeserializationError(KafkaError):
 
 
 class DeserializerUnavailableError(DeserializationError):
-    """A deserialiser failed temporarily; the record is not rejected."""
+    """A deserialiser failed temporarily. The record is not rejected."""
 
     retriable = True
 
@@ -213,7 +213,7 @@ class LogTruncationError(KafkaError):
     """The log was truncated below the position by an unclean leader election (KIP-320).
 
     Attributes:
-        divergent_offset: The first offset at which the logs differ; None if it is unknown.
+        divergent_offset: The first offset at which the logs differ, or None if it is unknown.
     """
 
     def __init__(self, *args: object, divergent_offset: int | None = None) -> None:

@@ -92,7 +92,7 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def decode(cls: type[M], version: int, data: Buffer) -> M:
-    """Decode one message; its record sets are slices of `data`, which must stay unchanged.
+    """Decode one message. Its record sets are slices of `data`, which must stay unchanged.
 
     Raises:
         KafkaProtocolError: The bytes are not exactly such a message.
@@ -162,7 +162,7 @@ def encode_key(key: RecordKey) -> bytes:
 
 
 def decode_key(classes: Mapping[int, type[K]], data: Buffer) -> K | None:
-    """Decode the key of a coordinator's record; None for unknown types.
+    """Decode the key of a coordinator's record, if its type is known.
 
     Raises:
         KafkaProtocolError: The bytes are not such a key.

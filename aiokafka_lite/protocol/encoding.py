@@ -1,9 +1,9 @@
 """Generate the source of an encoder: one function for one message in one version.
 
 The function appends buffers to a list. One ``struct.Struct`` packs consecutive fields of fixed
-size; record sets are not copied.
+size. Record sets are not copied.
 
-A field that the version lacks must hold its default, unless it is ignorable; null is refused if the
+A field that the version lacks must hold its default, unless it is ignorable. Null is refused if the
 version does not allow it. Both raise UnsupportedVersionError.
 """
 
@@ -95,7 +95,7 @@ class EncoderSource(SourceWriter):
         return f"{source}.{field.name}"
 
     def is_set(self, field: Field, source: str) -> str:
-        """Return the expression for whether a field differs from its default; empty: never."""
+        """Return the expression for whether a field differs from its default ("": never)."""
         value = f"{source}.{field.slot}"
         if field.writes_null:
             return "True"
@@ -135,7 +135,7 @@ class EncoderSource(SourceWriter):
             self.write_value(field.wire, value, is_nullable, path)
 
     def write_tags(self, fields: list[Field], source: str, path: str) -> None:
-        """Write the tagged fields; usually there are none, and a 0 ends the pending fields."""
+        """Write the tagged fields. Usually there are none, and a 0 ends the pending fields."""
         conditions = {field: is_set for field in fields if (is_set := self.is_set(field, source))}
         if not conditions:
             self.pending.append(("x", ""))

@@ -1,6 +1,6 @@
 """Fetch requests from a template: a consumer's differ only in session, limits and offsets.
 
-A template encodes requests in which only a few fields vary; the others are constants. Structs in
+A template encodes requests in which only a few fields vary. The others are constants. Structs in
 arrays are tuples. Everything else, such as the errors of a version, is the encoder's (encoding.py).
 """
 
@@ -117,7 +117,7 @@ class _TemplateSource(EncoderSource):
 
     @override
     def flush(self) -> None:
-        """Pack the pending fields; the first ones are packed with the header, at the end."""
+        """Pack the pending fields. The first ones are packed with the header, at the end."""
         if self._head is None:
             self._head, self.pending = self.pending, []
         super().flush()
@@ -217,7 +217,7 @@ _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten
 
 
 class FetchTemplate:
-    """Creates the Fetch requests of one consumer; their common fields are encoded once."""
+    """Creates the Fetch requests of one consumer. Their common fields are encoded once."""
 
     def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
         self.max_wait_ms = max_wait_ms

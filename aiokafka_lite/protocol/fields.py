@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Specifier:
-    """Declares fields of one wire type; also names the element type of an array."""
+    """Declares fields of one wire type. Also names the element type of an array."""
 
     def __init__(self, wire_type: Wire) -> None:
         self.wire = wire_type
@@ -55,5 +55,5 @@ def array(element: _Specifier | type[Struct], versions: str, **facts: object) ->
 
 
 def nested(struct: type[Struct], versions: str, **facts: object) -> Field:
-    """Declare a struct; without a default of None, it is never null."""
+    """Declare a struct. Without a default of None, it is never null."""
     return _Specifier(wire.Nested(struct))(versions, **facts)  # type: ignore[arg-type] # ditto

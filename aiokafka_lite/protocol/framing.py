@@ -70,7 +70,7 @@ class RequestFrame(NamedTuple):
         """Decode the body.
 
         For an unknown version of ApiVersions, a broker returns UnsupportedVersionError in version 0
-        (KIP-511); otherwise it closes the connection.
+        (KIP-511). Otherwise it closes the connection.
         """
         cls = request_class(self.api_key)
         return codec.decode(cls, self.version, self.body).from_version(self.version)
@@ -121,7 +121,7 @@ def encode_response_parts(response: Response, version: int, correlation_id: int)
 def encode_response_in_steps(
     response: Response, version: int, correlation_id: int
 ) -> Steps[list[Part]]:
-    """As `encode_response_parts`; yields after a number of elements."""
+    """As `encode_response_parts`, but yield after a number of elements."""
     tags = _NO_TAGGED_FIELDS if _has_tagged_header(type(response), version) else b""
     parts: list[Part] = []
     small: list[Part] = [b"", tags]

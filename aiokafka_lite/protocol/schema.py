@@ -175,7 +175,7 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
 
 # --- Messages --------------------------------------------------------------------------------
 class Message(Struct):
-    """A struct with its own versions; `flexible` ones have compact lengths and tags (KIP-482)."""
+    """A struct with its own versions. `flexible` ones have compact lengths and tags (KIP-482)."""
 
     versions: ClassVar[VersionRange] = NO_VERSIONS
     flexible: ClassVar[VersionRange] = NO_VERSIONS
@@ -193,12 +193,12 @@ class Message(Struct):
         return self
 
     def for_version_in_steps(self, version: int) -> Steps[Self]:
-        """As `for_version`; loops over many elements yield."""
+        """As `for_version`, but yield in loops over many elements."""
         yield from ()
         return self.for_version(version)
 
     def from_version_in_steps(self, version: int) -> Steps[Self]:
-        """As `from_version`; loops over many elements yield."""
+        """As `from_version`, but yield in loops over many elements."""
         yield from ()
         return self.from_version(version)
 

@@ -30,7 +30,7 @@ def run_to_end(steps: Steps[T]) -> T:
 
 
 def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, object]) -> F:  # type: ignore[type-var] # the caller says what it compiles
-    """Compile one function definition; `name` is the file name in tracebacks."""
+    """Compile one function definition. `name` is the file name in tracebacks."""
     source = [f"{line}\n" for line in lines]
     text = "".join(source)
     filename = f"<aiokafka_lite {name} #{next(_serial)}>"
@@ -42,7 +42,7 @@ def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, ob
 
 
 class SourceWriter:
-    """The source of a function; `in_steps`, of a generator whose loops over elements yield."""
+    """The source of a function, or `in_steps` of a generator that yields in loops over elements."""
 
     def __init__(
         self, signature: str, constants: Mapping[str, object], *, in_steps: bool = False
@@ -67,7 +67,7 @@ class SourceWriter:
                 self.line("yield")
 
     def end(self, returned: str) -> None:
-        """Write the return; a yield behind it makes even a function without loops a generator."""
+        """Write the return. A yield behind it makes even a function without loops a generator."""
         self.line(f"return {returned}".rstrip())
         if self.in_steps:
             self.line("yield")

@@ -52,7 +52,7 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(view: memoryview, pos: int) -> int:
-    """Skip a section of unknown tagged fields; return the position after it."""
+    """Skip a section of unknown tagged fields. Return the position after it."""
     return run_to_end(skip_tagged_fields_in_steps(view, pos))
 
 

@@ -19,7 +19,7 @@ def uuid_to_str(uuid: bytes) -> str:
 
 
 def uuid_from_str(text: str) -> bytes:
-    """Return the 16 bytes of a topic id that Kafka printed; raises ValueError."""
+    """Return the 16 bytes of a topic id that Kafka printed, or raise ValueError."""
     uuid = base64.urlsafe_b64decode(text + "==")
     if len(uuid) != len(ZERO_UUID):
         raise ValueError(f"{text!r} is not a Kafka UUID: it must be 16 bytes in URL-safe base64")
@@ -128,7 +128,7 @@ class Field:
         is_list: The default is a new list.
         writes_null: A tagged field that is written even if it is null, because Kafka has no
             default.
-        slot: The attribute with the value; for a lazy field it holds None at first.
+        slot: The attribute with the value, or for a lazy field null until it is read.
     """
 
     __slots__ = (

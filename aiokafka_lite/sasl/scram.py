@@ -60,7 +60,7 @@ _SERVER_FINAL: Final = re.compile(
 
 
 class ScramMechanism(enum.Enum):
-    """The two mechanisms; `code` is KIP-554's number."""
+    """The two mechanisms. `code` is KIP-554's number."""
 
     SHA_256 = ("SCRAM-SHA-256", "sha256", 1)
     SHA_512 = ("SCRAM-SHA-512", "sha512", 2)
@@ -77,7 +77,7 @@ class ScramMechanism(enum.Enum):
 
 
 class ScramCredential(NamedTuple):
-    """A broker's data of a user's password; the repr shows no key."""
+    """A broker's data of a user's password. The repr shows no key."""
 
     salt: bytes
     iterations: int
@@ -92,7 +92,7 @@ class ScramCredential(NamedTuple):
 def salted_password(
     mechanism: ScramMechanism, password: bytes, salt: bytes, iterations: int
 ) -> bytes:
-    """Hash a password in some milliseconds; call it in an executor (it releases the GIL)."""
+    """Hash a password in some milliseconds. Call it in an executor (it releases the GIL)."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
 
 
@@ -240,7 +240,7 @@ class ServerFinal(NamedTuple):
 
 
 def auth_message(first: ClientFirst, server: bytes, final: ClientFinal) -> bytes:
-    """Return the text that both sides sign; `server` is the broker's first message, as sent."""
+    """Return the text that both sides sign. `server` is the broker's first message, as sent."""
     return b",".join((first.bare, server, final.without_proof))
 
 

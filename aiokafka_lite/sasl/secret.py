@@ -24,7 +24,7 @@ class Secret:
         return value if isinstance(value, Secret) else cls(value)
 
     def reveal(self) -> bytes:
-        """Return the value; text is encoded in UTF-8."""
+        """Return the value. Text is encoded in UTF-8."""
         return self._value
 
     def __bool__(self) -> bool:

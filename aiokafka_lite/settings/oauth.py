@@ -79,7 +79,7 @@ class ClientCredentials(AbstractTokenProvider):
 
     @override
     async def token(self) -> str:
-        """Return a valid token; this blocks if it has to be requested."""
+        """Return a valid token. This blocks if it has to be requested."""
         if self._kept is None or self._clock() >= self._kept_until:
             self._kept = self._fetch()
         return self._kept.reveal().decode()

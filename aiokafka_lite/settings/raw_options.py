@@ -74,7 +74,7 @@ class RawOptions:
     def integer(
         self, name: str, *, at_least: int, at_most: int = MAX_LONG, is_trimmed: bool = False
     ) -> int | None:
-        """Return a whole number, or None if it was not given.
+        """Return a whole number, if it was given.
 
         Args:
             is_trimmed: Allow spaces around it, as Kafka's own settings do.

@@ -221,7 +221,7 @@ def _stored(raw: RawOptions, name: str) -> bytes:
 
 
 def _in_lines(found: re.Match[str]) -> str:
-    """Write PEM in lines for OpenSSL; Java accepts spaces between them."""
+    """Write PEM in lines for OpenSSL. Java accepts spaces between them."""
     begin, body, end = found.groups()
     characters = "".join(body.split())
     lines = [characters[pos : pos + 64] for pos in range(0, len(characters), 64)]
@@ -296,7 +296,7 @@ def _set_versions(context: ssl.SSLContext, raw: RawOptions) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
-    """Restrict the cipher suites; those of TLS 1.3 can only be enabled all together."""
+    """Restrict the cipher suites. Those of TLS 1.3 can only be enabled all together."""
     name = "kafka.ssl.cipher.suites"
     suites = _list(raw.text(name) or "")
     if not suites:

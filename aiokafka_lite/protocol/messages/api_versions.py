@@ -55,7 +55,7 @@ class ApiVersionsResponse(Response, has_plain_header=True):
 
 
 class ApiVersionsRequest(Request[ApiVersionsResponse], key=18, versions="0-5", flexible="3+"):
-    """In v5, the client names the broker that it expects; others answer REBOOTSTRAP_REQUIRED."""
+    """In v5, the client names the broker that it expects. Others answer REBOOTSTRAP_REQUIRED."""
 
     client_software_name: str = string("3+", ignorable=True)  # KIP-511
     client_software_version: str = string("3+", ignorable=True)  # KIP-511

@@ -47,7 +47,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Request[JoinGroupResponse], key=11, versions="0-9", flexible="6+"):
-    """Join or rejoin a classic group; the response to the leader contains all subscriptions.
+    """Join or rejoin a classic group. The response to the leader contains all subscriptions.
 
     From v4 on, a member without an id joins in two steps (KIP-394).
     """
@@ -83,7 +83,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Request[SyncGroupResponse], key=14, versions="0-5", flexible="4+"):
-    """Return the member's assignment; the leader sends the assignments of all."""
+    """Return the member's assignment. The leader sends the assignments of all."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")

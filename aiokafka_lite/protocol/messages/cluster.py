@@ -94,7 +94,7 @@ class TopicRequest(Struct):
 class DescribeTopicPartitionsRequest(
     Request[DescribeTopicPartitionsResponse], key=75, versions="0", flexible="0+"
 ):
-    """Describe topics from the cursor on; an empty list means all (KIP-966)."""
+    """Describe topics from the cursor on. An empty list means all (KIP-966)."""
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2000)
@@ -137,7 +137,7 @@ class DescribableLogDirTopic(Struct):
 class DescribeLogDirsRequest(
     Request[DescribeLogDirsResponse], key=35, versions="1-5", flexible="2+"
 ):
-    """Return the sizes of partitions by log directory; null means all partitions.
+    """Return the sizes of partitions by log directory. Null means all partitions.
 
     v4 has the volume's size (KIP-827), v5 cordoned directories (KIP-1066).
     """

@@ -55,7 +55,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Request[OffsetCommitResponse], key=8, versions="2-10", flexible="8+"):
-    """Store positions, if the member is of this generation or epoch; members of KIP-848 need v9."""
+    """Store positions, if the member is of this generation or epoch. Members of KIP-848 need v9."""
 
     group_id: str = string("0+")
     generation_id_or_member_epoch: int = int32("1+", default=-1, ignorable=True)
@@ -210,7 +210,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", flexible="6+"):
-    """Read committed offsets; null topics mean all. v7 can require stable offsets (KIP-447)."""
+    """Read committed offsets. Null topics mean all. v7 can require stable offsets (KIP-447)."""
 
     group_id: str = string("0-7")
     topics: list[OffsetFetchRequestTopic] | None = array(

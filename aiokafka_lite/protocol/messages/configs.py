@@ -17,7 +17,7 @@ from aiokafka_lite.protocol.schema import (
 
 # --- DescribeConfigs (key 32) -----------------------------------------------------------------
 class DescribeConfigsSynonym(Struct):
-    """A source of the value, such as another setting; the first source wins (KIP-226)."""
+    """A source of the value, such as another setting. The first source wins (KIP-226)."""
 
     name: str = string("1+")
     value: str | None = string("1+", nullable="0+")
@@ -97,7 +97,7 @@ class IncrementalAlterConfigsRequest(
     versions="0-1",
     flexible="1+",
 ):
-    """Change single settings (KIP-339); a resource's changes are applied all or not at all."""
+    """Change single settings (KIP-339). A resource's changes are applied all or not at all."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")

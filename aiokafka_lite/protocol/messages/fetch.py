@@ -88,7 +88,7 @@ class NodeEndpoint(Struct):
 
 
 class FetchResponse(Response):
-    """Record sets by partition; in a session only partitions that changed (KIP-227)."""
+    """Record sets by partition. In a session only partitions that changed (KIP-227)."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("7+", ignorable=True)  # KIP-227
@@ -98,7 +98,7 @@ class FetchResponse(Response):
 
 
 class ReplicaState(Struct):
-    """The follower that fetches (KIP-903); consumers are replica -1."""
+    """The follower that fetches (KIP-903). Consumers are replica -1."""
 
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)

@@ -1,7 +1,7 @@
 """Keys and values in ``__consumer_offsets``, and those of control records.
 
 The types of keys are Kafka's ``CoordinatorRecordType``. A value starts with its version, as two
-bytes; a null value is a tombstone of its key.
+bytes. A null value is a tombstone of its key.
 """
 
 from __future__ import annotations

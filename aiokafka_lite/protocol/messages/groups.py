@@ -64,7 +64,7 @@ class ListGroupsResponse(Response):
 
 
 class ListGroupsRequest(Request[ListGroupsResponse], key=16, versions="0-5", flexible="3+"):
-    """List the groups that a broker coordinates; an empty filter matches all."""
+    """List the groups that a broker coordinates. An empty filter matches all."""
 
     states_filter: list[str] = array(string, "4+")  # KIP-518
     types_filter: list[str] = array(string, "5+")  # KIP-848

@@ -78,7 +78,7 @@ class DescribeUserScramCredentialsRequest(
     versions="0",
     flexible="0+",
 ):
-    """List users that have SCRAM credentials (KIP-554); null or an empty list means all."""
+    """List users that have SCRAM credentials (KIP-554). Null or an empty list means all."""
 
     users: list[UserName] | None = array(UserName, "0+", nullable="0+")
 

@@ -1,4 +1,4 @@
-"""Create, extend and delete topics; delete records."""
+"""Create, extend and delete topics, and delete records."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Request[CreateTopicsResponse], key=19, versions="2-7", flexible="5+"):
-    """Create topics; v6 has quotas (KIP-599)."""
+    """Create topics. v6 has quotas (KIP-599)."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
@@ -103,7 +103,7 @@ class CreatePartitionsTopic(Struct):
 class CreatePartitionsRequest(
     Request[CreatePartitionsResponse], key=37, versions="0-3", flexible="2+"
 ):
-    """Raise the number of partitions of topics to `count` (KIP-195); v3 has quotas (KIP-599)."""
+    """Raise the number of partitions of topics to `count` (KIP-195). v3 has quotas (KIP-599)."""
 
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic, "0+")
     timeout_ms: int = int32("0+")
@@ -193,7 +193,7 @@ class DeleteRecordsTopic(Struct):
 
 
 class DeleteRecordsRequest(Request[DeleteRecordsResponse], key=21, versions="0-2", flexible="2+"):
-    """Delete records before an offset; -1 is the high watermark (KIP-107)."""
+    """Delete records before an offset. -1 is the high watermark (KIP-107)."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, "0+")
     timeout_ms: int = int32("0+")

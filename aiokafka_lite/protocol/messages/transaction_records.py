@@ -1,4 +1,4 @@
-"""Keys and values in ``__transaction_state``, as in group_records.py; the only type is 0."""
+"""Keys and values in ``__transaction_state``, as in group_records.py. The only type is 0."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ class TxnOffsetCommitRequest(
 ):
     """Commit a group's offsets as part of a transaction (KIP-98), fencing old members (KIP-447).
 
-    From v4 on, errors may be abortable; v5 also adds the group to the transaction (KIP-890).
+    From v4 on, errors may be abortable. v5 also adds the group to the transaction (KIP-890).
     """
 
     transactional_id: str = string("0+")
@@ -263,7 +263,7 @@ class EndTxnResponse(Response):
 class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3+"):
     """Commit or abort a transaction (KIP-98).
 
-    From v4 on, errors may be abortable; from v5 on, every transaction has a new epoch (KIP-890).
+    From v4 on, errors may be abortable. From v5 on, every transaction has a new epoch (KIP-890).
     """
 
     transactional_id: str = string("0+")
