@@ -23,7 +23,7 @@ from aiokafka_lite.client.cluster_requests import (
     coordinator_request,
     is_refused,
     metadata_request,
-    nobody_answered,
+    no_usable_broker,
     raise_for_metadata,
     raise_for_rebootstrap,
 )
@@ -154,7 +154,7 @@ class BlockingCluster:
             raise_for_metadata(response)
             return response
         self._is_refused = all(map(is_refused, failures))
-        raise nobody_answered(failures)
+        raise no_usable_broker(failures)
 
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
@@ -280,7 +280,7 @@ class BlockingCluster:
         nodes = self._known_nodes() or self._bootstrap_nodes
         response = self._ask_in_turn(nodes, request, timeout_s, failures)
         if response is None:
-            raise nobody_answered(failures)
+            raise no_usable_broker(failures)
         return response
 
     def coordinator(self, group_id: str) -> int:

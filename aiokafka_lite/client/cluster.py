@@ -31,7 +31,7 @@ from aiokafka_lite.client.cluster_requests import (
     coordinator_of,
     coordinator_request,
     metadata_request,
-    nobody_answered,
+    no_usable_broker,
     raise_for_metadata,
     raise_for_rebootstrap,
     reason,
@@ -139,7 +139,7 @@ class Cluster:
         self._refresher: asyncio.Task[Never] | None = None
         # A group whose coordinator is requested with the first metadata, and the request.
         self._first_group: str | None = None
-        self._foreseen: asyncio.Task[FindCoordinatorResponse | None] | None = None
+        self._early_lookup: asyncio.Task[FindCoordinatorResponse | None] | None = None
         self._is_closed = False
         # Written by callers that need a refresh; the refresh task resets them when it sends.
         self._is_stale = False
@@ -421,13 +421,13 @@ class Cluster:
                 if not is_always_offered:
                     raise
                 incompatible = error
-                self.pool.ask_versions_anew(node_id)
+                self.pool.renegotiate_versions(node_id)
             except PASSING_ERRORS as error:
                 failures.append(error)
         self.raise_if_closed()
         if incompatible is not None:
             raise incompatible
-        raise nobody_answered(failures)
+        raise no_usable_broker(failures)
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
         node_id = self.pool.least_loaded_node(exclude=excluded)
@@ -460,7 +460,7 @@ class Cluster:
             await asyncio.sleep(delay_s)
 
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
-        response = await self._foreseen_coordinator(key, key_type)
+        response = await self._take_early_coordinator(key, key_type)
         if response is None:
             _, response = await self._ask_any(
                 coordinator_request(key, key_type), is_always_offered=True
@@ -470,10 +470,12 @@ class Cluster:
             self._swap(view)
         return node.id
 
-    def _foresee_coordinator(self) -> None:
+    def _request_coordinator_early(self) -> None:
         """Request the first group's coordinator on the connection of the first metadata request."""
-        if self._first_group is not None and (self._foreseen is None or self._foreseen.done()):
-            self._foreseen = self._scope.spawn(
+        if self._first_group is not None and (
+            self._early_lookup is None or self._early_lookup.done()
+        ):
+            self._early_lookup = self._scope.spawn(
                 self._ask_for_first_coordinator(self._first_group), name="find coordinator"
             )
 
@@ -489,14 +491,14 @@ class Cluster:
         except KafkaError:
             return None
 
-    async def _foreseen_coordinator(
+    async def _take_early_coordinator(
         self, key: str, key_type: int
     ) -> FindCoordinatorResponse | None:
-        task = self._foreseen
+        task = self._early_lookup
         if task is None or (key, key_type) != (self._first_group, GROUP_COORDINATOR):
             return None
         await asyncio.wait([task])
-        self._foreseen = None
+        self._early_lookup = None
         return None if task.cancelled() else task.result()
 
     def apply_leader_hints(
@@ -577,12 +579,12 @@ class Cluster:
             if some is None or response.cluster_id != self._view.cluster_id:
                 self._watched.were_asked(asked)
                 self._swap(self._view.updated(response, now, is_of_all=asked is None))
-                self._doubt_outdated(is_outdated=self._view.was_contradicted)
+                self._avoid_outdated(is_outdated=self._view.was_contradicted)
             else:
                 self._watched.were_added(some)
                 self._swap(self._view.with_topics(response, now), topics=some)
                 if any(self._view.topics[name].was_contradicted for name in self._known(some)):
-                    self._doubt_outdated(is_outdated=True)
+                    self._avoid_outdated(is_outdated=True)
         except BaseException:
             self._waiters = [each for each in waiters if not each.answered.done()] + self._waiters
             self._is_stale |= is_stale
@@ -623,7 +625,7 @@ class Cluster:
     def _known(self, topics: Iterable[str]) -> Iterator[str]:
         return (name for name in topics if name in self._view.topics)
 
-    def _doubt_outdated(self, *, is_outdated: bool) -> None:
+    def _avoid_outdated(self, *, is_outdated: bool) -> None:
         """After older leader epochs, prefer other nodes for the next request."""
         self._outdated = self._outdated | {self._answered_by} if is_outdated else frozenset()
         self.pool.suspect(self, self._outdated)
@@ -657,7 +659,7 @@ class Cluster:
         try:
             unreachable = frozenset() if self._view.nodes else await self._connect_one(failures)
             if self._refresher is None:
-                self._foresee_coordinator()
+                self._request_coordinator_early()
             self._answered_by, response = await self._ask_any(
                 request,
                 timeout_s=timeout_s,

@@ -94,7 +94,7 @@ def is_refused(error: KafkaError) -> bool:
     return isinstance(error.__cause__, ConnectionRefusedError)
 
 
-def nobody_answered(failures: Sequence[KafkaError]) -> KafkaConnectionError:
+def no_usable_broker(failures: Sequence[KafkaError]) -> KafkaConnectionError:
     """Return the error if no broker could be used."""
     is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
     reasons = "; ".join(reason(error) for error in failures) or "no broker is known"

@@ -404,7 +404,7 @@ class Pool:
         if state.last_error is not None:
             self._reached_again(state)
             if state.node.id >= 0:  # a bootstrap server is not a known node yet
-                self._say_who_is_back()
+                self._log_reconnected()
         self._idle.arm()
         self._renewals.plan(connection)
         return None
@@ -436,7 +436,7 @@ class Pool:
         if is_news:
             log.warning("%s is not reachable: %s", state, error)
             state.lost_at = self._loop.time()
-            self._tell_reachability(state)
+            self._report_reachability(state)
         delay_s = state.backoff.next_delay_s()
         # Refused credentials and untrusted certificates have the longest delay.
         if not error.retriable or isinstance(error, UnansweredCredentialsError):
@@ -451,9 +451,9 @@ class Pool:
         address = state.node.address
         _, lost_at = self._back.get(address, ("", state.lost_at))
         self._back[address] = str(state), min(lost_at, state.lost_at)
-        self._tell_reachability(state)
+        self._report_reachability(state)
 
-    def _say_who_is_back(self) -> None:
+    def _log_reconnected(self) -> None:
         """When no node is missing any more, log which were, at the level of their loss."""
         if not self._back or any(self.lost_at(node_id) is not None for node_id in self._nodes):
             return
@@ -464,7 +464,7 @@ class Pool:
         )
         self._back.clear()
 
-    def _tell_reachability(self, state: NodeState) -> None:
+    def _report_reachability(self, state: NodeState) -> None:
         if self.on_reachability is not None:
             node = state.node
             down_s = self._loop.time() - state.lost_at
@@ -521,12 +521,12 @@ class Pool:
             else:
                 known.name_node(node)
             self._nodes[node_id] = known
-            self._come_back(known)
+            self._restore(known)
         for state in leaving.values():
             self._retire(state)
-        self._say_who_is_back()
+        self._log_reconnected()
 
-    def _come_back(self, state: NodeState) -> None:
+    def _restore(self, state: NodeState) -> None:
         before = self._left_unreachable.pop(state.node.id, None)
         if before is None:
             return
@@ -543,7 +543,7 @@ class Pool:
         for each in hanging:
             each.give_up(error)
 
-    def ask_versions_anew(self, node_id: int) -> None:
+    def renegotiate_versions(self, node_id: int) -> None:
         """Let a node's next connections request its versions, after the node's backoff.
 
         All its connections are retired, because new ones use the versions of an open one.

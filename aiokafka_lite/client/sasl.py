@@ -181,9 +181,10 @@ class _ScramConversation(Conversation):
             return await self._prove(challenge)
         final = scram.ServerFinal.parse(challenge)
         if final.error:
-            told = words(final.error, self.secrets)
+            reason = printable(final.error, self.secrets)
             raise AuthenticationFailedError(
-                f"the broker rejects the SCRAM proof, so the user name or password is wrong: {told}"
+                "the broker rejects the SCRAM proof, so the user name or password is wrong: "
+                f"{reason}"
             )
         if not hmac.compare_digest(final.signature, self._signature):
             raise AuthenticationFailedError(
@@ -240,7 +241,7 @@ class _OAuthConversation(Conversation):
         try:
             given: object = await self._provider.token()
             extensions = dict(self._provider.extensions())
-        except Exception as error:  # noqa: BLE001 -- somebody else's code; told by class and place
+        except Exception as error:  # noqa: BLE001 -- the application's code
             failure = f"{type(error).__name__} at {_place(error)}"
         else:
             token = _token(given)
@@ -354,8 +355,8 @@ class Authenticator:
                     "credentials: check the credentials"
                 ) from error
             if answer.error_code != NoError.errno:
-                told = words(answer.error_message or "", conversation.secrets)
-                raise self._refusal(connection, told or for_code(answer.error_code).__name__)
+                reason = printable(answer.error_message or "", conversation.secrets)
+                raise self._refusal(connection, reason or for_code(answer.error_code).__name__)
             try:
                 token = await conversation.answer(bytes(answer.auth_bytes))
             except (AuthenticationFailedError, KafkaProtocolError) as error:
@@ -387,13 +388,13 @@ class Authenticator:
         if answer.error_code != NoError.errno:
             raise self._refusal(connection, for_code(answer.error_code).__name__)
 
-    def _refusal(self, connection: Peer, told: str) -> AuthenticationFailedError:
+    def _refusal(self, connection: Peer, reason: str) -> AuthenticationFailedError:
         return AuthenticationFailedError(
-            f"{connection.peer} refuses {self._mechanism.name} authentication: {told}"
+            f"{connection.peer} refuses {self._mechanism.name} authentication: {reason}"
         )
 
 
-def words(text: str, secrets: Sequence[Secret]) -> str:
+def printable(text: str, secrets: Sequence[Secret]) -> str:
     """Make a broker's text fit one line of a log, without our secrets."""
     for secret in secrets:
         if secret:

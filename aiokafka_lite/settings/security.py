@@ -117,7 +117,7 @@ _MODULES: Final = {
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": "OAUTHBEARER",
     "com.sun.security.auth.module.Krb5LoginModule": "GSSAPI",
 }
-_NOT_HERE: Final = {
+_UNSUPPORTED: Final = {
     "GSSAPI": "Kerberos (GSSAPI) is not supported",
     "AWS_MSK_IAM": "Amazon's IAM login is not supported",
 }
@@ -250,8 +250,8 @@ def _mechanism_name(raw: RawOptions) -> str:
         )
     name = trimmed(text)
     if name not in MECHANISMS:
-        not_here = _NOT_HERE.get(name)
-        raise raw.refusal(option, f"{not_here}: {known}" if not_here else known)
+        unsupported = _UNSUPPORTED.get(name)
+        raise raw.refusal(option, f"{unsupported}: {known}" if unsupported else known)
     return name
 
 
@@ -293,7 +293,9 @@ def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
         raise OptionError(f"{_JAAS}: {error}") from error
     found = _MODULES.get(_class_name(module.name))
     if found != kind:
-        reason = _NOT_HERE.get(found or "", "the login module does not match kafka.sasl.mechanism")
+        reason = _UNSUPPORTED.get(
+            found or "", "the login module does not match kafka.sasl.mechanism"
+        )
         raise OptionError(f"{_JAAS}: {reason}, so {_WANTED[kind]}")
     return module.options
 

@@ -7,7 +7,7 @@ import pytest
 from aiokafka_lite.client.cluster_requests import (
     coordinator_of,
     metadata_request,
-    nobody_answered,
+    no_usable_broker,
     raise_for_metadata,
     raise_for_rebootstrap,
 )
@@ -82,7 +82,7 @@ def test_the_error_of_all_is_of_tls_if_that_was_the_reason_everywhere() -> None:
         ([lost, tls], KafkaConnectionError),
         ([tls, lost], KafkaConnectionError),
     ):
-        error = nobody_answered(failures)
+        error = no_usable_broker(failures)
         assert type(error) is error_class
         assert error.__cause__ is (failures[-1] if failures else None)
         reasons = "; ".join(each.args[0] for each in failures) or "no broker is known"

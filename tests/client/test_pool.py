@@ -735,7 +735,7 @@ async def test_node_that_left_is_closed_and_unknown(broker: ScriptedBroker, pool
         NodeNotReadyError, match="the broker left the cluster, or has just joined it"
     ):
         await beat(pool)
-    pool.ask_versions_anew(1)  # of nobody
+    pool.renegotiate_versions(1)  # of nobody
 
 
 async def test_node_that_moved_to_another_host_is_not_used_at_the_old_one(

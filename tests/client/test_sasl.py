@@ -227,10 +227,10 @@ async def test_a_name_and_a_password_cannot_have_what_separates_them() -> None:
 
 
 def test_words_of_a_broker_are_fit_for_a_log() -> None:
-    assert sasl.words("no\r\nERROR forged line\x1b[2J", ()) == "no ERROR forged line [2J"
-    assert sasl.words("turned \u202edrow\u2028around", ()) == "turned  drow around"
-    assert len(sasl.words("x" * 10_000, ())) == sasl.MAX_TEXT_CHARACTERS
-    told = sasl.words("password hunter2 is wrong", (Secret(""), Secret("hunter2")))
+    assert sasl.printable("no\r\nERROR forged line\x1b[2J", ()) == "no ERROR forged line [2J"
+    assert sasl.printable("turned \u202edrow\u2028around", ()) == "turned  drow around"
+    assert len(sasl.printable("x" * 10_000, ())) == sasl.MAX_TEXT_CHARACTERS
+    told = sasl.printable("password hunter2 is wrong", (Secret(""), Secret("hunter2")))
     assert told == "password *** is wrong"
 
 
