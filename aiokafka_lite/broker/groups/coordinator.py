@@ -39,12 +39,12 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
 from aiokafka_lite.broker.groups.offsets.cache import (
     CommittedOffset,
+    Committer,
     OffsetCommitEntry,
     OffsetManager,
     OpenTransaction,
 )
 from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval, end_of
-from aiokafka_lite.broker.groups.offsets.transactions import TransactionalOffsets
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
     GroupSettings,
@@ -54,17 +54,19 @@ from aiokafka_lite.broker.groups.values import (
     Sync,
     Synced,
 )
-from aiokafka_lite.broker.log.producers import NO_PRODUCER
+from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     GroupIdNotFound,
+    IllegalGenerationError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     KafkaError,
     NoError,
     NotCoordinatorError,
     RebalanceInProgressError,
+    StaleMemberEpochError,
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.group_records import (
@@ -76,6 +78,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -182,13 +185,6 @@ class GroupCoordinator:
             replay=self._replay,
             loaded=self._restart_sessions,
             unload=self._unload,
-        )
-        self.transactional = TransactionalOffsets(
-            self._groups,
-            self.offsets,
-            services.group_topics,
-            check=self._check,
-            append=self._append,
         )
         self.removal = OffsetRemoval(
             self._groups,
@@ -384,11 +380,53 @@ class GroupCoordinator:
                 error = group.check_commit(member_id, instance_id, generation, self._now())
             elif generation >= 0:
                 error = unknown_group
-        if error is not NoError:
-            return [error] * len(offsets)
-        errors, records = self.offsets.commit(group_id, offsets, retention_ms)
-        error = self._append(group_id, records)
-        return errors if error is NoError else [error] * len(offsets)
+        return self._append_offsets(group_id, offsets, error, retention_ms)
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetCommitEntry],
+        producer: ProducerIdentity,
+        committer: Committer,
+    ) -> list[ErrorType]:
+        """Append offsets of an open transaction (KIP-447). Return one error type per offset."""
+        error = self._check(group_id)
+        if error is NoError:
+            error = self._check_committer(self._groups.get(group_id), committer, offsets)
+        return self._append_offsets(group_id, offsets, error, producer=producer)
+
+    def _check_committer(
+        self, group: Group | None, committer: Committer, offsets: Sequence[OffsetCommitEntry]
+    ) -> ErrorType:
+        member_id, instance_id, generation = committer
+        if group is None:
+            return NoError if generation < 0 else IllegalGenerationError
+        if committer.is_unknown or (generation < 0 and group.is_empty):
+            return NoError
+        if isinstance(group, ConsumerGroup):
+            # The request names topics, KIP-848 members have topic ids.
+            id_of = self._services.group_topics.id_of
+            partitions = [
+                (id_of(item.tp.topic) or ZERO_UUID, item.tp.partition) for item in offsets
+            ]
+            error = group.check_commit(member_id, generation, partitions)
+            return IllegalGenerationError if error is StaleMemberEpochError else error
+        return group.check_member(member_id, instance_id, generation)
+
+    def _append_offsets(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetCommitEntry],
+        error: ErrorType,
+        retention_ms: int = -1,
+        producer: ProducerIdentity = NO_PRODUCER,
+    ) -> list[ErrorType]:
+        if error is NoError:
+            errors, records = self.offsets.commit(group_id, offsets, retention_ms, producer)
+            error = self._append(group_id, records)
+            if error is NoError:
+                return errors
+        return [error] * len(offsets)
 
     def committed(self, group_id: str, tp: TopicPartition, topic_id: bytes) -> CommittedOffset:
         """Return the committed offset of a group whose `availability` was checked."""

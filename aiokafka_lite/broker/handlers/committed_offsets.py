@@ -9,9 +9,9 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets.cache import (
     NOTHING_COMMITTED,
     CommittedOffset,
+    Committer,
     OffsetCommitEntry,
 )
-from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.log.producers import ProducerIdentity
@@ -175,7 +175,7 @@ def _commit(
     error = _verify(ctx, request, producer)
     if error is not NoError:
         return [error] * len(offsets)
-    return ctx.groups.transactional.commit(
+    return ctx.groups.commit_in_transaction(
         request.group_id,
         offsets,
         producer,

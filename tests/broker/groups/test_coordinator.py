@@ -16,10 +16,10 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, Coordina
 from aiokafka_lite.broker.groups.kip848.records import member_tombstones
 from aiokafka_lite.broker.groups.offsets.cache import (
     NOTHING_COMMITTED,
+    Committer,
     OffsetCommitEntry,
     offset_key,
 )
-from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import GroupSettings, Join, Joined, Leaver, Sync
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
@@ -192,7 +192,7 @@ async def test_committer_of_a_transaction_is_checked_as_far_as_it_is_named(
             coordinator.leave("g", [Leaver(joined.member_id)])
     item = OffsetCommitEntry(TP, TOPIC_ID, 5, -1, "")
     producer = ProducerIdentity(7, 0)
-    assert coordinator.transactional.commit("g", [item], producer, committer) == [error]
+    assert coordinator.commit_in_transaction("g", [item], producer, committer) == [error]
 
 
 async def test_deleted_topic_takes_its_offsets_along_but_not_its_namesakes(

@@ -9,8 +9,11 @@ import pytest
 
 from aiokafka_lite.broker.groups.classic.machine import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
-from aiokafka_lite.broker.groups.offsets.transactions import Committer
+from aiokafka_lite.broker.groups.offsets.cache import (
+    NOTHING_COMMITTED,
+    Committer,
+    OffsetCommitEntry,
+)
 from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
@@ -152,7 +155,7 @@ async def test_offsets_of_open_transactions_go_with_their_partition(
     other = elsewhere(coordinator, "g")
     for group_id in ("g", other):
         item = OffsetCommitEntry(TP, TOPIC_ID, 5, -1, "")
-        coordinator.transactional.commit(group_id, [item], ProducerIdentity(7, 0), Committer())
+        coordinator.commit_in_transaction(group_id, [item], ProducerIdentity(7, 0), Committer())
     coordinator.resign([coordinator.partition_for("g")])
     assert not coordinator.offsets.is_unstable("g", TP)
     assert coordinator.offsets.is_unstable(other, TP)

@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import ErrorType
+from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
 from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -135,6 +136,22 @@ class OffsetCommitEntry:
     metadata: str | None
 
 
+class Committer(NamedTuple):
+    """The committing member. Old clients send no member.
+
+    Attributes:
+        generation: The member's generation or epoch, negative for no member.
+    """
+
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = -1
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.generation < 0 and not self.member_id and self.instance_id is None
+
+
 class OffsetManager:
     def __init__(self, *, clock: Callable[[], int], metadata_max_bytes: int) -> None:
         self._clock = clock
@@ -147,7 +164,11 @@ class OffsetManager:
     # -- requests: (answer, records to append) -------------------------------------------------
 
     def commit(
-        self, group_id: str, offsets: Sequence[OffsetCommitEntry], retention_ms: int = -1
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetCommitEntry],
+        retention_ms: int = -1,
+        producer: ProducerIdentity = NO_PRODUCER,
     ) -> tuple[list[ErrorType], list[CoordinatorRecord]]:
         """Return an error type per offset, and the records to append.
 
@@ -171,7 +192,7 @@ class OffsetManager:
                 expire_timestamp=expire_ms,
                 topic_id=item.topic_id,
             )
-            records.append(CoordinatorRecord(offset_key(group_id, item.tp), value))
+            records.append(CoordinatorRecord(offset_key(group_id, item.tp), value, producer))
         return errors, records
 
     def delete(self, group_id: str, tps: Iterable[TopicPartition]) -> list[CoordinatorRecord]:

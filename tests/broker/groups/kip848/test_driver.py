@@ -10,8 +10,7 @@ import pytest
 from aiokafka_lite.broker.groups.kip848.group import MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
-from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
-from aiokafka_lite.broker.groups.offsets.transactions import Committer
+from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -528,12 +527,13 @@ async def test_transactions_commit_only_for_what_a_member_has_had_since_its_epoc
     driven.settle("a", "b")
     assert driven.group.epoch == 3
     kept, given_up = driven.held["a"][driven.topic_id][0], driven.held["b"][driven.topic_id][0]
-    transactional = driven.coordinator.transactional
 
     def commit(partition: int, epoch: int) -> type[BrokerResponseError]:
         item = OffsetCommitEntry(TopicPartition("t", partition), ZERO_UUID, 5, -1, "")
         producer = ProducerIdentity(7, 0)
-        (error,) = transactional.commit("g", [item], producer, Committer("a", None, epoch))
+        (error,) = driven.coordinator.commit_in_transaction(
+            "g", [item], producer, Committer("a", None, epoch)
+        )
         return error
 
     assert commit(kept, 3) is NoError

@@ -11,8 +11,11 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerHeartbeat
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
-from aiokafka_lite.broker.groups.offsets.transactions import Committer
+from aiokafka_lite.broker.groups.offsets.cache import (
+    NOTHING_COMMITTED,
+    Committer,
+    OffsetCommitEntry,
+)
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
@@ -156,7 +159,7 @@ async def test_offset_that_a_transaction_commits_waits_for_its_end(
     for group_id in ("g", "only pending"):
         item = OffsetCommitEntry(CONSUMED, ZERO_UUID, 6, -1, "m")
         producer = ProducerIdentity(7, 0)
-        coordinator.transactional.commit(group_id, [item], producer, Committer())
+        coordinator.commit_in_transaction(group_id, [item], producer, Committer())
     services.now_ms += RETENTION_MS
     expire(coordinator)
     assert known(coordinator, CONSUMED, neighbour) == [True, False]
