@@ -20,13 +20,6 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """The values that an annotation allows.
-
-    Attributes:
-        wanted: Names them in the error.
-        error: The error of another value.
-    """
-
     wanted: str
     is_right: Callable[[object], bool]
     error: type[TypeError | ValueError] = TypeError
@@ -55,7 +48,7 @@ def is_number(given: object) -> bool:
 
 
 def plain(rule: str, result: T) -> T:
-    """Return the result of a plain function; raise TypeError with `rule` if it is awaitable."""
+    """Return the result of a plain function. Raise TypeError with `rule` if it is awaitable."""
     if not inspect.isawaitable(result):
         return result
     if inspect.iscoroutine(result):
@@ -106,7 +99,7 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 
 def _kind_of(annotation: str, more: Mapping[str, Kind]) -> tuple[Kind, bool] | None:
-    """Return the kind of an annotation, and whether it allows None; or None without a kind."""
+    """Return the kind of an annotation, if it has one, and whether it allows None."""
     name = annotation.removesuffix(" | None")
     kind = more.get(name) or _KINDS.get(name)
     if kind is None and name.startswith("Callable["):

@@ -3,8 +3,7 @@
     compiled    an error if a module that the package compiles is not built
     python      no compiled module, although they may be built
 
-Without it, each compiled module is used that is built. Python itself prefers a compiled module to
-one in plain Python of the same name.
+Without it, each compiled module is used that is built.
 """
 
 from __future__ import annotations

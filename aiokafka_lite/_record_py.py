@@ -14,17 +14,15 @@ from aiokafka_lite._compat import KT, VT
 class ConsumerRecord(Generic[KT, VT]):
     """One record of a partition.
 
-    Key and value have the types that the consumer's deserialisers return, by default `bytes |
-    None`.
-
     Attributes:
         topic: The topic.
         partition: The partition's number.
         offset: The offset in the partition.
-        timestamp: Milliseconds since the epoch; None from brokers older than 0.10 (magic 0).
-        timestamp_type: 0: the producer set the timestamp; 1: the broker did, at append.
-        key: The key; without a deserialiser None if there is no key.
-        value: The value; without a deserialiser None for null (a tombstone in a compacted topic).
+        timestamp: Milliseconds since the epoch. None from brokers older than 0.10 (magic 0).
+        timestamp_type: 0: the producer set the timestamp. 1: the broker did, at append.
+        key: As the consumer's deserialiser returns it, by default bytes, or None without a key.
+        value: As the consumer's deserialiser returns it, by default bytes, or None for null (a
+            tombstone in a compacted topic).
         checksum: The CRC of messages older than magic 2, otherwise None.
         serialized_key_size: The key's size on the wire in bytes, -1 without a key.
         serialized_value_size: The value's size on the wire in bytes, -1 without a value.
@@ -46,11 +44,11 @@ class ConsumerRecord(Generic[KT, VT]):
     def ack(self) -> bool:
         """Mark the record as processed: for a consumer with ``ack_mode="explicit"``.
 
-        In any order, and at any time. The call sends no request; a commit follows soon.
+        In any order, and at any time. The call sends no request. A commit follows soon.
 
         Returns:
             False if it has no effect: the record is already acknowledged, or its partition was
-            revoked, so that another member may read the record again.
+            revoked.
 
         Raises:
             RuntimeError: The record is not from such a consumer.

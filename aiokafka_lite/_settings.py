@@ -18,8 +18,8 @@ OwnerT = TypeVar("OwnerT")
 class Settings:
     """Base of settings: annotated names with defaults, as in a frozen, keyword-only dataclass.
 
-    No dataclass, because a dataclass of forty fields takes a tenth of the package's import time.
-    The defaults stay on the class; an instance has the given values.
+    No dataclass, because one of forty fields takes a tenth of the package's import time. The
+    defaults stay on the class.
 
     Attributes:
         secrets: Names that the repr omits, and that prevent pickling.
@@ -58,7 +58,6 @@ class Settings:
 
 
 def with_defaults(init: FunctionType, **defaults: object) -> FunctionType:
-    """Return a constructor that has other defaults of some arguments."""
     other = FunctionType(init.__code__, init.__globals__, init.__name__, closure=init.__closure__)
     other.__kwdefaults__ = {**(init.__kwdefaults__ or {}), **defaults}
     other.__doc__, other.__annotations__ = init.__doc__, init.__annotations__

@@ -1,11 +1,8 @@
-"""TaskScope, the only place that creates tasks; a small Event; notifications of forks.
+"""TaskScope, the only place that creates tasks, a small Event, and notifications of forks.
 
 A scope owns named tasks that belong together. The first unexpected exception of a task is the
 scope's failure: the siblings are cancelled, and users of the scope raise it (``raise_if_failed``)
-until the scope is closed.
-
-A task that is cancelled by anything but its scope has failed as well. So end a task with
-``scope.cancel(task)``.
+until the scope is closed. A task that is cancelled by anything but its scope has failed as well.
 
 A temporary error is a degradation: of a supervised task that is being restarted, or of one that
 reports it (``degrade``, ``recovered``) while it tries again.
@@ -48,10 +45,7 @@ class LoopEndedError(RuntimeError):
 
 
 class TaskScope:
-    """Named tasks that live and die together. The scope alone writes its fields.
-
-    Must be created inside a running loop.
-    """
+    """Named tasks that live and die together. Must be created inside a running loop."""
 
     def __init__(
         self,
@@ -87,7 +81,7 @@ class TaskScope:
         return self._degraded
 
     def degrade(self, name: str, error: BaseException) -> bool:
-        """Note that a task is trying again; return whether that is news."""
+        """Note that a task is trying again. Return whether that is news."""
         is_news = name not in self._degraded
         self._degraded[name] = error
         return is_news
@@ -108,12 +102,9 @@ class TaskScope:
     def spawn(
         self, coro: Coroutine[object, None, T], *, name: str, may_be_cancelled: bool = False
     ) -> asyncio.Task[T]:
-        """Start a task; an exception it ends with becomes the scope's failure.
+        """Start a task. Its exception becomes the scope's failure.
 
-        Args:
-            coro: The task's code.
-            name: For logs and ``degraded``.
-            may_be_cancelled: It runs the application's code, which may cancel it: no failure.
+        A cancellation does not, if `may_be_cancelled`: the task runs the application's code.
         """
         if self._is_closed or self._failure is not None:
             coro.close()
@@ -127,13 +118,13 @@ class TaskScope:
         return task
 
     def cancel(self, task: asyncio.Task[T]) -> None:
-        """Cancel a task of the scope, which is no failure then; does not wait for its end."""
+        """Cancel a task of the scope, which is no failure then. Does not wait for its end."""
         if not task.done():
             self._tasks[task] = True
             task.cancel()
 
     async def stop(self, task: asyncio.Task[T]) -> None:
-        """Cancel a task of the scope and wait for its end; its exception stays in it."""
+        """Cancel a task of the scope and wait for its end. Its exception stays in it."""
         if not task.done():
             self.cancel(task)
             await asyncio.wait({task})
@@ -156,7 +147,7 @@ class TaskScope:
     ) -> asyncio.Task[T]:
         """Start a task that is restarted, with growing delays, after a retriable KafkaError.
 
-        Any other exception is the scope's failure; returning ends the task.
+        Any other exception is the scope's failure.
         """
         return self.spawn(self._supervised(factory, name, first_delay_s, last_delay_s), name=name)
 
@@ -232,10 +223,7 @@ class TaskScope:
         return all(is_being_cancelled(task) for task in asyncio.all_tasks(self._loop))
 
     def guard(self, callback: Callable[[], object], *, name: str) -> Callable[..., None]:
-        """Return a callback for the event loop whose exceptions are the scope's failure.
-
-        The callback ignores its arguments.
-        """
+        """Return a callback for the event loop whose exceptions are the scope's failure."""
 
         def guarded(*_: object) -> None:
             try:
@@ -252,7 +240,7 @@ class TaskScope:
             self._on_failure(error)
 
     def cancel_all(self) -> None:
-        """Cancel every task except the current one, and start no more; waits for nothing."""
+        """Cancel every task except the current one, and start no more."""
         self._is_closed = True
         for task in self._others():
             task.cancel()
@@ -262,7 +250,7 @@ class TaskScope:
         for task in tuple(self._tasks):
             task.cancel()
 
-    def bury_all(self) -> None:
+    def drop_all(self) -> None:
         """End every task after the loop was closed, on which a cancellation would never arrive."""
         self._is_closed = True
         for task in tuple(self._tasks):
@@ -274,7 +262,7 @@ class TaskScope:
                 pass
 
     async def close(self) -> None:
-        """Cancel every task except the current one and wait until all have ended; idempotent.
+        """Cancel every task except the current one, and wait until all have ended.
 
         If the caller is cancelled, the tasks are cancelled but not awaited.
         """
@@ -290,7 +278,7 @@ class TaskScope:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Return a copy to raise; the error itself if it cannot be copied."""
+    """Return a copy to raise, or the error itself if it cannot be copied."""
     try:
         own = copy.copy(error)
     except TypeError:  # its class takes other arguments than it tells
@@ -340,8 +328,7 @@ class Forkable(Protocol):
     def note_fork(self) -> None:
         """Called in a child before any other code. Does no I/O: sockets may still be the parent's.
 
-        Set state first: a callback for a loop that ran in another thread of the parent may be
-        refused.
+        Set state first: a callback for a loop that ran in another thread may be refused.
         """
 
 

@@ -11,7 +11,7 @@ __all__ = ["AbstractTokenProvider", "ConsumerRebalanceListener"]
 
 
 class ConsumerRebalanceListener(abc.ABC):
-    """Called when partitions are revoked, lost and assigned; methods may be sync or async.
+    """Called when partitions are revoked, lost and assigned. Methods may be sync or async.
 
     With KIP-848 (the default if brokers support it) and cooperative assignors, the arguments are
     the partitions that move. In an eager group they are the whole assignment, and the first call is
@@ -39,11 +39,11 @@ class ConsumerRebalanceListener(abc.ABC):
         """Finish the records of the partitions, and commit: another member may own them next."""
 
     def on_partitions_lost(self, lost: set[TopicPartition]) -> Awaitable[None] | None:
-        """Drop state of partitions that other members may own; commits for them fail.
+        """Drop state of partitions that other members may own, for which commits fail.
 
         Called instead of `on_partitions_revoked` when the group has removed this consumer: no
         heartbeat arrived within the session, or another consumer took its ``group_instance_id``. By
-        default it calls `on_partitions_revoked`, as in Java; aiokafka has no such method.
+        default it calls `on_partitions_revoked`, as in Java. aiokafka has no such method.
         """
         return self.on_partitions_revoked(lost)
 
@@ -57,8 +57,8 @@ class AbstractTokenProvider(abc.ABC):
 
     @abc.abstractmethod
     async def token(self) -> str:
-        """Return a currently valid token; called for each new connection."""
+        """Return a currently valid token. Called for each new connection."""
 
     def extensions(self) -> dict[str, str]:
-        """Return the SASL extensions to send with the token (KIP-342); none by default."""
+        """Return the SASL extensions to send with the token (KIP-342). None by default."""
         return {}

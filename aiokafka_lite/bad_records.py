@@ -1,6 +1,6 @@
 """Records that cannot be delivered, and the decision about them: `on_bad_record`.
 
-A record is bad if a deserialiser rejects it; a batch if its checksum is wrong, its codec is
+A record is bad if a deserialiser rejects it. A batch is bad if its checksum is wrong, its codec is
 unknown, its decompressed size exceeds the limit, or it does not fit into a fetch response.
 """
 
@@ -19,12 +19,11 @@ class BadRecord(NamedTuple):
     """A record, or a whole batch, that cannot be delivered.
 
     Attributes:
-        tp: Its partition.
-        offset: Its offset; of a batch the first unreadable one.
+        offset: Of a batch the first unreadable one.
         next_offset: The position after a skip: the next record, or the end of the batch.
         error: The reason. ``error.__cause__`` is the exception of a deserialiser.
-        timestamp: Milliseconds since the epoch; None for a batch.
-        headers: Pairs of name and value; empty for a batch.
+        timestamp: Milliseconds since the epoch. None for a batch.
+        headers: Pairs of name and value. Empty for a batch.
         key: The key's bytes, or None.
         value: The value's bytes, or None.
     """

@@ -48,8 +48,8 @@ class Translated(NamedTuple):
 
     Attributes:
         argument: Its name. The name of a part follows after a dot if several settings form it.
-        read: Converts a value; raises ValueError if it has no equal.
-        client: The client that has the argument: the other ignores the setting.
+        read: Converts a value, or raises ValueError if it has no equal.
+        client: The client that has the argument. The other ignores the setting.
         note: How it differs.
     """
 
@@ -60,18 +60,11 @@ class Translated(NamedTuple):
 
 
 class Unneeded(NamedTuple):
-    """A setting that is left out."""
-
     note: str
 
 
 class Refused(NamedTuple):
-    """A setting without an equal here.
-
-    Attributes:
-        note: The reason, or the replacement.
-        unless: Values that are left out instead, in lower case.
-    """
+    """A setting without an equal here, except for the values `unless`, which are left out."""
 
     note: str
     client: Client = "both"
@@ -196,10 +189,7 @@ def _fnv1a(key: bytes) -> int:
 class HashPartitioner:
     """Chooses a key's partition by a hash, and for a while the same one for records without a key.
 
-    Args:
-        key_hash: The hash; None: keys have no effect.
-        is_empty_hashed: Whether an empty key is a key.
-        sticky_s: How long the partition of records without a key stays the same.
+    Without a `key_hash` keys have no effect.
     """
 
     def __init__(
@@ -828,7 +818,6 @@ def _is_used(
 
 
 def _assembled(values: Mapping[str, object], *, has_tls: bool) -> dict[str, Any]:
-    """Return values by argument, with those made of several settings."""
     parts: defaultdict[str, dict[str, object]] = defaultdict(dict)
     if has_tls:
         parts["ssl_context"] = {}

@@ -1,6 +1,6 @@
 """Deserialisers that need more than bytes, that await, or that convert many records at once.
 
-A plain callable of the bytes, as in aiokafka, is the fastest; for null it is called with None. For
+A plain callable of the bytes, as in aiokafka, is the fastest. For null it is called with None. For
 topic and headers, or a request to a schema registry, subclass one of these classes, and pass an
 instance as `key_deserializer` or `value_deserializer`. For type checkers, a record's value with a
 ``Deserializer[Order]`` is an Order, or None for null.
@@ -8,7 +8,8 @@ instance as `key_deserializer` or `value_deserializer`. For type checkers, a rec
 An exception of a deserialiser rejects its record: the read that reaches the record raises
 `DeserializationError`, unless `on_bad_record` decides otherwise. After a temporary error (a
 `KafkaError` that is `retriable`, ConnectionError, TimeoutError) the read raises
-`DeserializerUnavailableError` without asking `on_bad_record`, and the next read tries again.
+`DeserializerUnavailableError` without asking `on_bad_record`, and the next read tries again. If a
+read is cancelled, so is an async call, and the next read repeats it.
 """
 
 # No annotations from __future__: NamedTuple's constructors would have unreadable strings.
@@ -33,10 +34,7 @@ class Serialized(NamedTuple):
 
     Attributes:
         payload: The bytes. Null is not deserialised: it stays None.
-        is_key: Whether it is a key; one deserialiser may convert both.
-        topic: The record's topic.
-        partition: The record's partition.
-        offset: The record's offset.
+        is_key: Whether it is a key. One deserialiser may convert both.
         timestamp: Milliseconds since the epoch.
         headers: Pairs of name and value.
     """
@@ -55,30 +53,23 @@ class DeserializerOf(abc.ABC, Generic[Made_co]):
 
 
 class Deserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
-    """Converts a key or value with its topic and headers; called for each record."""
+    """Converts a key or value with its topic and headers. Called for each record."""
 
     @abc.abstractmethod
     def deserialize(self, item: Serialized) -> Made_co:
-        """Return the value of `item.payload`; raise if it is invalid."""
+        """Return the value of `item.payload`, or raise if it is invalid."""
 
 
 class AsyncDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
-    """An async `Deserializer`: awaited for one record after the other, in order.
-
-    If the application's read is cancelled, so is the call, and the next read calls it again for the
-    same record.
-    """
+    """An async `Deserializer`, awaited for one record after the other, in order."""
 
     @abc.abstractmethod
     async def deserialize(self, item: Serialized) -> Made_co:
-        """Return the value of `item.payload`; raise if it is invalid."""
+        """Return the value of `item.payload`, or raise if it is invalid."""
 
 
 class BatchDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
     """Converts the keys or values of many records of a partition in one async call.
-
-    So a schema that they share is fetched once. If the application's read is cancelled, so is the
-    call, and the next read calls it again for the same records.
 
     Attributes:
         max_items: The most items of one call. Code between two awaits blocks the event loop.

@@ -32,7 +32,7 @@ def create_ssl_context(
         capath: A folder of hashed PEM files of trusted certificates.
         cadata: Trusted certificates as PEM text or DER bytes.
         certfile: The client's certificate chain, for brokers that request one.
-        keyfile: The client's key; None if it is in `certfile`.
+        keyfile: The client's key, unless it is in `certfile`.
         password: The key's password, or a callable that returns it.
 
     Raises:

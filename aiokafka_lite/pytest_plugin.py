@@ -40,7 +40,7 @@ _topic_numbers = itertools.count(1)
 
 
 class MarkerOptions(NamedTuple):
-    """The options of the marker; for each option the marker closest to the test wins."""
+    """The options of the marker. For each option the marker closest to the test wins."""
 
     nodes: int | None = None
     num_partitions: int = 1
@@ -134,7 +134,6 @@ def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[Broke
 
 
 def _options(request: pytest.FixtureRequest) -> MarkerOptions:
-    """Merge the markers of a test. An invalid one fails the test."""
     given: dict[str, object] = {}
     for marker in request.node.iter_markers():  # from the test outwards
         if marker.name == OLD_MARKER and _is_ours(marker):

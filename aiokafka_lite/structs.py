@@ -62,7 +62,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A group member, for a transaction that commits offsets: the coordinator verifies it.
+    """A group member, for a transaction that commits offsets. The coordinator verifies it.
 
     With KIP-848 the generation is the member epoch. For partitions of `assign` it is -1, and the
     member id is empty.

@@ -40,7 +40,7 @@ def create_future(loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Futu
 
 
 async def wait_for(fut: Awaitable[T], timeout: float | None = None) -> T:
-    """Wait for an awaitable; raise asyncio.TimeoutError after `timeout` seconds."""
+    """Wait for an awaitable, or raise asyncio.TimeoutError after `timeout` seconds."""
     async with time_limit(timeout):
         return await fut
 

@@ -385,7 +385,7 @@ async def test_tasks_of_a_closed_loop_end_without_a_word() -> None:
 
     tasks = [scope.spawn(run(name), name=name) for name in ("one", "other")]
     await settle()
-    await asyncio.to_thread(scope.bury_all)
+    await asyncio.to_thread(scope.drop_all)
     assert sorted(ended) == ["one", "other"]
     assert scope.is_ending
     with pytest.raises(RuntimeError, match="closed"):

@@ -27,13 +27,6 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class Answer(NamedTuple):
-    """A response.
-
-    Attributes:
-        kind: The content type.
-        more_headers: In addition to `HEADERS`.
-    """
-
     body: bytes
     kind: str = JSON
     status: int = 200
@@ -41,12 +34,11 @@ class Answer(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """All headers except the length."""
         return {**HEADERS, "Content-Type": self.kind, **dict(self.more_headers)}
 
 
 def problem(status: int, text: str, **more_headers: str) -> Answer:
-    """Return a response of one line of text; `_` replaces `-` in headers' names."""
+    """Return a response of one line of text. `_` replaces `-` in headers' names."""
     headers = ((name.replace("_", "-"), value) for name, value in more_headers.items())
     return Answer(f"{text}\n".encode(), TEXT, status, tuple(headers))
 
@@ -73,10 +65,8 @@ def refusal(
 ) -> Answer | None:
     """Return the response to a request that is refused, None to others.
 
-    Args:
-        hosts: Its headers `Host`, of which there has to be one.
-        is_own_name: Decides about a `Host` in lower case, with its port.
-        remedy: How to allow another name; `{}` is replaced by that.
+    `is_own_name` decides about a `Host` in lower case, with its port. `remedy` explains how to
+    allow another name, which replaces `{}`.
     """
     if len(hosts) != 1:
         return problem(400, f"a request must have exactly one Host header, not {len(hosts)}")
@@ -100,7 +90,7 @@ def clip(text: str, longest: int = LONGEST) -> str:
 
 
 def page_number(text: str) -> int:
-    """Return the number of the requested page, from 1; 1 if it is invalid."""
+    """Return the number of the requested page, from 1, or 1 if it is invalid."""
     is_number = text.isascii() and text.isdecimal() and len(text) < 10
     return max(int(text), 1) if is_number else 1
 

@@ -23,8 +23,6 @@ from aiokafka_lite.consumer.life import Engine
 
 
 class SubscriptionNames:
-    """``consumer._subscription``."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
@@ -42,24 +40,20 @@ class SubscriptionNames:
 
 
 class CoordinatorNames:
-    """``consumer._coordinator``."""
-
     def __init__(self, engine: Engine) -> None:
         self._membership = engine.running.membership
 
     @property
     def member_id(self) -> str:
-        """The id that the group's coordinator has assigned; "" without one."""
+        """The id that the group's coordinator has assigned, or ""."""
         return self._membership.member_id
 
     @property
     def generation(self) -> int:
-        """The generation of the assignment; -1 without one."""
         return self._membership.generation
 
     @property
     def coordinator_id(self) -> int | None:
-        """The node that coordinates the group; None if it is unknown."""
         return self._membership.coordinator_id
 
     @property

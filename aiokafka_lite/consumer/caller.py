@@ -1,12 +1,7 @@
 """Checks of the caller: its loop, its process, and whether a listener's callback is around it.
 
-A consumer belongs to the loop on which it was created, and to the process. Comparing the running
-loop, once a call and never per record, finds calls from other threads as well. A forked child may
-run its parent's loop, so it is notified (_tasks.py). Methods that wait for nothing may also be
-called while the loop stands still, as between two `run_until_complete`.
-
-A rebalance waits for the listener's callbacks, so code in them must not wait for the rebalance.
-While no callback runs in this process, `callbacks` is empty.
+Comparing the running loop, once a call and never per record, finds calls from other threads as
+well. A forked child may run its parent's loop, so it is notified (_tasks.py).
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 @contextmanager
 def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let objects that are created in the block belong to a loop, even if it does not run yet.
+    """Let objects that are created in the block belong to a loop that may not run yet.
 
     Do not await in the block.
     """
@@ -49,8 +44,6 @@ def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 class Owner:
-    """The loop and the process that one consumer belongs to."""
-
     def __init__(self, end_gets: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.is_forked = False
@@ -59,20 +52,12 @@ class Owner:
         notify_of_forks(self)
 
     def check(self) -> None:
-        """Check that the loop's own code is calling, which may wait on it.
-
-        Raises:
-            ForkedError, WrongLoopError: It is not.
-        """
+        """Check that the loop's own code is calling, which may wait on it."""
         if _get_running_loop() is not self.loop or self.is_forked:
             raise self.refusal()
 
     def check_now(self) -> None:
-        """Check that the loop's own code is calling, or that the loop stands still.
-
-        Raises:
-            ForkedError, WrongLoopError: Neither.
-        """
+        """Check that the loop's own code is calling, or that the loop stands still."""
         running = _get_running_loop()
         if self.is_forked or (
             running is not self.loop and (running is not None or self.loop.is_running())
@@ -102,7 +87,7 @@ class Owner:
 
 # --- Callbacks --------------------------------------------------------------------------------
 class Callback:
-    """A callback that runs, or did: tasks that it started keep a reference after its end."""
+    """A listener's callback, kept by the tasks that it has started."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,7 +96,7 @@ class Callback:
         self.task: asyncio.Task[object] | None = None
 
     def end(self) -> None:
-        """Note that the rebalance no longer waits for it; idempotent."""
+        """Note that the rebalance no longer waits for it."""
         self.is_running = False
         callbacks.discard(id(self))
 
@@ -122,7 +107,7 @@ _callback: ContextVar[Callback | None] = ContextVar("_callback", default=None)
 
 
 def enter(callback: Callback) -> None:
-    """Note that the current task runs a callback, for it and for the tasks that it starts."""
+    """Note that the current task, with the tasks that it starts, runs a callback."""
     callbacks.add(id(callback))
     callback.task = asyncio.current_task()
     _callback.set(callback)

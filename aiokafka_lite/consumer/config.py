@@ -1,7 +1,6 @@
 """The arguments of a consumer and of its methods, and their checks.
 
-Names and units are aiokafka's; the package uses the `_s` properties. Messages begin with aiokafka's
-words, because programs match them.
+Names, units and the beginnings of messages are aiokafka's. The package uses the `_s` properties.
 
 References: ``auto.offset.reset`` in Kafka's consumer configuration, KIP-1106 (by_duration),
 ``java.time.Duration.parse`` for the format of durations.
@@ -106,7 +105,7 @@ DEFAULT_AUTO_COMMIT_INTERVAL_MS: Final[int] = NotGiven(5_000)
 
 
 class ConsumerConfig(ClientArguments, Generic[KT, VT]):
-    """A consumer's arguments, checked; raises as `AIOKafkaConsumer`."""
+    """A consumer's arguments, checked. Raises as `AIOKafkaConsumer`."""
 
     _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
 
@@ -169,29 +168,29 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         """Take the arguments, without connecting.
 
         Args:
-            *topics: Names of topics to subscribe to.
+            *topics: Topics to subscribe to.
             loop: Deprecated: the loop of the consumer, if it is not running yet.
             bootstrap_servers: Addresses for the first metadata request: "host:port", several
                 separated by commas, or a list.
             client_id: The name of this client in the brokers' logs and quotas.
-            group_id: The group that assigns partitions and stores offsets; None: no group.
+            group_id: The group that assigns partitions and stores offsets. None: no group.
             group_instance_id: Makes this a static member (KIP-345): a restart within the session
                 timeout causes no rebalance.
             group_protocol: "consumer" (KIP-848: the broker computes the assignment, and only
                 partitions that move are revoked), "classic" or "auto": "consumer" if the broker
                 supports it for this group and `partition_assignment_strategy` is not given.
             group_remote_assignor: The broker's assignor of KIP-848: "uniform", "range" or another
-                one that it has; None: its default.
-            key_deserializer: Converts a record's key: a sync or async callable of bytes, or an
-                instance of a class of `aiokafka_lite.deserializers`.
-            value_deserializer: The same for the value.
+                one that it has. None: its default.
+            key_deserializer: A sync or async callable of bytes, or an instance of a class of
+                `aiokafka_lite.deserializers`.
+            value_deserializer: The same for values.
             fetch_max_wait_ms: How long a broker may wait for `fetch_min_bytes`.
             fetch_max_bytes: The most bytes of a response, unless its first batch is larger.
             fetch_min_bytes: The bytes that a broker collects before it responds.
             max_partition_fetch_bytes: The most bytes of one partition in a response, with the same
                 exception.
             request_timeout_ms: How long a broker may be silent before a request fails. The first
-                attempts have a part of it, to leave time for further ones.
+                attempts have a part of it.
             retry_backoff_ms: The first pause before a request is retried.
             auto_offset_reset: The start without a valid committed offset: "latest", "earliest",
                 "none" (an error) or "by_duration:PT12H" (KIP-1106).
@@ -202,28 +201,28 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 is given, commits are sooner only for partitions that leave this member.
             check_crcs: Verify the checksum of each batch.
             metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
-            partition_assignment_strategy: Assignor classes for the classic protocol; giving them
-                selects it. The group uses the first one that all members have. By default
+            partition_assignment_strategy: Assignor classes for the classic protocol, which giving
+                them selects. The group uses the first one that all members have. By default
                 cooperative-sticky, range and round robin.
             max_poll_interval_ms: The longest time without a read. After that, the consumer leaves
                 the group.
             rebalance_timeout_ms: How long the group waits for this member in a rebalance. None:
-                `max_poll_interval_ms`, as in Java, which handlers of `run` may use; records
-                returned by reads may use `session_timeout_ms`.
+                `max_poll_interval_ms`, as in Java. Handlers of `run` may use all of it, records of
+                reads only `session_timeout_ms`.
             session_timeout_ms: The time without a heartbeat after which the group removes a member.
-                With KIP-848 the broker's setting applies (45 s by default); this one only limits
+                With KIP-848 the broker's setting applies (45 s by default). This one only limits
                 how long records are returned without a response.
             heartbeat_interval_ms: The time between heartbeats. With KIP-848, if it is not given,
                 250 to 1,000 ms, longer in larger groups.
             consumer_timeout_ms: Without effect, as are the arguments of GSSAPI.
-            max_poll_records: The most records of a read; None: each read decides.
+            max_poll_records: The most records of a read. None: each read decides.
             ssl_context: The TLS context, as returned by `aiokafka_lite.helpers.create_ssl_context`.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
             api_version: Deprecated, without effect.
             exclude_internal_topics: Exclude internal topics from the matches of a pattern.
-            connections_max_idle_ms: The time after which an unused connection is closed; None or 0:
+            connections_max_idle_ms: The time after which an unused connection is closed. None or 0:
                 never.
-            isolation_level: "read_uncommitted"; or "read_committed": records of transactions are
+            isolation_level: "read_uncommitted", or "read_committed": records of transactions are
                 returned after their commit.
             sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
             sasl_plain_password: For PLAIN and SCRAM.
@@ -232,25 +231,25 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             sasl_kerberos_domain_name: Without effect.
             sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
             client_rack: The rack of this client. Records are fetched from a replica in it
-                (KIP-392). The assignors range, sticky and cooperative-sticky prefer to assign it
-                partitions with such a replica (KIP-881).
+                (KIP-392), and the assignors range, sticky and cooperative-sticky prefer such
+                partitions (KIP-881).
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             max_buffered_bytes: The most bytes of records that are fetched and not returned. With
-                `run`, records that its handlers have not finished count too.
-            max_batch_bytes: The most decompressed bytes of one batch in memory. Large batches are
-                decompressed in pieces of 1 MiB while their records are read. A record larger than
-                this is a `DecompressionLimitError`. So is a batch that cannot be read in pieces:
-                one of librdkafka's snappy, LZ4 with linked blocks, or message format 0 or 1.
+                `run`, unfinished records count too.
+            max_batch_bytes: The most decompressed bytes of one batch in memory. Larger batches are
+                decompressed in pieces of 1 MiB. A record larger than this is a
+                `DecompressionLimitError`. So is a batch that cannot be read in pieces: one of
+                librdkafka's snappy, LZ4 with linked blocks, or message format 0 or 1.
             allow_auto_create_topics: Let brokers create missing topics.
             max_records_per_partition: The most records of one partition in a read.
-            on_bad_record: What happens to records that cannot be read or deserialised: "raise",
-                "skip", "raw", or a function that decides; see `aiokafka_lite.bad_records`.
+            on_bad_record: The decision about records that cannot be read or deserialised: "raise",
+                "skip", "raw", or a function. See `aiokafka_lite.bad_records`.
             rebalance_hold_ms: How long a rebalance waits for the application to finish the returned
                 records of partitions that it revokes. 0: the next owner reads these records again.
                 None: four fifths of the rebalance timeout (for handlers of `run` the group's,
                 otherwise by default `session_timeout_ms`) less `heartbeat_interval_ms`.
-            ack_mode: "implicit": a read finishes the records returned before it. "explicit":
-                `record.ack()` finishes a record, in any order; other records are not committed.
+            ack_mode: "implicit": a read finishes the records returned before it. "explicit": only
+                `record.ack()` finishes a record, in any order.
             heartbeat_thread: Send heartbeats from a thread while the event loop is blocked, until
                 the last read is `max_poll_interval_ms` ago. For code that blocks the loop for
                 longer than a session. It costs a thread, and a connection from the first block on.
@@ -343,7 +342,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def joins_as(self) -> str:
-        """The protocol with which a group is joined; "auto": the broker's versions decide."""
+        """The protocol with which a group is joined. "auto": the broker's versions decide."""
         if self.group_protocol == "auto" and self._is_given("partition_assignment_strategy"):
             return "classic"
         return self.group_protocol
@@ -356,14 +355,14 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def group_heartbeat_interval_s(self) -> float | None:
-        """The time between heartbeats of a settled KIP-848 member; None: by group size."""
+        """The time between heartbeats of a settled KIP-848 member. None: by group size."""
         return self.heartbeat_interval_s if self._is_given("heartbeat_interval_ms") else None
 
     @property
     def group_session_s(self) -> float:
         """How long a KIP-848 member returns records without a response.
 
-        A guess: the session is the broker's setting, which no response contains.
+        A guess: no response contains the broker's setting.
         """
         return (
             self.session_timeout_s if self._is_given("session_timeout_ms") else CONSUMER_SESSION_S
@@ -374,10 +373,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         return self.key_deserializer is not None or self.value_deserializer is not None
 
     def without_callables(self) -> ConsumerConfig:
-        """Return a copy without the callables that are called for each record.
-
-        Background tasks hold it: the application's callables often refer to the consumer.
-        """
+        """Return a copy for background tasks, as the callables often refer to the consumer."""
         kind: type[ConsumerConfig] = type(self)  # type: ignore[assignment]  # of bytes
         same = object.__new__(kind)
         vars(same).update(
@@ -403,7 +399,6 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:
-        """Check the isolation level; as in aiokafka, `start()` does."""
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ValueError(
                 f"Incorrect isolation level {self.isolation_level}: "
@@ -420,7 +415,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def reset_timestamp(self) -> int | None:
-        """The current ListOffsets timestamp of auto_offset_reset; None: raise an error instead."""
+        """The current ListOffsets timestamp of auto_offset_reset, or None for an error."""
         return reset_timestamp(self.auto_offset_reset)
 
     @property
@@ -446,7 +441,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """The most time of a rebalance here, without handlers; by default a session."""
+        """The most time of a rebalance here, without handlers. By default a session."""
         timeout_ms = self.rebalance_timeout_ms
         return (self.session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
 
@@ -473,7 +468,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def handler_hold_s(self) -> float:
-        """How long partitions that are being revoked wait for handlers of `run`."""
+        """The same for handlers of `run`."""
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000
         return self.most_hold_s
@@ -509,13 +504,12 @@ _DURATION: Final = (
 
 
 def check_reset(policy: str) -> None:
-    """Check a value of auto_offset_reset."""
     if policy not in _TIMESTAMPS:
         _duration_ms(policy)
 
 
 def reset_timestamp(policy: str) -> int | None:
-    """Return a policy's current ListOffsets timestamp; None: raise an error instead."""
+    """Return a policy's current ListOffsets timestamp, or None for an error."""
     if policy in _TIMESTAMPS:
         return _TIMESTAMPS[policy]
     # The wall clock, because it is compared with timestamps of producers and brokers.
@@ -562,11 +556,7 @@ def shown(given: object) -> str:
 
 
 def not_a(wanted: type, given: object) -> str:
-    """Return "not …" with a value that should be of one of this package's types.
-
-    A class of the same name from another package looks right to the caller, so the text names both
-    packages and the fix.
-    """
+    """Return "not …" with a value, and with the fix if its class is a namesake from elsewhere."""
     text = f"not {shown(given)}"
     bases = type(given).__mro__
     namesakes = [base for base in bases if base.__name__ == wanted.__name__]
@@ -583,7 +573,6 @@ def not_a(wanted: type, given: object) -> str:
 
 # --- Subscriptions ----------------------------------------------------------------------------
 def check_topics(topics: Iterable[str]) -> frozenset[str]:
-    """Return topic names as a set."""
     if not is_list(topics):
         raise TypeError(f"Topics should be list of strings, or a tuple or set, not {topics!r}")
     names = tuple(topics)
@@ -627,10 +616,9 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
 
 # --- Partitions -------------------------------------------------------------------------------
 def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
-    """Return a partition as this package's type.
+    """Return a partition, or a named tuple with its fields, as this package's type.
 
-    Named tuples of other packages with the same fields, such as aiokafka's, are accepted. The
-    message of a TypeError begins with `otherwise`.
+    The message of a TypeError begins with `otherwise`.
     """
     if not isinstance(tp, TopicPartition):
         if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
@@ -642,7 +630,6 @@ def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
 def check_partitions(
     partitions: Iterable[TopicPartition], otherwise: str = INSTANCES
 ) -> tuple[TopicPartition, ...]:
-    """Return partitions in the order given."""
     if type(partitions) is not tuple and (
         not is_list(partitions) or isinstance(partitions, TopicPartition)
     ):
@@ -652,7 +639,6 @@ def check_partitions(
 
 # --- Offsets ----------------------------------------------------------------------------------
 def check_offset(offset: object) -> int:
-    """Return an offset for a seek."""
     if not _is_offset(offset):
         raise ValueError(
             "Offset must be a positive integer: it must be from 0 to 2**63 - 1, not "
@@ -666,7 +652,6 @@ def _is_offset(offset: object) -> TypeGuard[int]:
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Return the timestamps of a lookup (ms since the epoch) as integers."""
     if not isinstance(timestamps, Mapping):
         raise TypeError(
             "timestamps must be a dict of TopicPartition to milliseconds since the epoch, "
@@ -692,12 +677,7 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
 
 
 def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Convert the argument of `commit` to one shape.
-
-    Raises:
-        ValueError: It is empty or not a mapping, or an offset is negative or not an int.
-        TypeError: A key is not a TopicPartition, or metadata are not a string.
-    """
+    """Convert the argument of `commit` to one shape."""
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(
             f"offsets must be a dict of TopicPartition to offset, not {shown(offsets)}"
@@ -732,7 +712,7 @@ def _check_commit(value: object) -> OffsetAndMetadata:
 
 # --- Times -------------------------------------------------------------------------------------
 def seconds(timeout_ms: float, name: str = "timeout_ms") -> float:
-    """Return a timeout in seconds; infinity is a timeout without a limit."""
+    """Return a timeout in seconds. Infinity is no limit."""
     try:
         timeout_s = float(timeout_ms / 1000)
     except OverflowError:

@@ -124,13 +124,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 handle(record)
 
     Arguments, defaults and behaviour are aiokafka's, with the documented exceptions. Auto-commit
-    commits the records returned before the latest read, so a crash repeats the records that are
-    being processed. If several tasks read, the next read of a task finishes its own records.
-    Cancelling a read loses no record and delivers none twice.
+    commits the records returned before the latest read, so a crash repeats the records being
+    processed. If several tasks read, the next read of a task finishes its own records. Cancelling a
+    read loses no record and delivers none twice.
 
-    For type checkers a consumer is generic in the types that its deserialisers return for keys and
-    values, by default ``bytes | None``. Annotate ``AIOKafkaConsumer[object, object]`` for any
-    consumer.
+    For type checkers a consumer is generic in the types of keys and values, by default ``bytes |
+    None``. ``AIOKafkaConsumer[object, object]`` is any consumer.
 
     All methods raise TypeError or ValueError for an invalid argument, WrongLoopError on another
     loop or thread, and ForkedError in a forked child. Reads and requests raise IllegalStateError
@@ -139,10 +138,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     Raises:
         RuntimeError: No event loop is running.
-        ValueError: An argument's value is invalid.
-        TypeError: An argument has the wrong type.
         InsecureConfigError: Credentials would be sent to another machine without TLS, which
-            `allow_plaintext_credentials` permits in a safe network; or security_protocol does not
+            `allow_plaintext_credentials` permits in a safe network. Or security_protocol does not
             use the given ssl_context.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
@@ -228,8 +225,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             KafkaConnectionError: No bootstrap server could be reached.
             UnknownTopicOrPartitionError: A topic did not appear within request_timeout_ms.
-            TopicAuthorizationFailedError: The principal may not read a topic.
-            InvalidTopicError: A topic's name is not allowed.
+            TopicAuthorizationFailedError, InvalidTopicError: A topic may not be read, or its name
+                is not allowed.
             GroupAuthorizationFailedError: The principal may not join the group.
             UnsupportedVersionError, GroupIdNotFound: group_protocol is "consumer", and the broker
                 does not support it, or not for this group.
@@ -237,9 +234,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 common.
             UnreleasedInstanceIdError: With KIP-848, another member has kept group_instance_id for
                 longer than a session.
-            ConsumerStoppedError: `stop` was called before the start was complete.
             ValueError: isolation_level is unknown.
-            AssertionError: The consumer was started before, or on another loop (WrongLoopError).
+            AssertionError: The consumer was started before.
         """
         self._engine.owner.check()
         self._prepare_gets()
@@ -256,15 +252,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Returns within `timeout` seconds, even if brokers do not respond. Waiting reads raise
         ConsumerStoppedError, `getmany` returns {}, and iterations end. A second call waits for the
-        first, within its own timeout, and returns the same; in a rebalance listener that the first
-        call waits for, it returns without waiting.
+        first, within its own timeout, and returns the same. In a rebalance listener that the first
+        call waits for, it does not wait.
 
-        A cancellation leaves no task and no socket. Commits that are not complete are lost, and the
-        group removes the member when its session expires. A second call returns the uncommitted
-        offsets.
+        A cancellation leaves no task and no socket. Incomplete commits are lost, and the group
+        removes the member when its session expires. A second call returns the uncommitted offsets.
 
-        A member that leaves has its partitions reassigned at once. The partitions of one that stays
-        are unread for a session. The coordinator receives (KIP-1092):
+        The partitions of a member that leaves are reassigned at once, those of one that stays after
+        a session. The coordinator receives (KIP-1092):
 
         =======  ===================  =========================  ======================
         `leave`  meaning              classic protocol           KIP-848
@@ -285,15 +280,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         A dynamic member that stays avoids one of two rebalances if its successor starts soon. But
         in the classic protocol, a rebalance before its session expires waits for it.
 
-        Args:
-            timeout: Seconds.
-            leave: Whether to leave the group. A second call ignores it.
-
         Returns:
             The offsets that could not be committed.
 
         Raises:
-            TypeError: `timeout` is no number, or `leave` no flag. The consumer is not stopped.
+            TypeError: An argument is invalid. The consumer is not stopped.
         """
         NUMBER.check("timeout", timeout)
         FLAG.check("leave", leave, or_none=True)
@@ -363,9 +354,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         before are committed when the rebalance revokes their partitions.
 
         Raises:
-            TypeError: Neither or both of topics and pattern are given; `topics` is a str and not a
-                list; or the listener is not a ConsumerRebalanceListener.
-            ValueError: The pattern is not a regular expression.
+            TypeError: Neither or both of topics and pattern are given.
             IllegalStateError: Partitions were assigned by `assign`.
         """
         if not topics and not pattern:
@@ -389,7 +378,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         members already have the partitions. Finally the member leaves the group, unless it is
         static. `stop()` completes these steps. A new subscription waits for them, for half of the
         rebalance timeout at most, and starts at the committed offsets. Offsets that could not be
-        committed are in an event `CommitFailed`, and `stop()` returns them.
+        committed are in an event `CommitFailed` and in the result of `stop()`.
         """
         self._engine.owner.check_now()
         self._state.unsubscribe()
@@ -410,21 +399,20 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to those of `assign`, which keep their positions and buffered records.
 
-        Raises:
-            IllegalStateError: Topics or a pattern are subscribed.
+        Raises as `assign`.
         """
         self._check_change()
         self._state.add_from_user(check_partitions(partitions))
 
     def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions; the others do not change.
+        """Stop reading these partitions and drop their buffered records.
 
-        Their buffered records are dropped. With auto-commit, their records returned before the
-        latest read are committed at once. To commit those of the latest read, call `commit` first.
+        With auto-commit, their records returned before the latest read are committed at once. To
+        commit those of the latest read, call `commit` first.
 
         Raises:
-            IllegalStateError: A partition is not assigned, in which case no partition is removed;
-                or the partitions belong to a subscription.
+            IllegalStateError: A partition is not assigned, in which case no partition is removed.
+                Or the partitions belong to a subscription.
         """
         self._check_change()
         self._state.remove_from_user(check_partitions(partitions))
@@ -443,12 +431,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the next records, at most `max_records` in all, in order per partition.
 
         Args:
-            timeout_ms: How long to wait for the first record; None: without limit. The deadline
-                covers the whole call, which then returns {}.
+            timeout_ms: The limit of the whole call, which then returns {}. None: without limit.
             max_records: By default `max_poll_records` of the constructor. If that is None, as many
                 as fit into the processor's caches, at most 2,000, which is the fastest.
-            max_records_per_partition: By default the constructor's value, which by default is no
-                limit. Partitions take turns in any case.
+            max_records_per_partition: By default the constructor's value. Partitions take turns in
+                any case.
 
         Raises:
             KafkaError: An error precedes the next record, such as a bad record. A call raises one.
@@ -487,10 +474,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the available records of the partitions (default: all), as aiokafka does.
 
         Without a limit it returns up to 2,000 records of each partition, fewer if they are large,
-        so that they stay in the processor's caches. `max_records_per_partition` is as in `poll`.
+        so that they stay in the processor's caches.
 
-        Revoked partitions have no records. A waiting call returns {} at once when the consumer is
-        stopped, or when a rebalance or another call removes the last of its partitions.
+        A waiting call returns {} at once when the consumer is stopped, or when the last of its
+        partitions is removed.
 
         Raises:
             IllegalStateError: A partition is neither assigned nor revoked by a rebalance. After
@@ -535,10 +522,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Wait for the next record of the partitions (default: all), and return it.
 
         Raises:
-            IllegalStateError: A partition is neither assigned nor revoked by a rebalance, all are
-                revoked, or the last of them was removed during the call. A partition that the
-                rebalance assigns again counts as assigned. After `subscribe` the call waits for the
-                assignment first.
+            IllegalStateError: A partition is not assigned and not in a rebalance, or all are
+                revoked, or the last was removed during the call. After `subscribe` the call waits
+                for the assignment first.
             KafkaError: As `poll`.
         """
         if not partitions:
@@ -559,10 +545,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return await self._gets.one(frozenset(wanted))  # type: ignore[return-value]
 
     def _may_come(self, wanted: tuple[TopicPartition, ...]) -> bool:
-        """Whether no partition of these is assigned yet, and the subscription includes one.
-
-        False in a rebalance listener: the assignment waits for its return.
-        """
+        """Whether the subscription may still assign these partitions. False in a listener."""
         parts, state = self._engine.current, self._state
         if parts is None or state.has_any(wanted) or not state.subscribes_any(wanted):
             return False
@@ -603,20 +586,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         for the block, unless the block's own task calls it, and commits no records of a block that
         is open after that.
 
-        No read returns records of a partition in an open batch, so several tasks may have open
-        batches, each partition's records in order. A read in a block waits for other partitions.
-
-        With ack_mode="explicit", records of the batch may be acknowledged and rejected one by one,
-        and its partitions are read on. Leaving the block acknowledges the others, and so does
-        `batch.commit`; an exception rejects them.
+        No other read returns records of the block's partitions, so several tasks may have open
+        blocks, each partition in order. With ack_mode="explicit" other reads continue: records may
+        be acknowledged and rejected singly. Leaving the block, or `batch.commit`, acknowledges the
+        others, and an exception rejects them.
 
         Args:
-            max_records: The most records of the batch; by default as `poll`.
+            max_records: As `poll`.
             max_hold_ms: How long a rebalance waits for the block. None: `rebalance_hold_ms`. At
-                most four fifths of the rebalance timeout, less a heartbeat interval, so that the
-                group does not remove this member.
-            timeout_ms: How long to wait for the first record; None: without limit. After that, the
-                batch is empty.
+                most four fifths of the rebalance timeout, less a heartbeat interval.
+            timeout_ms: As `poll`. After that, the batch is empty.
             max_records_per_partition: As `poll`.
         """
         # Imported where it is used: most consumers have no use for it.
@@ -745,11 +724,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         offset, with the finished ranges after it in the commit's metadata, and the partition's next
         owner skips those. So a crash repeats only the records that handlers were processing.
 
-        The records of one key in a partition are processed one after the other, even if a rebalance
-        revokes the partition and assigns it again. A rebalance waits for the running handlers of
-        the partitions that it revokes, for `rebalance_hold_ms` at most (by default four minutes),
-        and `stop` for four fifths of its timeout. After that, and at once if `run` is cancelled,
-        handlers are cancelled. A cancelled handler does not finish its record.
+        The records of one key in a partition are processed one after the other, even across
+        rebalances. A rebalance waits for the running handlers of the partitions that it revokes,
+        for `rebalance_hold_ms` at most (by default four minutes), and `stop` for four fifths of its
+        timeout. After that, and at once if `run` is cancelled, handlers are cancelled. A cancelled
+        handler does not finish its record.
 
         While it is active, other reads raise IllegalStateError, and `max_poll_interval_ms` does not
         apply.
@@ -760,8 +739,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             order: "key": the records of one key in a partition are processed in order, records
                 without a key in none. "partition": all records of a partition in order. None: no
                 order.
-            batch_size: Call the handler with lists of up to this many records that are ready, of
-                any partitions. If a list fails, each of its records is tried alone.
+            batch_size: The most records of a list. They are of any partitions. If a list fails,
+                each of its records is tried alone.
             retry: Which errors are retried, how often and when. A number: that many attempts in
                 all. None: one attempt.
             dead_letter: `DeadLetters(topic)`, or the name of a topic for that, or an async function
@@ -770,18 +749,18 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 raises the handler's error.
             breaker: When to pause because handlers fail one after the other, so that an outage of a
                 database causes no dead letters. None: never.
-            max_uncommitted: The most records that are returned and not committed. At this limit,
-                each partition may still use its share of it. The same applies when these records
-                take half of `max_buffered_bytes`.
+            max_uncommitted: The most records that are returned and not committed. At this limit, or
+                when they take half of `max_buffered_bytes`, each partition may still use its share
+                of it.
             transactions: A started producer with a transactional_id, for exactly-once processing.
                 The handler then has a second argument, `outputs`. The records of
-                `outputs.send(topic, value, key=key)` are written after the handler has returned, in
-                one transaction with the offsets of its records. The commit finishes these. Do not
-                use the producer elsewhere until `run` returns.
+                `outputs.send(topic, value, key=key)` are written in one transaction with the
+                offsets of the call's records, which the commit finishes. Do not use the producer
+                elsewhere until `run` returns.
 
         Raises:
-            TypeError: The handler is not a coroutine function with these arguments; or a key is not
-                hashable, with order="key".
+            TypeError: The handler is not a coroutine function with these arguments, or a key is not
+                hashable with order="key".
             IllegalStateError: `run` is already active, or the producer is not started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
                 consumer no group_id.
@@ -850,7 +829,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     @asynccontextmanager
     async def _writing(self, outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
-        """Write the outputs of handlers in transactions, in the block."""
         if outbox is None:
             yield
             return
@@ -893,14 +871,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> pa.RecordBatch:
         """Return the next records as one Arrow record batch, with keys and values as bytes.
 
-        Its rows are of one or several partitions, in order per partition. The batch has as many as
-        can be decoded in about half a millisecond: at most `max_rows`, and at most 16 MiB of keys,
-        values and headers unless one row is larger. Rows count as returned records, so calls of
-        `poll` and `poll_arrow` may be mixed. The first call imports pyarrow.
+        Its rows are in order per partition. It has as many as can be decoded in about half a
+        millisecond, at most `max_rows`, and at most 16 MiB of keys, values and headers unless one
+        row is larger. Calls of `poll` and `poll_arrow` may be mixed. The first call imports
+        pyarrow.
 
         Args:
-            timeout_ms: How long to wait for the first row; None: without limit. After that, the
-                result has no rows.
+            timeout_ms: How long to wait for the first row. After that, the result has no rows.
+                None: without limit.
             max_rows: By default `max_poll_records` of the constructor, and if that is None 65,536.
             schema: The columns, from those that docs/arrow.md lists. By default all.
 
@@ -926,8 +904,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> AsyncIterator[pa.RecordBatch]:
         """Return an iterator of the record batches of `poll_arrow`, without empty ones.
 
-        The iteration ends when the consumer is stopped. It raises the errors of `poll_arrow`, and
-        may be continued afterwards, with the same iterator or another.
+        The iteration ends when the consumer is stopped. After an error it may be continued.
         """
         self._engine.owner.check_now()
         check_max_records(max_rows, "max_rows")
@@ -972,12 +949,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         ) -> ConsumerRecord[KT, VT]: ...
 
     async def _next_record(self) -> Record:
-        """Wait for the next record, or for the end of the iteration.
+        """Wait for the next record, or raise StopAsyncIteration at the stop.
 
         Too large records are skipped, as in aiokafka, unless on_bad_record is a callable.
-
-        Raises:
-            StopAsyncIteration: The consumer is stopped.
         """
         if _get_running_loop() is not self._loop:
             raise self._engine.owner.refusal()
@@ -992,7 +966,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 self._skip_too_large(error)
 
     def _skip_too_large(self, error: RecordTooLargeError) -> None:
-        """Skip a record that is too large; raise if its end is unknown, or a callable decides."""
         bad = self._delivery.bad
         if error.tp is None or error.next_offset is None or bad.handler is not None:
             raise error
@@ -1004,10 +977,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Set the position of a partition, without a request: the next read starts at `offset`.
 
         Buffered records and those of requests in flight are dropped. Auto-commit counts the records
-        of the latest read, and the records that the seek skips, as finished only after the next
-        read. A seek during a rebalance holds if the new assignment includes the partition, as do
-        the other seeks. If another member gets the partition, that one starts at the committed
-        offset.
+        of the latest read, and those that the seek skips, as finished only after the next read. A
+        seek during a rebalance holds if this member gets the partition again, as do the other
+        seeks.
 
         Raises:
             IllegalStateError: The partition is not assigned.
@@ -1028,7 +1000,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return await self._reset(partitions, EARLIEST_TIMESTAMP)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> bool:
-        """Set the positions after the last records; otherwise as `seek_to_beginning`."""
+        """Set the positions after the last records, otherwise as `seek_to_beginning`."""
         return await self._reset(partitions, LATEST_TIMESTAMP)
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
@@ -1050,13 +1022,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def seek_to_committed(
         self, *partitions: TopicPartition
     ) -> dict[TopicPartition, int | None]:
-        """Set positions to the committed offsets; without one, a partition keeps its position.
+        """Set positions to the committed offsets. Without one, a partition keeps its position.
 
         Records after a committed offset that `run` or `ack_mode="explicit"` has finished are
         skipped, as after a restart.
 
         Returns:
-            The committed offset of each partition; None: no offset is committed.
+            The committed offset of each partition, or None.
 
         Raises:
             IllegalStateError: A partition is not assigned.
@@ -1084,11 +1056,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def position(
         self, partition: TopicPartition, *others: TopicPartition
     ) -> int | dict[TopicPartition, int]:
-        """Return the offset of the next record to be returned; wait until it is known.
+        """Return the offset of the next record to be returned, as soon as it is known.
 
-        Args:
-            partition: If it is the only one, the result is its offset, as in aiokafka.
-            others: With further partitions, the result is a dict of positions at one moment.
+        With one partition the result is its offset, as in aiokafka, with several a dict of
+        positions at one moment.
 
         Raises:
             IllegalStateError: A partition is not assigned, or was revoked during the call.
@@ -1130,14 +1101,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             offsets: For each partition the next offset to read, or a pair of it and metadata (str).
 
         Raises:
-            IllegalOperation: The consumer has no group; or an open transaction contains records
+            IllegalOperation: The consumer has no group. Or an open transaction contains records
                 before a given offset, or has sent offsets of its partition.
-            IllegalStateError: A partition is not assigned, or no topic or partition is subscribed
-                or assigned.
-            CommitFailedError: The group has assigned the partitions to another member; or `stop`
-                has already left the group; or an offset belongs to an earlier assignment, after
-                which another member may have read the partition. In the last case, seek to the
-                offset to commit it anyway.
+            IllegalStateError: A partition is not assigned, or the consumer has no subscription and
+                no assignment.
+            CommitFailedError: The group has assigned the partitions to another member, or `stop`
+                has already left the group. Or an offset belongs to an earlier assignment, after
+                which another member may have read the partition. In that case, seek to the offset
+                to commit it anyway.
             FencedInstanceIdError: Another consumer with this `group_instance_id` has replaced this
                 one permanently.
             KafkaError: The broker rejected the commit, or could not be reached in time.
@@ -1152,10 +1123,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         await self._engine.commit(offsets)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of the assigned partitions, which `commit()` commits.
+        """Return the known positions of the assigned partitions, which `commit()` commits.
 
-        During a transaction `commit()` stops before its first record. Partitions whose position is
-        not known yet are omitted.
+        During a transaction `commit()` stops before its first record.
         """
         self._engine.owner.check_now()
         return self._engine.finished.handed_out_offsets()
@@ -1167,7 +1137,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             IllegalOperation: The consumer has no group.
-            CommitFailedError: The partitions are lost: the group has removed this member.
+            CommitFailedError: The group has removed this member.
         """
         self._engine.owner.check_now()
         self._require_group()
@@ -1176,11 +1146,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def delivery(self) -> DeliveryToCommit:
         """Return the application's unfinished records, as a value for `tx.commit_offsets`.
 
-        These are all records returned so far; with ack_mode="explicit" those not acknowledged; in a
-        handler of `run` its own. The value belongs to the assignment in which they were returned.
+        These are all records returned so far, with ack_mode="explicit" those not acknowledged, and
+        in a handler of `run` its own. The value belongs to the assignment in which they were
+        returned.
 
         Raises:
-            IllegalOperation: The consumer has no group; or `run` is active, and the caller is not
+            IllegalOperation: The consumer has no group, or `run` is active and the caller is not
                 one of its handlers.
         """
         self._engine.owner.check_now()
@@ -1218,13 +1189,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> object:
         """Return the group's committed offsets of partitions, assigned or not, in one round trip.
 
-        Args:
-            partition: If it is the only one, the result is its offset, as in aiokafka.
-            others: With further partitions, the result is a dict.
-            metadata: Return `OffsetAndMetadata` instead of offsets.
-
-        Returns:
-            None for a partition without a committed offset.
+        With one partition the result is its offset, as in aiokafka, with several a dict. It is None
+        for a partition without a committed offset. With `metadata`, `OffsetAndMetadata` replaces
+        the offsets.
 
         Raises:
             IllegalOperation: The consumer has no group.
@@ -1251,11 +1218,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     # --- Pauses ---------------------------------------------------------------------------
     def pause(self, *partitions: TopicPartition) -> None:
-        """Stop fetching and returning records of the partitions; buffered records are kept.
+        """Stop fetching and returning records of the partitions, and keep buffered ones.
 
-        A partition that a rebalance revokes and assigns again is no longer paused, as in Java:
-        pause it in `on_partitions_assigned`. An eager rebalance revokes all partitions. A pause
-        that begins during the rebalance holds.
+        A partition that a rebalance revokes and assigns again (an eager one does so with all) is no
+        longer paused, as in Java: pause it in `on_partitions_assigned`. A pause that begins during
+        the rebalance holds.
 
         Raises:
             IllegalStateError: A partition is not assigned.
@@ -1265,7 +1232,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._state.pause(self._state.partition(tp))
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Fetch and return records of the partitions again; raises as `pause` does."""
+        """Fetch and return records of the partitions again. Raises as `pause` does."""
         self._check_change()
         for tp in check_partitions(partitions, NAMED_TUPLES):
             self._state.resume(self._state.partition(tp))
@@ -1282,25 +1249,22 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the high watermark of the latest response: the offset after the last record.
 
-        None before the first response. No request is sent.
-
-        Raises:
-            AssertionError: The partition is not assigned.
+        None before the first response. AssertionError if the partition is not assigned.
         """
         return self._assigned(partition).high_watermark
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
         """Return the last stable offset of the latest response, at either isolation level.
 
-        Records from there on may belong to open transactions. None before the first response, and
-        with brokers before Kafka 0.11. Raises as `highwater`.
+        Records from there on may belong to open transactions. None also with brokers before Kafka
+        0.11. Otherwise as `highwater`.
         """
         return self._assigned(partition).last_stable_offset
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
         """Return the time of the latest fetch response for the partition, in ms since the epoch.
 
-        None before the first response. Raises as `highwater`.
+        Otherwise as `highwater`.
         """
         answered_at = self._assigned(partition).last_fetch_at
         if answered_at is None:
@@ -1327,7 +1291,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return await self._bounds(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets after the last records; with read_committed, the last stable offsets.
+        """Return the offsets after the last records, with read_committed the last stable offsets.
 
         Raises as `beginning_offsets`.
         """
@@ -1398,7 +1362,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         }
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None if the metadata do not have it."""
+        """Return the partition numbers of a topic, or None if the metadata do not have it."""
         check_text("a topic's name", topic)
         partitions = self._engine.running.cluster.view.partitions_for_topic(topic)
         return None if partitions is None else set(partitions)
@@ -1426,8 +1390,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def health(self) -> Health:
         """Return a verdict on the consumer, with reasons and advice.
 
-        Works at any time, even before `start` and after `stop`, without a request. It takes some
-        microseconds for each partition that is not being fetched, so a probe may call it often.
+        Works at any time, even before `start` and after `stop`, without a request, in microseconds.
         From another thread, use `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
         """
         from aiokafka_lite.consumer.monitoring.health import examine
@@ -1440,7 +1403,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return a sentence that explains why a partition returns no records.
 
         While `run` is active, a second sentence names the record that delays the partition's
-        commit. Works at any time and for any partition, assigned or not, without a request.
+        commit. Works at any time and for any partition, without a request.
         """
         from aiokafka_lite.consumer.monitoring.diagnosis import explain
 

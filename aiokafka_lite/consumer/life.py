@@ -14,13 +14,10 @@
                acknowledged yet. Reads return no records, everything else continues
     UNDOING    a start failed or was cancelled: its parts are being stopped
     STOPPING   `stop` commits, leaves the group and disconnects
-    STOPPED    permanently
     ABANDONED  the consumer was garbage-collected without `stop`
 
-`MOVES` lists the legal changes, and only `Engine` makes them. From STARTING to DEAD there are parts
-that talk to brokers (parts.py); everything else exists from the beginning.
-
-The engine has no reference to its consumer, so that a forgotten consumer can be collected and warn.
+From STARTING to DEAD there are parts that talk to brokers (parts.py). The engine has no reference
+to its consumer, so that a forgotten consumer can be collected and warn.
 """
 
 from __future__ import annotations
@@ -86,8 +83,6 @@ WORK_SHARE: Final = 0.8
 
 
 class Stage(enum.Enum):
-    """The table is in the module's docstring."""
-
     NEW = "not started"
     STARTING = "starting"
     RUNNING = "running"
@@ -139,7 +134,7 @@ def _in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str
 
 
 class Life:
-    """The stage of one consumer and its causes; the gate raises errors that fit the stage."""
+    """The stage of one consumer and its causes. The gate raises errors that fit the stage."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -174,12 +169,10 @@ class Life:
             self._gate.refuse(_not_started)
 
     def refuse_gets(self) -> None:
-        """Let reads raise ConsumerStoppedError while `stop` waits for the application."""
         self._gate.refuse(_stopped)
 
     @property
     def has_failed_to_start(self) -> bool:
-        """Whether its start has failed and left nothing to stop."""
         return self.was_tried and self._stage is Stage.NEW
 
     def raise_if_over(self) -> None:
@@ -187,7 +180,6 @@ class Life:
             raise _stopped()
 
     def refusal(self) -> Exception:
-        """Return the error for a call that needs parts."""
         return _stopped() if self._stage in OVER else _not_started()
 
 
@@ -195,9 +187,8 @@ class Engine:
     """A consumer without its public methods: its state, its start and its stop.
 
     Args:
-        config: The settings, without the callables that are called for each record.
-        delivery: Those callables; only the consumer keeps them alive.
-        probe: Measures how late the event loop is, from start to stop.
+        config: Without the callables that are called for each record.
+        delivery: Those callables, which only the consumer keeps alive.
     """
 
     def __init__(
@@ -269,12 +260,6 @@ class Engine:
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:
-        """Return what a transaction may commit of this consumer.
-
-        Raises:
-            IllegalOperation: The consumer has no group.
-            ConsumerStoppedError, IllegalStateError: It is stopped, or not started.
-        """
         # Imported where they are used: most consumers have no use for them.
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
@@ -288,7 +273,6 @@ class Engine:
         return OffsetsInTransaction(self.state, self.finished, self.observers, commits)
 
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:
-        """Return a delivery as a transaction takes it; raises as `in_transactions`."""
         from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
 
         return DeliveryToCommit(self.in_transactions(), delivery)
@@ -326,7 +310,6 @@ class Engine:
         )
 
     def on_failure(self, error: BaseException) -> None:
-        """Note that a task failed: every read raises its error."""
         from aiokafka_lite.consumer.events.kinds import TaskFailed
 
         scopes = () if self.parts is None else self.parts.scopes
@@ -345,18 +328,14 @@ class Engine:
     # --- Parts ----------------------------------------------------------------------------
     @property
     def running(self) -> Running:
-        """The parts that exist between start and stop.
-
-        Raises:
-            ConsumerStoppedError, IllegalStateError: The consumer is stopped, or not started.
-        """
+        """The parts between start and stop, or ConsumerStoppedError or IllegalStateError."""
         if self.current is None:
             raise self.life.refusal()
         return self.current
 
     @contextmanager
     def until_stopped(self) -> Iterator[Running]:
-        """Use the parts for a call that waits for brokers; raises as `running`, even later."""
+        """Yield the parts for a call that the stop interrupts with ConsumerStoppedError."""
         try:
             yield self.running
         except KafkaError as error:
@@ -365,12 +344,7 @@ class Engine:
             raise ConsumerStoppedError("the consumer was stopped during the call") from error
 
     async def commit(self, offsets: object) -> None:
-        """Commit, also during a stop, until the member leaves its group.
-
-        Raises:
-            CommitFailedError: The consumer was stopped before the commit succeeded.
-            KafkaError: As Commits.commit.
-        """
+        """Commit, also during a stop, until the member leaves its group."""
         parts = self.parts if self.life.stage is Stage.STOPPING else self.current
         if parts is None:
             if not self.life.is_over:
@@ -396,7 +370,7 @@ class Engine:
 
     # --- Start ----------------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect, look the topics up and join the group; a failure undoes it all."""
+        """Connect, look the topics up and join the group. A failure undoes it all."""
         while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
             await self._parts_ended.wait()  # of an attempt that was cancelled, say
         if self.life.stage is not Stage.NEW:
@@ -433,7 +407,6 @@ class Engine:
             self._enter(Stage.RUNNING)
 
     async def _undo(self) -> None:
-        """Stop the parts of a failed start, unless a stop does."""
         if self.life.stage not in WITH_PARTS:
             return
         self._enter(Stage.UNDOING)
@@ -480,9 +453,8 @@ class Engine:
         """Stop everything in order, within the timeout. Later calls wait for the first.
 
         Args:
-            timeout_s: The limit.
-            is_clean: Commit all returned records; otherwise without those of the latest read.
-            leaves: Whether the member leaves its group; see Membership.leave.
+            is_clean: Commit all returned records, otherwise without those of the latest read.
+            leaves: See Membership.leave.
 
         Returns:
             Offsets that could not be committed.
@@ -596,7 +568,6 @@ class Engine:
             self._parts_ended.set()
 
     async def _until_undone(self, deadline: float) -> None:
-        """Wait for the end of a start that was cancelled, within the time of the stop."""
         try:
             async with timeout_at(deadline):
                 await self._parts_ended.wait()
@@ -626,7 +597,7 @@ class Engine:
             self._loop.call_soon_threadsafe(self._give_up)
         except RuntimeError:  # the loop is closed: nothing of it runs any more
             if self.current is not None:
-                self.current.bury()
+                self.current.drop()
 
     def _give_up(self) -> None:
         if self.life.is_over:
@@ -642,11 +613,7 @@ class Engine:
 
     # --- Waiting for a state --------------------------------------------------------------
     async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:
-        """Wait until the subscription state satisfies a condition; False at the deadline.
-
-        Raises:
-            KafkaError: A background task or the group has failed.
-        """
+        """Wait until a condition of the subscription state is true. False at the deadline."""
         while not is_reached():
             self.gate.check()
             self._state_changed.clear()

@@ -1,15 +1,14 @@
 """The parts of a consumer between start and stop: everything that needs brokers, and the tasks.
 
-Imported by the first start. The scopes of the tasks, in the order in which they are stopped:
+The scopes of the tasks, in the order in which they are stopped:
 
     fetch        one per leader (fetching/)
     positions    the position resolver (positions/)
     group        group, heartbeat, listener, auto-commit (membership/, commits/)
     cluster      metadata refresh, connections (client/)
 
-Each step of a stop has the time that is left, and a step that fails or hangs does not prevent the
-next ones. At the end every task is cancelled and every socket closed, without an await, so that no
-cancellation can interfere.
+A step of a stop that fails or hangs does not prevent the next ones. At the end every task is
+cancelled and every socket closed, without an await, so that no cancellation can interfere.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ class Running:
         return commits, make_membership(around)
 
     def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
-        """Return the function that opens connections for the heartbeat thread; None: no thread."""
+        """Return the function that opens connections for the heartbeat thread, if there is one."""
         if not config.heartbeat_thread:
             return None
         # Imported now: a loop that is blocked in an import would keep the thread waiting.
@@ -214,13 +213,11 @@ class Running:
         watch_topics(self._state, self.cluster)
 
     async def connect(self) -> None:
-        """Find the cluster, and also the coordinator, if the group is needed at once."""
         config, state = self._config, self._state
         is_needed = is_subscribed(state) or state.assignment
         await self.cluster.start(group_id=config.group_id if is_needed else None)
 
     async def start(self) -> None:
-        """Start all tasks and wait for the first assignment."""
         self.sources.start()
         self.cluster.add_listener(self.resolver.view_changed, on_moves=self.resolver.leaders_moved)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
@@ -231,10 +228,9 @@ class Running:
 
     # --- Stop -----------------------------------------------------------------------------
     async def stop(self, deadline: float, offsets: Offsets, leaves: bool | None = None) -> Offsets:
-        """Stop everything in order, within the deadline; always returns the uncommitted offsets.
+        """Stop everything in order, within the deadline, and return the uncommitted offsets.
 
-        A cancellation leaves no task and no socket, but commits nothing more and does not leave the
-        group.
+        A cancellation leaves no task and no socket, but skips the last commit and the LeaveGroup.
         """
         try:
             return await self._stop_in_order(deadline, offsets, leaves)
@@ -248,21 +244,20 @@ class Running:
     def give_up(self) -> None:
         """Stop all tasks and close all sockets at once, for a consumer that was garbage-collected.
 
-        Nothing is committed or waited for. A request to leave the group is sent if that is
-        possible.
+        Nothing is committed. A request to leave the group is sent if that is possible.
         """
         self.sources.close()
         self.membership.leave_nowait("the consumer was garbage-collected without stop()")
         self._abort()
 
-    def bury(self) -> None:
+    def drop(self) -> None:
         """Do the same after the event loop was closed."""
         for scope in self.scopes:
-            scope.bury_all()
+            scope.drop_all()
         self.cluster.pool.hang_up()
 
     def _abort(self) -> None:
-        """Cancel every task and close every socket, without waiting for their end; idempotent."""
+        """Cancel every task and close every socket, without waiting. Idempotent."""
         for scope in self.scopes:
             scope.cancel_all()
         self.cluster.abort()
@@ -289,9 +284,9 @@ class Running:
 
 
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:
-    """Return the member id of an earlier attempt to start that failed; "" without one.
+    """Return the member id of an earlier attempt to start that failed, or "".
 
-    The group may have that member: the response was perhaps lost. A new attempt takes its place, so
+    The group may have that member, if only the response was lost. A new attempt takes its place, so
     that no rebalance of the classic protocol waits for its session to expire.
     """
     status = None if before is None else before.membership.status
@@ -305,7 +300,6 @@ def _known_as(config: ConsumerConfig, before: Running | None) -> str:
 
 
 async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
-    """Run a step, which may neither hang nor prevent the next ones."""
     loop = asyncio.get_running_loop()
     try:
         async with timeout_at(max(deadline, loop.time() + LEAST_STEP_S)):
@@ -323,9 +317,9 @@ def max_frame_bytes(config: ConsumerConfig) -> int:
 
 
 class Credentials:
-    """The SASL mechanism of a consumer's connections; None without SASL.
+    """The SASL mechanism of a consumer's connections, or None.
 
-    A provider of tokens belongs to the event loop, so a thread uses the latest token of the loop.
+    A provider of tokens belongs to the event loop, so a thread uses the loop's latest token.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:

@@ -1,8 +1,7 @@
 """Applies wrappers of `getone` and `getmany`, as instrumentation sets them, to the other reads.
 
-If the class's `getone` was replaced, `async for` calls it, as aiokafka's consumer does. Wrappers of
-`getmany` are also put around `poll`. Wrappers that were set on aiokafka's consumer are put around
-this package's. `start` looks for the last two.
+If the class's `getone` was replaced, `async for` calls it, as in aiokafka. At the start, wrappers
+of `getmany` are also put around `poll`, and wrappers of aiokafka's consumer around this package's.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
 
 def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
-    """Whether to iterate over a consumer by its `getone`: it was replaced, but not ``__anext__``.
-
-    A wrapper of both would see each record twice.
-    """
+    """Whether iterations call `getone`: it was replaced, and ``__anext__`` was not."""
     kind = type(consumer)
     is_replaced = {name: getattr(kind, name) is not value for name, value in original.items()}
     is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)
@@ -34,7 +30,6 @@ def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
 
 
 def wrap_as_aiokafkas(consumer: object, ours: type, original: Mapping[str, object]) -> None:
-    """Put aiokafka's wrappers around a consumer's reads that have no wrapper yet."""
     theirs = _aiokafkas(type(consumer))
     if theirs is None:
         return
@@ -55,10 +50,7 @@ def wrap_as_getmany(poll: Get, kind: type) -> Get | None:
 
 
 def _aiokafkas(kind: type) -> type | None:
-    """Return aiokafka's consumer, if it was imported and is not a base of this consumer's class.
-
-    It is a base after `as_aiokafka.install()`.
-    """
+    """Return aiokafka's consumer, if it was imported and is not a base of this class."""
     theirs = getattr(sys.modules.get("aiokafka"), "AIOKafkaConsumer", None)
     return theirs if isinstance(theirs, type) and theirs not in kind.__mro__ else None
 
@@ -70,8 +62,7 @@ def is_wrapped(method: object) -> bool:
 def wrapped_alike(get: Get, kind: type, name: str) -> Get:
     """Put the wrappers of a class's method around a bound method, for as long as they are there.
 
-    Only wrappers of the package wrapt can be moved. Nearly all instrumentation uses it; for others,
-    a warning is logged.
+    Only wrappers of the package wrapt can be moved.
     """
     outermost = vars(kind).get(name)
 

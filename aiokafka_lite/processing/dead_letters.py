@@ -1,9 +1,8 @@
 """Dead letters in a topic: failed records with their original bytes, and the reason.
 
-Key, value and headers do not change. Headers are added with the names of share groups' dead letters
-in Kafka's brokers (KIP-1191, ShareGroupDLQStateManager), and further ones with the exception's
-class and the record's timestamp. A replay removes them, so a letter has the headers of the last
-failure only.
+Headers are added with the names of share groups' dead letters in Kafka's brokers (KIP-1191,
+ShareGroupDLQStateManager), and with the exception's class and the record's timestamp. A replay
+removes them, so a letter has the headers of the last failure only.
 
 A letter's timestamp is the time of writing. With the record's timestamp, the topic's retention
 would delete letters of old records at once.
@@ -37,8 +36,6 @@ NewProducer = Callable[[], AIOKafkaProducer]
 
 
 class Letter(NamedTuple):
-    """A dead letter, with the timestamp of its writing."""
-
     topic: str
     value: bytes | None
     key: bytes | None
@@ -47,21 +44,19 @@ class Letter(NamedTuple):
 
 
 class Writer(Protocol):
-    """Writes dead letters, from `open` to `close`."""
-
     async def open(self) -> None:
-        """Connect; a failure leaves no connection behind."""
+        """Connect. A failure leaves no connection behind."""
 
     async def count_partitions(self, topic: str) -> int: ...
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
-        """Write a record, and return when it is permanently written."""
+        """Write a letter permanently."""
 
     async def close(self) -> None: ...
 
 
 class PlainWriter:
-    """Writes each letter on its own; a given producer stays started."""
+    """Writes each letter on its own. A given producer stays started."""
 
     def __init__(self, make: NewProducer, given: AIOKafkaProducer | None) -> None:
         self._producer = make() if given is None else given
@@ -89,8 +84,6 @@ class PlainWriter:
 
 
 class OwnProducer:
-    """A producer that is created on first use."""
-
     can_replace: Final = True
 
     def __init__(self, make: NewProducer) -> None:
@@ -115,8 +108,7 @@ class OwnProducer:
 class OutboxWriter:
     """Writes letters in an outbox's transactions, each with the offset of its record.
 
-    Args:
-        is_own: Whether the outbox is only for letters, and opened and closed here.
+    An outbox that is only for letters (`is_own`) is opened and closed here.
     """
 
     def __init__(self, outbox: Outbox, *, is_own: bool) -> None:
@@ -203,15 +195,11 @@ class DeadLetters:
     A record of partition n is written to partition n of the topic, modulo its number of partitions,
     so dead letters of a partition stay in order. Each is written with acks=all, and the
     acknowledgement finishes the record. After a crash in between, the record is handled, and
-    perhaps written, again.
+    perhaps written, again. With a `transactional_id`, letter and offset are committed in one
+    transaction, so readers with isolation_level="read_committed" see each letter once.
 
-    With a `transactional_id`, dead letter and offset are committed in one transaction, so readers
-    with isolation_level="read_committed" see each letter once.
-
-    `run` raises at its start if the topic does not exist. If the topic is deleted later, or the
-    cluster cannot be reached, the record is kept, writing is retried, and `health()` reports the
-    reason. The same holds for a letter that exceeds the topic's `max.message.bytes`, unless
-    `too_large` decides otherwise.
+    `run` raises at its start if the topic does not exist. If writing fails later, the record is
+    kept, writing is retried, and `health()` reports the reason.
 
     Args:
         topic: The topic of the dead letters.
@@ -223,16 +211,15 @@ class DeadLetters:
             `transaction_timeout_ms`.
         transaction_timeout_ms: The time after which brokers abort an open transaction. If it
             exceeds their `transaction.max.timeout.ms`, `run` raises their error.
-        too_large: What happens if the topic rejects a letter as too large. "keep": the record is
-            kept, and the letter retried. Its partition stops when too many records wait behind it.
-            "drop": the record is skipped, with a warning in the log. "stub": a letter without a
-            value is written, with the value's size and SHA-256 in its headers. Key and headers of
-            the record are omitted if they do not fit either.
+        too_large: What happens to a letter that exceeds the topic's `max.message.bytes`. "keep": it
+            is retried. Its partition stops when too many records wait behind it. "drop": the record
+            is skipped, with a warning in the log. "stub": a letter without a value is written, with
+            the value's size and SHA-256 in its headers. Key and headers of the record are omitted
+            if they do not fit either.
 
     Raises:
-        ValueError: The topic's name is empty; `too_large` is unknown; the timeout is not positive;
-            or both `producer` and `transactional_id` are given.
-        TypeError: An argument has another type.
+        ValueError, TypeError: An argument is invalid, or both `producer` and `transactional_id` are
+            given.
     """
 
     #: Of the topic, known once it is open.
@@ -276,11 +263,11 @@ class DeadLetters:
         return f"DeadLetters({self.topic!r})"
 
     async def open(self, run: RunContext) -> None:
-        """Start writing for a consumer; `run` calls it.
+        """Start writing for a consumer. `run` calls it.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
-            IllegalStateError: It is open for another run; or it has a transactional_id, and the
+            IllegalStateError: It is open for another run. Or it has a transactional_id, and the
                 consumer does not commit offsets.
             InvalidTransactionTimeout: The timeout exceeds the brokers' limit.
             KafkaError: The cluster cannot be reached, or rejects a request.
@@ -348,10 +335,7 @@ class DeadLetters:
     async def __call__(self, dead: DeadRecord) -> None:
         """Write a record, and wait for its acknowledgement, or the commit of its transaction.
 
-        If it is cancelled, the record may or may not be written.
-
-        Raises:
-            KafkaError: It was not written, or the result is unknown.
+        After a cancellation or an error, the record may or may not be written.
         """
         writer = self._writer
         if writer is None:
@@ -375,7 +359,6 @@ class DeadLetters:
     async def _write_less(
         self, writer: Writer, dead: DeadRecord, letter: Letter, error: Exception
     ) -> None:
-        """Apply `too_large` to a record whose letter is too large."""
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"
         if self._too_large == "drop":

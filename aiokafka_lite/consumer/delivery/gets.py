@@ -206,15 +206,17 @@ class Gets:
         self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """Like `many` of all partitions, by default as many records as fit into the caches."""
-        lists = Lists()
         limits = Limits((), timeout_s, max_records or self._cached_records, max_of_each)
-        await self._buffer.take(lists, limits, self._raise_in_poll)
-        self._fit_to(lists)
-        return lists.by_partition
+        return await self._lists(limits, self._raise_in_poll)
 
-    def _fit_to(self, lists: Lists) -> None:
+    async def _lists(
+        self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        lists = Lists()
+        await self._buffer.take(lists, limits, raise_in_poll)
         if lists.count:
             self._fit_to_caches(next(iter(lists.by_partition.values()))[-1])
+        return lists.by_partition
 
     def _fit_to_caches(self, sample: Record) -> None:
         size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES
@@ -235,12 +237,9 @@ class Gets:
         At most `max_of_each` records are of one partition, by default as many as fit into the
         caches.
         """
-        lists = Lists()
         if max_records is None and max_of_each is None:
             max_of_each = self._cached_records
-        await self._buffer.take(lists, Limits(wanted, timeout_s, max_records, max_of_each))
-        self._fit_to(lists)
-        return lists.by_partition
+        return await self._lists(Limits(wanted, timeout_s, max_records, max_of_each))
 
     async def one(self, wanted: Wanted) -> Record:
         """Return the next record. IllegalStateError if the last of the partitions is revoked."""

@@ -18,16 +18,12 @@ new_job = Job
 class Steps:
     """Queues, begins and finishes records in the common case.
 
-    Args:
-        begin_slice: Sets `slice_ends_at`, for this turn of the loop.
-
     Attributes:
         is_finishing: No further record begins.
-        isolates: Each call needs a copy of the context, because one has changed its worker's
-            variables.
-        slice_ends_at: Until when handlers may continue in this turn of the loop; None: none has
-            begun in it.
-        feed_below: The feeder waits until fewer records are ready; 0: it does not wait.
+        isolates: Each call needs a copy of the context, because one has changed its worker's.
+        slice_ends_at: Until when handlers may continue in this turn of the loop. None: none has
+            begun.
+        feed_below: The feeder waits until fewer records are ready. 0: it does not wait.
     """
 
     __slots__ = ("_lanes", "_works", "feed_below", "is_finishing", "isolates", "slice_ends_at")
@@ -55,8 +51,7 @@ class Steps:
     def begin(self, now: float, success_count: int) -> Job | None:
         """Take the first ready record, whose attempt begins now.
 
-        Returns:
-            None, without a change: no record is ready, or its start is not the common case.
+        None, without a change, if no record is ready, or its start is not the common case.
         """
         ready = self._lanes.ready
         if not ready:
@@ -80,11 +75,6 @@ class Steps:
 class Calls:
     """The calls of one worker.
 
-    Args:
-        flights: The worker of each record that a handler processes.
-        context: In which handlers are called.
-        is_alone: The worker itself finishes each record.
-
     Attributes:
         job: The record that is being handled.
     """
@@ -98,7 +88,7 @@ class Calls:
         steps: Steps,
         task: asyncio.Task[Any],
         handler: Callable[..., Awaitable[Any]],
-        flights: dict[Job, asyncio.Task[None]],
+        running: dict[Job, asyncio.Task[None]],
         context: Context,
         *,
         is_alone: bool,

@@ -1,11 +1,8 @@
-"""`ack_mode="explicit"`: the application acknowledges each record by itself, in any order.
+"""`ack_mode="explicit"`: the application acknowledges each record singly, in any order.
 
-Gets hand out records as ever, and each carries a `RecordReceipt`. What `record.ack()` has finished
-is in the same table as what handlers of `run` have (assignment/progress.py), so the same is
-committed: the first offset that is not finished, and beside it what is finished behind.
-
-A record that is refused, by `record.nack(delay_ms)`, is returned again by a read that comes after
-its delay (refusals.py). Nothing is sought and nothing fetched for it.
+Acknowledged records are in the same table as those of `run` (assignment/progress.py), so the
+commits are the same. A refused record is returned again by a read after its delay (refusals.py),
+without a seek or a fetch.
 """
 
 from __future__ import annotations
@@ -41,20 +38,18 @@ if TYPE_CHECKING:
 
 
 class Redelivery(Exception):
-    """Refused records are due, and have their turn: the read that waits for others takes them."""
+    """Ends a read's wait for the buffer, because it is the turn of refused records."""
 
 
 class RecordReceipt:
-    """What a record is acknowledged by. It counts while its partition's table has it.
+    """Acknowledges a record. Valid while its partition's table has it.
 
     Attributes:
-        record: The record, which has this; None once it is finished: then neither holds the other.
-        cursor: Of the assignment that handed it out.
-        offset: Of the record.
-        handed_out_at: Loop time of the read that returned it last; None: it is not in hand.
-        refusal_count: How often it was refused.
-        batch: The open block that it is of (acked_batch.py); None: none.
-        transaction: Decides whether the record is finished; None: an acknowledgement does.
+        record: Refers back to this. None once it is finished, so that no cycle is left.
+        cursor: The assignment that it was returned of.
+        handed_out_at: Loop time of the latest read that returned it. None: it waits to be returned.
+        batch: The open block that has it.
+        transaction: Decides whether the record is finished. None: an acknowledgement does.
     """
 
     __slots__ = (
@@ -79,12 +74,11 @@ class RecordReceipt:
         self.transaction: object | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let a record be pickled, for another process say, which cannot acknowledge it."""
+        """Pickle as None: another process cannot acknowledge the record."""
         return _nothing, ()
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still to be acknowledged."""
         progress = self.cursor.progress
         is_held = progress is not None and progress.is_held_by(self.offset, self)
         return is_held and not self._acks.is_over
@@ -96,43 +90,39 @@ class RecordReceipt:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the record was acknowledged in time."""
         return self.record is None
 
     def ack(self) -> bool:
-        """Finish the record; False: it is another's by now, or finished.
+        """Finish the record. False: it is finished, or its partition was revoked.
 
-        A record that an open transaction commits is finished by that.
+        A record in an open transaction is finished by the commit.
         """
         if self.transaction is not None:
             return self.is_current
         return self._acks.finish(self)
 
     def enlist(self, transaction: object | None) -> None:
-        """Let a transaction decide whether the record is finished; None: it has decided."""
         self.transaction = transaction
 
     def delivery(self) -> DeliveryToCommit:
-        """Return the record for a transaction that commits it."""
         return self._acks.deliver(self)
 
     def nack(self, delay_ms: float) -> bool:
-        """Have the record handed out again; False: it is another's by now, or finished."""
         return self._acks.refuse(self, delay_ms / 1000)
 
 
-def _nothing() -> None:
-    """Stand for a receipt in another process."""
+def _nothing() -> None: ...
+
+
+def records_of(receipts: list[RecordReceipt]) -> list[Record]:
+    return [receipt.record for receipt in receipts if receipt.record is not None]
 
 
 class Acks:
     """The records of one consumer that wait for their acknowledgement."""
 
-    #: As long as for what gets have handed out.
     hold_s: Final[float | None] = None
-    #: The application has to come back for more, as ever.
     is_always_asking: Final = False
-    #: No circuit breaker pauses the application.
     is_paused: Final = False
 
     def __init__(
@@ -157,7 +147,6 @@ class Acks:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
-        # What is read one by one.
         self.ready = AckedRecords(reads, buffer, gate, observers, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
@@ -166,16 +155,16 @@ class Acks:
 
     # --- Gets -------------------------------------------------------------------------------
     def takes(self, sink: object) -> bool:
-        """Whether a get's records are acknowledged: all but rows are."""
+        """Whether a sink's records are acknowledged: all but Arrow rows are."""
         return isinstance(sink, (OneByOne, AckedRecords))
 
     def own_records(self) -> None:
-        """Return None: the application has all records, and a commit says which are finished."""
+        """Return None: a commit finishes all records before its offsets."""
 
     async def take(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """Return what is buffered, or refused records, whichever have their turn."""
+        """Return buffered or refused records, by turns."""
         self.ready.close()
         deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
 
@@ -194,8 +183,8 @@ class Acks:
                 epochs: Epochs,
                 found: dict[TopicPartition, list[Record]] = found,
             ) -> None:
-                if kept := self._hand_out(cursor, records, epochs):
-                    found.setdefault(cursor.tp, []).extend(kept)
+                if receipts := self._receipts(cursor, records, epochs, self._loop.time()):
+                    found.setdefault(cursor.tp, []).extend(records_of(receipts))
 
             try:
                 if not await self._buffer.take(OneByOne(accept), limits, look):
@@ -206,17 +195,9 @@ class Acks:
                 found = self._take_refused(limits)
             if found:
                 return found
-            # All of them were finished before, or went meanwhile.
+            # All of them were finished earlier, or revoked during the pause.
             if deadline is not None:
                 limits = limits._replace(timeout_s=max(0.0, deadline - self._loop.time()))
-
-    def _hand_out(self, cursor: Cursor, records: list[Record], epochs: Epochs) -> list[Record]:
-        now = self._loop.time()
-        found = []
-        for receipt in self._receipts(cursor, records, epochs, now):
-            assert receipt.record is not None  # noqa: S101 -- it is new
-            found.append(receipt.record)
-        return found
 
     def _receipts(
         self, cursor: Cursor, records: list[Record], epochs: Epochs, now: float | None
@@ -232,15 +213,11 @@ class Acks:
         return receipts
 
     # --- One by one (acked_records.py) ------------------------------------------------------
-    def now(self) -> float:
-        """Return the loop's time."""
-        return self._loop.time()
-
     def prepare(self, chunk: Chunk, most: int) -> tuple[int, list[RecordReceipt]]:
-        """Make receipts of the first records of a chunk, which are not in hand yet.
+        """Make receipts of the first records of a chunk, before they are returned.
 
         Returns:
-            How many records before them were finished before, and the receipts.
+            The number of records before them that were finished earlier, and the receipts.
         """
         cursor, epochs = chunk.partition, chunk.epochs
         records = chunk.decoded[: min(most, self._most)]
@@ -251,7 +228,7 @@ class Acks:
         return passed_over_count, self._receipts(cursor, records, epochs, None)
 
     def take_back(self, receipts: list[RecordReceipt]) -> None:
-        """Forget records of a partition that were prepared, and not returned."""
+        """Forget prepared records of a partition that were not returned."""
         if not receipts:
             return
         cursor = receipts[0].cursor
@@ -269,7 +246,7 @@ class Acks:
     def _first_refused(
         self, wanted: Wanted, served: Collection[TopicPartition] = ()
     ) -> Cursor | None:
-        """Return the partition whose refused records are returned next; None: none are due."""
+        """Return the partition whose refused records are returned next, if some are due."""
 
         def may_be_served(cursor: Cursor) -> bool:
             is_wanted = (not wanted or cursor.tp in wanted) and cursor.tp not in served
@@ -278,22 +255,22 @@ class Acks:
         return None if self._gate.holds else self._refusals.first(may_be_served)
 
     def is_turn_of_refused(self, wanted: Wanted) -> bool:
-        """Whether refused records are due, and come before what is buffered."""
+        """Whether refused records are due, and precede the buffer's."""
         if self._first_refused(wanted) is None:
             return False
         return self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
 
     async def pause_for_refused(self) -> None:
-        """Go once round the loop: nothing else makes reads of refused records let others run."""
+        """Let other tasks run once: a read of refused records has no other await."""
         await self._buffer.let_others_run()
         self._gate.check()
 
     def open_refused(self, wanted: Wanted, most: int) -> None:
-        """Have refused records of one partition read one by one, if some are due."""
+        """Open refused records of one partition, if some are due, to be read one by one."""
         self.ready.close()
         cursor = self._first_refused(wanted)
         if cursor is not None:
-            self.ready.open_refused(cursor, self._refusals.take(cursor, most))
+            self.ready.open(cursor, self._refusals.take(cursor, most))
             self._refusals.served(len(self._buffer.partitions))
 
     def end_turn(self) -> None:
@@ -302,24 +279,21 @@ class Acks:
             self._refusals.others_served(1)
 
     def _take_refused(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
-        """Return refused records that are due, within the limits."""
         now, left = self._loop.time(), limits.max_records
         found: dict[TopicPartition, list[Record]] = {}
         while left != 0 and (cursor := self._first_refused(limits.wanted, found)) is not None:
             most = min((m for m in (left, limits.max_of_each) if m is not None), default=None)
-            records = found[cursor.tp] = []
-            for receipt in self._refusals.take(cursor, most):
+            receipts = self._refusals.take(cursor, most)
+            for receipt in receipts:
                 receipt.handed_out_at = now
-                if receipt.record is not None:
-                    records.append(receipt.record)
-            left = None if left is None else left - len(records)
+            found[cursor.tp] = records_of(receipts)
+            left = None if left is None else left - len(receipts)
         if found:
             self._refusals.served(len(self._buffer.partitions))
         return found
 
     # --- Acknowledging --------------------------------------------------------------------
     def finish(self, receipt: RecordReceipt) -> bool:
-        """Count a record as finished; False: it is another's by now, or finished."""
         if _get_running_loop() is not self._loop:
             self._refuse_elsewhere()
         if receipt.is_waiting and self.ready.partition is receipt.cursor:
@@ -334,15 +308,10 @@ class Acks:
         if cursor.has_enough:
             self._take_more(cursor)
         if cursor.is_revoking or self._is_wanted:
-            self._acted()
+            self._observers.acted()
         return True
 
     def _refuse_elsewhere(self) -> None:
-        """Refuse what comes from another thread or loop while that of the consumer runs.
-
-        Raises:
-            WrongLoopError: So it does.
-        """
         if self._loop.is_running():
             raise WrongLoopError(
                 "ack() and nack() must be called on the event loop of the consumer: from another "
@@ -355,12 +324,6 @@ class Acks:
             self._works.take_more(cursor)
 
     def refuse(self, receipt: RecordReceipt, delay_s: float) -> bool:
-        """Return a record again after a while; False: it is another's by now, or finished.
-
-        Raises:
-            ValueError: The delay is negative.
-            WrongLoopError: Another thread calls it.
-        """
         if not delay_s >= 0:
             raise ValueError(f"the delay of nack() must not be negative, but is {delay_s:g} s")
         if _get_running_loop() is not self._loop:
@@ -376,63 +339,46 @@ class Acks:
             self.ready.close()  # the next read looks whose turn it is
         self._refusals.put(receipt, delay_s)
         self._works.totals["failed_total"] += 1
-        self._acted()
+        self._observers.acted()
         return True
-
-    def _acted(self) -> None:
-        self._observers.acted()  # a rebalance or the stop may wait for it
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     @property
     def is_open(self) -> bool:
-        """Whether anything may be left to do."""
         return True
 
-    def _in_hand(self, cursor: Cursor) -> Iterator[RecordReceipt]:
+    def _returned(self, cursor: Cursor) -> Iterator[RecordReceipt]:
         progress = cursor.progress
         for holder in () if progress is None else progress.holders():
-            if not isinstance(holder, RecordReceipt) or holder.handed_out_at is None:
-                continue
-            if holder.batch is None:  # that has its own time
+            if isinstance(holder, RecordReceipt) and holder.handed_out_at is not None:
                 yield holder
 
     def deliver(self, receipt: RecordReceipt) -> DeliveryToCommit:
-        """Return a record for a transaction that commits it."""
         return self._deliver(DeliveredRecords(receipts=[receipt]))
 
     def receipts(self) -> list[RecordReceipt]:
-        """Return what the application has in hand, in open batches as well."""
-        return [
-            holder
-            for cursor in self._state.assignment.values()
-            if cursor.progress is not None
-            for holder in cursor.progress.holders()
-            if isinstance(holder, RecordReceipt) and holder.handed_out_at is not None
-        ]
+        cursors = self._state.assignment.values()
+        return [receipt for cursor in cursors for receipt in self._returned(cursor)]
 
     def partitions(self) -> Set[TopicPartition]:
-        """Return the partitions of which records are to be acknowledged."""
         cursors = self._state.assignment.values()
         return {cursor.tp for cursor in cursors if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what the application has in hand, but for what is in an open batch.
-
-        What is to be handed out again goes as it is.
-        """
+        """Return the returned records except those in open batches, which have their own limits."""
         self._reads.settle()
         found: dict[TopicPartition, Range] = {}
         for tp in partitions:
             cursor = self._state.assignment.get(tp)
             if cursor is None or cursor.worked_by is not self:
                 continue
-            offsets = [receipt.offset for receipt in self._in_hand(cursor)]
+            offsets = [each.offset for each in self._returned(cursor) if each.batch is None]
             if offsets:
                 found[tp] = Range(min(offsets), max(offsets) + 1)
         return found
 
     def is_wanted_by(self, until: float) -> None:
-        """Tell of each acknowledgement from now on: the stop waits for all partitions."""
+        """Notify of each acknowledgement from now on, because the stop waits for all partitions."""
         self._is_wanted = True
 
     def is_of(self, task: asyncio.Task[Any] | None) -> bool:
@@ -440,21 +386,18 @@ class Acks:
         return False
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Do nothing: an acknowledgement that comes later counts no more."""
+        """Do nothing: a later acknowledgement has no effect."""
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return False: what the application does with a record is its own affair."""
         return False
 
     async def end(self, until: float) -> None:
-        """Take no acknowledgement any more: the consumer is being stopped."""
         self.ready.close()
         self.is_over = True
         self._refusals.clear()
 
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:
-        """Say what is wrong, at loop time `now`."""
         self.ready.close()
         for cursor in self._state.assignment.values():
             progress = cursor.progress
@@ -464,7 +407,6 @@ class Acks:
                 yield self.explain(cursor, now)
 
     def explain(self, cursor: Cursor, now: float) -> str:
-        """Say which record of a partition holds the commit back."""
         self.ready.close()
         progress = cursor.progress
         receipt = None if progress is None else progress.holder_of_first()
@@ -482,7 +424,6 @@ class Acks:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return how many records are where, by name."""
         self.ready.close()
         progresses = [c.progress for c in self._state.assignment.values() if c.progress]
         uncommitted_count = sum(each.uncommitted_count for each in progresses)
@@ -496,7 +437,7 @@ class Acks:
 
 
 class AckedGets(Gets):
-    """Gets whose records are acknowledged one by one."""
+    """Reads whose records are acknowledged singly."""
 
     def __init__(
         self,
@@ -509,27 +450,14 @@ class AckedGets(Gets):
         super().__init__(state, reads, buffer, acks.ready, raise_in_poll)
         self._acks = acks
 
-    async def some(
-        self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
+    @override
+    async def _lists(
+        self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """As `Gets.some`."""
-        limits = Limits((), timeout_s, max_records or self._cached_records, max_of_each)
-        return await self._acks.take(limits, self._raise_in_poll)
+        return await self._acks.take(limits, raise_in_poll)
 
-    async def many(
-        self,
-        wanted: Wanted,
-        timeout_s: float | None,
-        max_records: int | None,
-        max_of_each: int | None = None,
-    ) -> dict[TopicPartition, list[Record]]:
-        """As `Gets.many`."""
-        if max_records is None and max_of_each is None:
-            max_of_each = self._cached_records
-        return await self._acks.take(Limits(wanted, timeout_s, max_records, max_of_each))
-
+    @override
     async def one(self, wanted: Wanted) -> Record:
-        """As `Gets.one`."""
         acks, ready = self._acks, self._ready
         limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
 
@@ -556,14 +484,10 @@ class AckedGets(Gets):
 
 
 class AckedBatch(Block):
-    """The records of one block.
+    """A block of `consumer.batch()` whose records are acknowledged singly.
 
-    A record that is refused, and may be in other hands before the block ends, is none of it any
-    more.
-
-    Args:
-        works: Of the consumer whose records these are.
-        hold_s: How long it may hold up a rebalance; None: as long as other work.
+    Its end acknowledges the others; an exception refuses them, so they are returned again. A
+    refused record leaves the batch at once.
     """
 
     def __init__(self, works: Works, hold_s: float | None) -> None:
@@ -573,7 +497,6 @@ class AckedBatch(Block):
 
     @override
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
-        """Take what a get has handed out."""
         for records in found.values():
             for record in records:
                 receipt = getattr(record, RECEIPT)
@@ -588,38 +511,28 @@ class AckedBatch(Block):
 
     @override
     def _undo(self) -> None:
-        """Do nothing: what is acknowledged stays so, and that waits for transactions."""
+        """Do nothing: acknowledgements wait for transactions."""
 
     @override
     def _end(self, *, is_done: bool) -> None:
-        """Acknowledge what is left, or have it handed out again."""
         self._works.begun.remove(self)
         if is_done:
-            self._acknowledge()
-            return
+            self.to_commit()
         for receipt in self._left():
             receipt.nack(0)
-
-    def _acknowledge(self) -> None:
-        for receipt in self._left():
-            receipt.ack()
 
     def _left(self) -> Iterator[RecordReceipt]:
         return (each for each in self._receipts if each.batch is self and each.is_current)
 
-    # --- For whoever commits within it --------------------------------------------------------
+    # --- Commits in the block -------------------------------------------------------------------
     @override
     def to_commit(self) -> None:
-        """Acknowledge what is left: all that is acknowledged is to be committed."""
-        self._acknowledge()
+        """Acknowledge the other records: a commit covers all acknowledged ones."""
+        for receipt in self._left():
+            receipt.ack()
 
     @override
     def require_delivered(self) -> None:
-        """Check that the application has its records in hand.
-
-        Raises:
-            IllegalStateError: They are acknowledged, or returned again.
-        """
         if not self.is_open:
             raise IllegalStateError(
                 "the `async with` block of the batch has ended, so a transaction can no longer "
@@ -628,18 +541,15 @@ class AckedBatch(Block):
 
     @override
     def delivery(self) -> DeliveredRecords:
-        """Return its records as a value, but for those that were refused."""
         receipts = (each for each in self._receipts if each.batch is self)
         return DeliveredRecords(receipts=receipts, blocks=[self])
 
     @override
     def held(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it holds."""
         return frozenset(each.cursor.tp for each in self._receipts if each.cursor.is_assigned)
 
     @override
     def lost(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(
             each.cursor.tp
             for each in self._receipts
@@ -648,11 +558,9 @@ class AckedBatch(Block):
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     def partitions(self) -> set[TopicPartition]:
-        """Return the partitions of which it has records."""
         return {receipt.cursor.tp for receipt in self._receipts}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what is neither acknowledged nor refused of these partitions."""
         found: dict[TopicPartition, Range] = {}
         for receipt in self._left():
             tp, offset = receipt.cursor.tp, receipt.offset
@@ -661,6 +569,5 @@ class AckedBatch(Block):
         return found
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Note that partitions go: what is undone of them may be another member's from now on."""
         if not self.partitions().isdisjoint(partitions):
             self.is_wanted_by(now)

@@ -4,19 +4,17 @@ While neither bound is reached, all partitions are read. When one is reached, ea
 still have its share, so that one that stands still does not stop the others.
 
 ======================  =======================  ==============================
-bound                   all partitions together  after that, each partition: a
-                                                 share of
+bound                   all partitions together  then each: a share of
 ======================  =======================  ==============================
 uncommitted records     `most`                   `most`
 bytes                   half of the byte budget  a quarter of the byte budget
 ======================  =======================  ==============================
 
-The bytes are serialised sizes, taken from the consumer's byte budget, so at least a quarter of it
-is left for buffered records.
+The bytes are serialised sizes, taken from the consumer's byte budget.
 
-Both counts are exact only while a bound is near (`is_exact`). Otherwise they include the records
-that were finished since a partition's latest read. When a bound seems to be reached, all partitions
-are counted again.
+Both counts are exact only while a bound is near (`is_exact`). Otherwise they include records that
+were finished since a partition's latest read. When a bound seems to be reached, all partitions are
+counted again.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class OneByOne:
-    """A sink: what gets take becomes jobs, in the same moment in which positions move."""
+    """A sink whose records become jobs or receipts in the same step in which positions move."""
 
     is_full: Final = False
     is_for_one: Final = False
@@ -68,13 +66,11 @@ class OneByOne:
         )
 
     def finish(self) -> None:
-        """Make jobs of what was taken."""
         taken, self._taken = self._taken, []
         for cursor, records, epochs in taken:
             self._accept(cursor, records, epochs)
 
     def clear(self) -> None:
-        """Drop all."""
         self._taken.clear()
         self.count = 0
 
@@ -92,9 +88,6 @@ _record = attrgetter("record")
 
 class Allowance:
     """The records and bytes of one run.
-
-    Args:
-        most: The limit of uncommitted records.
 
     Attributes:
         is_exact: A bound is near: call `finished` for each record.
@@ -132,7 +125,6 @@ class Allowance:
         return cursor in self._counts
 
     def __iter__(self) -> Iterator[Cursor]:
-        """Yield the partitions of which records were returned."""
         return iter(self._counts)
 
     @property
@@ -230,7 +222,6 @@ class Allowance:
     # --- The bounds ------------------------------------------------------------------------
     @property
     def _reached(self) -> tuple[bool, bool]:
-        """Whether the bound of records, and that of bytes, are reached."""
         return self._total >= self._most, self._total_bytes >= self._most_bytes
 
     def _has_enough(self, cursor: Cursor) -> bool:

@@ -35,21 +35,19 @@ LAST_DEAD_DELAY_S: Final = 10.0
 # Other than any count of successes: as if others had succeeded since.
 GIVEN_UP: Final = -1
 
-Fate = Literal["again", "dead", "stop", "gone"]
+Fate = Literal["again", "dead", "stop", "over"]
 
 
 class Beginner(Protocol):
     def begin_again(self, job: Job) -> None: ...
 
-    def offer(self) -> None:
-        """Begin records that could not begin before."""
+    def offer(self) -> None: ...
 
 
 class Attempts:
     """The attempts of one run.
 
     Attributes:
-        breaker: Closed as long as every record may be tried; None: there is none.
         success_count: The calls that have succeeded, to see whether one has since a given moment.
     """
 
@@ -105,7 +103,7 @@ class Attempts:
 
     # --- What may be tried ------------------------------------------------------------------
     def admits(self, job: Job, breaker: Breaker) -> bool:
-        """Whether a record may be tried while the breaker is not closed; then it is the probe."""
+        """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
         if self.is_free(job):
             return True
         if breaker.admits(self._loop.time(), has_failed=job.error is not None):
@@ -116,19 +114,16 @@ class Attempts:
         return False
 
     def is_free(self, job: Job) -> bool:
-        """Whether a record waits for no probe."""
         return job.state is DEAD or self._is_proven(job)
 
     def is_alone(self, job: Job) -> bool:
-        """Whether a record shares no list with others."""
         is_closed = self.breaker is None or self.breaker.is_closed
         return job.state is not LISTED or not is_closed
 
     def _is_proven(self, job: Job) -> bool:
         """Whether other records have succeeded since a record was first tried, and it has failed.
 
-        Then another record that fails does not delay it any more, and its next failure is an
-        attempt.
+        Then another record that fails does not delay it, and its next failure is an attempt.
         """
         breaker = self.breaker
         if breaker is None or not (breaker.is_closed or breaker.is_suspicion):
@@ -139,7 +134,7 @@ class Attempts:
         self._probe_timer = None
         self._run.offer()
 
-    def gone(self) -> list[Job]:
+    def take_revoked(self) -> list[Job]:
         """Remove and return the waiting records that are not to be finished here any more."""
         gone = [job for job in self._waiting if not job.is_current]
         for job in gone:
@@ -158,18 +153,17 @@ class Attempts:
             self._prove(job, self.breaker)
 
     def cancelled(self, job: Job) -> None:
-        """Note a call that was cancelled, which proves nothing about the record."""
         if job is self._probe:
             self._probe = None
             if self.breaker is not None:
                 self.breaker.abandoned(self._loop.time())
 
     def failed(self, job: Job, error: BaseException) -> Fate:
-        """Note a call for a record that failed; return the next step.
+        """Note a call for a record that failed. Return the next step.
 
         Returns:
-            "again": the record waits for another attempt; "dead": it has no attempts left; "stop":
-            `run` ends; "gone": it was finished, or its partition was revoked.
+            "again": another attempt. "dead": no attempts are left. "stop": `run` ends. "over": it
+            was finished, or its partition was revoked.
         """
         is_probe, is_new = job is self._probe, job.error is None
         counts = self.count_failure(job, error)
@@ -182,7 +176,7 @@ class Attempts:
                     place_of(job),
                     one_line(error),
                 )
-            return "gone"
+            return "over"
         # A record is the probe once more only if none is left that has not failed.
         may_give_up = is_probe and not is_new
         if not (counts or self._retry.stops(error) or (may_give_up and self._gives_up())):
@@ -205,7 +199,7 @@ class Attempts:
         return "dead"
 
     def count_failure(self, job: Job, error: BaseException) -> bool:
-        """Count a failure of a call; return whether it counts as an attempt of the record, so far.
+        """Count a failure of a call. Return whether it counts as an attempt of the record, so far.
 
         Only a record's first failure counts for the breaker. Otherwise a few bad records with many
         attempts look like a database that is down.
@@ -236,7 +230,7 @@ class Attempts:
         return was_closed
 
     def _may_be_everybodys(self, job: Job, error: BaseException) -> bool:
-        """Whether all records may be failing, as no other has succeeded; then handling pauses."""
+        """Whether all records may be failing, as no other has succeeded. Then handling pauses."""
         breaker = self.breaker
         if breaker is None or self._retry.is_bad_record(error):
             return False
@@ -284,7 +278,7 @@ class Attempts:
             self._run.offer()
 
     def _wait_for_probe(self, job: Job) -> None:
-        """Let a record wait until one may be tried; until then another one may be, and succeed."""
+        """Let a record wait until one may be tried. Until then another one may be, and succeed."""
         breaker = self.breaker
         probe_at = self._loop.time() if breaker is None else breaker.probe_at
         self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
@@ -298,7 +292,7 @@ class Attempts:
         self._run.begin_again(job)
 
     # --- Dead letters -----------------------------------------------------------------------
-    def buried(self, job: Job, error: BaseException) -> None:
+    def letter_written(self, job: Job, error: BaseException) -> None:
         self._dead_letter_error, self._dead_letter_failures = None, 0
         log.warning(
             "%s was written to the dead letters after %d attempts: %s",
@@ -309,8 +303,7 @@ class Attempts:
         self._events.publish(RecordDead(job.cursor.tp, job.record.offset, job.attempts, error))
         self._totals["dead_total"] += 1
 
-    def not_buried(self, job: Job, failure: BaseException) -> None:
-        """Keep a record whose dead letter could not be written, until the next attempt."""
+    def letter_failed(self, job: Job, failure: BaseException) -> None:
         self._dead_letter_error = failure
         self._dead_letter_failures += 1
         log.warning(
@@ -349,7 +342,7 @@ class Attempts:
             )
 
     def pause_of(self, job: Job, now: float) -> float | None:
-        """Return in how many seconds a record is tried again; None: it waits for something else."""
+        """Return in how many seconds a record is tried again, if it waits for that."""
         timer = self._waiting.get(job)
         return None if timer is None else max(0.0, timer.when() - now)
 

@@ -13,8 +13,8 @@ OPEN        any one after the pause                PROBING: it is tried
 PROBING     none: one is being tried               OPEN: it fails
 ==========  =====================================  ===============================================
 
-The record that is being tried is the probe. A success of the probe closes the breaker. A
-cancellation returns to the state before. `MOVES` has this as data.
+The record that is being tried is the probe. Its success closes the breaker, its cancellation
+returns to the state before.
 
 A record that has failed for the last time looks the same whether it is bad, or the database is
 down. The difference shows when another record succeeds, so until then the record waits. A new
@@ -22,12 +22,10 @@ record (one that has not failed yet) is tried at once: if it succeeds, the first
 success of a call that began before proves the same. When a second record has failed, only a probe's
 success closes the breaker. Failures while it is not closed are no attempts of the record.
 
-New records are tried first. If the database is down, they fail as well, and the breaker stays open.
 Once only failed records are left, the pause has an end: a record that is the only one to fail
-counts as bad after `probes` more tries, several when no call has succeeded for `give_up_ms`. Pauses
-grow until a call succeeds.
+counts as bad after `probes` more tries, several when no call has succeeded for `give_up_ms`.
 
-Plain data. The caller passes the loop's time.
+The caller passes the loop's time.
 """
 
 from __future__ import annotations
@@ -60,8 +58,7 @@ class CircuitBreaker:
             other record is left to try. `math.inf`: without limit.
 
     Raises:
-        ValueError: A number is out of range.
-        TypeError: An argument is no number.
+        ValueError, TypeError: An argument is invalid.
     """
 
     failure_rate: float = 0.5
@@ -91,8 +88,6 @@ class CircuitBreaker:
 
 
 class BreakerState(enum.Enum):
-    """The table is in the module's docstring."""
-
     CLOSED = enum.auto()
     SUSPECTING = enum.auto()
     ASKING = enum.auto()
@@ -127,7 +122,7 @@ SUSPICION: Final = frozenset({BreakerState.SUSPECTING, BreakerState.ASKING, Brea
 
 
 class Breaker:
-    """The state of one circuit breaker; this class alone writes its fields.
+    """The state of one circuit breaker. This class alone writes its fields.
 
     Attributes:
         since: The loop time since when it is not closed.
@@ -188,7 +183,7 @@ class Breaker:
         self.state = state
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
-        """Whether a record may be tried while the breaker is not closed; then it is the probe."""
+        """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
         if self.state is BreakerState.SUSPECTING and not has_failed:
             self._enter(BreakerState.ASKING)
         elif self.is_probing or now < self.probe_at:
@@ -206,23 +201,17 @@ class Breaker:
         )
 
     def succeeded(self, *, is_probe: bool) -> bool:
-        """Note a call that succeeded while it is not closed; whether all may be tried again."""
+        """Note a success while it is not closed. Return whether that closes it."""
         if not (is_probe or self.is_suspicion):
             return False  # the call began before the breaker opened, and proves nothing
         self._close()
         return True
 
     def begins_anew(self, began_at: float, now: float, success_count: int, *, is_new: bool) -> bool:
-        """Note that a call has failed; return whether it is the first since one succeeded.
+        """Note that a call has failed. Return whether it is the first since one succeeded.
 
-        A failure after `give_up_ms` without one counts as the first, too: perhaps there were no
-        records.
-
-        Args:
-            began_at: When the call began.
-            now: The loop time.
-            success_count: How many calls have succeeded by now.
-            is_new: Its record has not failed before.
+        A new record's failure after `give_up_ms` without one counts as the first, too: perhaps
+        there were no records.
         """
         was_idle = is_new and began_at - self._failed_at >= self._settings.give_up_ms / 1000
         is_first = was_idle or success_count != self._succeeded_before_failures
@@ -240,16 +229,13 @@ class Breaker:
     def gives_up(self, now: float, *, is_alone: bool) -> bool:
         """Whether failed records count as bad, after the last one that was left to try has failed.
 
-        Args:
-            now: The loop time.
-            is_alone: One record only has failed since a call succeeded.
+        `is_alone`: one record only has failed since a call succeeded.
         """
         if is_alone and self._failed_probes >= self._settings.probes:
             return True
         return now >= self.gives_up_at
 
     def give_up(self) -> None:
-        """Let every record be tried again, although no call has succeeded."""
         self._close()
 
     def _close(self) -> None:
@@ -257,14 +243,7 @@ class Breaker:
         self._window_ends_at = 0.0
 
     def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:
-        """Note a call that failed, not because of its record; return whether the breaker opened.
-
-        Args:
-            now: The loop time.
-            reason: The error.
-            success_count: How many calls have succeeded by now.
-            is_probe: The record was the probe.
-        """
+        """Note a call that failed, not because of its record. Return whether the breaker opened."""
         if not self.is_closed:
             if is_probe:
                 self._failed_probes += 1
@@ -287,7 +266,6 @@ class Breaker:
         return True
 
     def abandoned(self, now: float) -> None:
-        """Note that the probe, if there is one, was cancelled."""
         if self.is_probing:
             state, _ = AFTER_PROBE[self.state]
             self._pause(state, now, self.reason)

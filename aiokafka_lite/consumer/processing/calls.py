@@ -1,11 +1,10 @@
 """Calls of a handler, isolated from each other although one task makes many.
 
-- **Context variables.** A call sees those of the caller of `run`, and none of another call. Own
-  tasks would cost 5 us each. So a worker calls handlers in its own context as long as they leave it
-  unchanged, which costs 30 ns to compare. After the first change, every call runs in a fresh copy,
-  which costs half a microsecond.
-- **Cancellation.** A handler that cancels its own task, which is the worker, fails as by an
-  exception.
+A call sees the context variables of the caller of `run`, and none of another call. Own tasks would
+cost 5 us each. So a worker calls handlers in its own context as long as they leave it unchanged,
+which costs 30 ns to compare. After the first change, every call runs in a fresh copy (500 ns).
+
+A handler that cancels its own task, which is the worker, fails as by an exception.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
 
 
 def in_copy_of(context: Context, call: Awaitable[T]) -> Awaitable[T]:
-    """Return an awaitable that makes a call in a copy of a context."""
     return in_context(context.copy(), call if isinstance(call, Coroutine) else awaited(call))
 
 
@@ -61,7 +59,6 @@ def was_just_cancelled(task: asyncio.Task[Any]) -> bool:
 if sys.version_info >= (3, 11):
 
     def is_asked_to_end(task: asyncio.Task[Any]) -> bool:
-        """Whether a task was cancelled, and has not ended."""
         return task.cancelling() > 0
 
     def _forget(task: asyncio.Task[Any]) -> None:
@@ -81,7 +78,6 @@ def asker(task: asyncio.Task[Any]) -> Callable[[], object]:
 
 
 async def raise_cancellation(task: asyncio.Task[Any]) -> None:
-    """Raise a pending cancellation of the current task, if there is one."""
     try:
         await asyncio.sleep(0)
     finally:
@@ -89,10 +85,9 @@ async def raise_cancellation(task: asyncio.Task[Any]) -> None:
 
 
 def is_failure(error: BaseException, task: asyncio.Task[Any]) -> bool:
-    """Whether a handler's exception is its failure; then its task's cancellation is withdrawn.
+    """Whether a handler's exception is its failure. Then its task's cancellation is withdrawn.
 
-    An exception is, and the cancellation of something that the handler awaits, or a group of these.
-    KeyboardInterrupt and the like are not.
+    KeyboardInterrupt and the like are not. A cancellation of something that the handler awaits is.
     """
     if not all(isinstance(leaf, (Exception, asyncio.CancelledError)) for leaf in leaves(error)):
         return False
@@ -102,7 +97,7 @@ def is_failure(error: BaseException, task: asyncio.Task[Any]) -> bool:
 
 # --- Groups of exceptions -----------------------------------------------------------------------
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions of a group, and of those in it; or the exception itself."""
+    """Yield the exceptions of a group, and of those in it, or the exception itself."""
     if not _is_group(error):
         yield error
         return

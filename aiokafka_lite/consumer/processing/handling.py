@@ -33,25 +33,24 @@ class Retry:
     """Decides which errors of a handler are retried, how often and when.
 
     A record that waits for its next attempt delays only its lane (the records of its key), and no
-    handler. After its last attempt it is written to the dead letters; without them `run` raises the
+    handler. After its last attempt it is written to the dead letters. Without them `run` raises the
     handler's error.
 
     An exception group, such as asyncio.TaskGroup's, is of a kind if all its exceptions are. But it
     stops `run` if one of them does.
 
     Args:
-        attempts: Attempts per record, including the first; None: no limit.
+        attempts: Attempts per record, including the first. None: no limit.
         first_delay_ms: The pause before the second attempt. It doubles each time, and varies by a
             fifth.
         max_delay_ms: The longest pause.
         on: The errors that are retried. Any other error ends the attempts.
         dead: Errors of a bad record, which is written to the dead letters at once. A circuit
             breaker does not count them.
-        stop: Errors after which processing stops; `run` raises them.
+        stop: Errors after which processing stops. `run` raises them.
 
     Raises:
-        ValueError: A number is too small.
-        TypeError: `on`, `dead` or `stop` are not exception classes, or a number is none.
+        ValueError, TypeError: An argument is invalid.
     """
 
     attempts: int | None = 5
@@ -81,7 +80,7 @@ class Retry:
                     )
 
     def verdict(self, error: BaseException, attempts: int) -> Verdict:
-        """Return the decision about a record after `attempts` attempts, and the last one's error.
+        """Return the decision about a record after its latest attempt.
 
         "dead" also means that no attempts are left.
         """
@@ -152,11 +151,8 @@ class RunContext(NamedTuple):
     """The run whose dead letters are written.
 
     Attributes:
-        arguments: The consumer's, for a connection to the cluster.
-        group_id: The group whose offsets are committed.
-        offsets: For a transaction that commits them; None: the consumer does not commit.
+        offsets: For a transaction that commits them. None: the consumer does not commit.
         finish: Marks a record as finished, before the writer of its letter returns.
-        outbox: The outbox of the run's transactions, if it has one.
     """
 
     arguments: ClientArguments
@@ -174,8 +170,7 @@ class DeadLetterKeeper(Protocol):
 
     async def close(self) -> None: ...
 
-    async def __call__(self, dead: DeadRecord) -> object:
-        """Store a record, and return when it is stored."""
+    async def __call__(self, dead: DeadRecord) -> object: ...
 
 
 def check_producer(name: str, producer: object) -> None:
@@ -216,8 +211,6 @@ def breaker_of(breaker: object) -> CircuitBreaker | None:
 
 @dataclass(frozen=True)
 class Handling:
-    """The arguments of `AIOKafkaConsumer.run`, checked."""
-
     concurrency: int
     order: Order
     batch_size: int | None

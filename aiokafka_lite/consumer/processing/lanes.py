@@ -49,17 +49,14 @@ DEAD: Final = JobState.DEAD
 class Job:
     """One record on its way through a handler.
 
-    It counts only while its partition's table has it at its offset (`is_current`).
-
     Attributes:
         cursor: The assignment that it was returned of.
-        lane: The lanes of its partition; None: it is in none.
+        lane: The lanes of its partition, if it is in one.
         name: The key of its lane among them.
         follower: The next record of its lane.
-        attempts: How often a handler has failed on it.
         began_at: The loop time at which its latest attempt began.
         error: The error of the latest attempt.
-        state: How its next attempt is made; `enter` changes it.
+        state: Changed by `enter`.
         success_count: How many calls had succeeded when it was first tried.
     """
 
@@ -109,20 +106,18 @@ class Job:
 
     @property
     def order_key(self) -> Hashable:
-        """What the records of its lane have in common, and no others; None: it has no lane."""
+        """The identity of its lane, if it has one."""
         return None if self.lane is None else (self.cursor.tp, self.name)
 
 
 class Lanes:
-    """The lanes of all partitions, and the records that may begin."""
-
     def __init__(self, order: Order) -> None:
         self.order: Final = order
         self.ready: deque[Job] = deque()
         self._lanes: dict[TopicPartition, Lane] = {}
 
     def of(self, tp: TopicPartition) -> Lane | None:
-        """Return the lanes of a partition; None: its records are in no order."""
+        """Return the lanes of a partition, or None if its records are in no order."""
         if self.order is None:
             return None
         if (lane := self._lanes.get(tp)) is None:
@@ -130,11 +125,7 @@ class Lanes:
         return lane
 
     def put(self, jobs: Iterable[Job]) -> None:
-        """Add returned records; each may begin at once if its lane is empty.
-
-        Raises:
-            TypeError: A key is not hashable.
-        """
+        """Add returned records. Each may begin at once if its lane is empty."""
         ready, is_by_key = self.ready, self.order == "key"
         name: Hashable = None
         for job in jobs:

@@ -6,15 +6,12 @@
     dead letter ─────────────^          ^                                   │
                                         └── aborted: written again ─────────┘
 
-An entry is the result of some records: a handler's outputs, or a dead letter. A task writes the
-entries that have arrived, with the offsets of their records, in one transaction after the other.
-The commit finishes the records. Handlers do not wait for it. Entries keep their order, and so do
-the outputs of a lane.
+A task writes the entries that have arrived, in order, in one transaction after the other. The
+commit finishes their records. Handlers do not wait for it.
 
-An entry is dropped if its records are not to be finished here any more. Their next owner handles
-them again. If a list of records was refused, or has lost some, the others are handled again, and
-entries of later records of their lanes wait until then. An entry of an unknown topic waits until
-metadata has the topic.
+An entry is dropped if its records are not to be finished here any more. If a list of records was
+refused, or has lost some, the others are handled again, and entries of later records of their lanes
+wait until then. An entry of an unknown topic waits until metadata has the topic.
 
 A commit lists finished records in metadata of bounded size. Records that it has no room for wait
 until those before them are finished.
@@ -76,11 +73,10 @@ LONGEST_END_S: Final = 10.0
 
 
 class Outputs:
-    """The records that one call of a handler sends.
+    """The records that one call of a handler sends, of `AIOKafkaConsumer.run` with `transactions`.
 
-    A handler of `AIOKafkaConsumer.run` with `transactions` receives one. If the handler returns,
-    its outputs are written in one transaction with the offsets of the call's records. If it raises
-    or is cancelled, they are dropped.
+    If the handler returns, its outputs are written in one transaction with the offsets of the
+    call's records. If it raises or is cancelled, they are dropped.
     """
 
     __slots__ = ("_encoded", "_is_closed", "_taken")
@@ -103,10 +99,10 @@ class Outputs:
 
         Args:
             topic: The record's topic.
-            value: Bytes, or an argument of the producer's `value_serializer`; None is a tombstone.
+            value: Bytes, or an argument of the producer's `value_serializer`. None is a tombstone.
             key: Bytes, or an argument of the producer's `key_serializer`.
-            partition: The partition's number; None: the partitioner decides.
-            timestamp_ms: Milliseconds since the epoch; None: now.
+            partition: The partition's number. None: the partitioner decides.
+            timestamp_ms: Milliseconds since the epoch. None: now.
             headers: Pairs of name and value (bytes).
 
         Raises:
@@ -130,7 +126,6 @@ class Entry:
     """The outputs of some records, written as a whole or not at all.
 
     Attributes:
-        outputs: Empty if only the offsets are written.
         size: An upper bound of its bytes.
         outcome: The future of a caller that waits for it.
         is_alone: It needs a transaction of its own, because it may be the one that was refused.
@@ -160,16 +155,13 @@ class Entry:
 
 
 class ProducerSource(Protocol):
-    """Gives an outbox its producer."""
-
     @property
     def can_replace(self) -> bool:
         """Whether another producer can be had after one has failed."""
 
     async def lend(self) -> ProducerLease: ...
 
-    async def dismiss(self) -> None:
-        """Give it back; idempotent."""
+    async def dismiss(self) -> None: ...
 
 
 class GivenProducer:
@@ -198,14 +190,11 @@ class GivenProducer:
 class Recipient(Protocol):
     """The owner of the handlers whose outputs are in an outbox: `Run`."""
 
-    def refused(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Note that the outputs of records cannot be written."""
+    def refused(self, jobs: Sequence[Job], error: Exception) -> None: ...
 
-    def handle_again(self, jobs: Sequence[Job]) -> None:
-        """Note that the outputs of records were dropped, and these are still to be finished."""
+    def handle_again(self, jobs: Sequence[Job]) -> None: ...
 
-    def outbox_failed(self, error: BaseException) -> None:
-        """Note that no more outputs can be written."""
+    def outbox_failed(self, error: BaseException) -> None: ...
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
         """Note that there is room, and that these records have left the outbox."""
@@ -219,8 +208,7 @@ class Outbox:
     partitions restart at the committed offsets, and `recipient` receives the error.
 
     Args:
-        recipient: Is notified of results. Without one, every entry has a caller that waits and
-            tries again itself.
+        recipient: Is notified of results. Without one, every entry has a caller that waits.
     """
 
     def __init__(
@@ -292,9 +280,6 @@ class Outbox:
         """Write a record in a transaction that finishes `job`, and wait for it.
 
         A cancellation before the transaction begins drops the record.
-
-        Raises:
-            KafkaError: It was not written.
         """
         self._scope.raise_if_failed()
         entry = Entry([job], [output], asyncio.get_running_loop().create_future())
@@ -357,13 +342,9 @@ class Outbox:
                 self._waits_from[lane] = min(offset, self._waits_from.get(lane, offset))
 
     async def close(self, wait_s: float | None = None) -> None:
-        """Write nothing more after the transaction in progress, and give the producer back.
+        """Finish the transaction in progress, within `wait_s`, and give the producer back.
 
         A cancellation is raised after that transaction, so that its records are not handled again.
-
-        Args:
-            wait_s: How long to wait for its end; after that, its partitions restart at the
-                committed offsets.
         """
         self._is_closing = True
         try:
@@ -381,13 +362,12 @@ class Outbox:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an entry is going to be written."""
         is_next = bool(self._entries) and not self._is_blocked
         return bool(self._writing) or is_next or bool(self._asked_for)
 
     # --- What waits for its topic ---------------------------------------------------------
     def _asks_for_topics(self, entry: Entry) -> bool:
-        """Whether topics of an entry are unknown; they are requested, so no transaction waits."""
+        """Whether topics of an entry are unknown. They are requested, so no transaction waits."""
         unknown = {each.topic for each in entry.outputs if not self._knows(each.topic)}
         for topic in unknown - self._asked_for.keys():
             self._asked_for[topic] = self._scope.spawn(self._ask_for(topic), name=f"find {topic}")
@@ -428,7 +408,6 @@ class Outbox:
         return sum(len(entry.jobs) for entry in self._all())
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return the records of these partitions that are going to be written."""
         found: dict[TopicPartition, Range] = {}
         waiting = self._waiting if self._asked_for else ()
         for entry in (*self._writing, *self._entries, *waiting):
@@ -439,11 +418,10 @@ class Outbox:
         return found
 
     def is_writing(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the transaction in progress contains records of these partitions."""
         return any(job.cursor.tp in partitions for entry in self._writing for job in entry.jobs)
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the entries of these partitions, of which no transaction is in progress."""
+        """Drop the entries of these partitions, except those of the transaction in progress."""
         given_up = [
             entry
             for entry in (*self._entries, *self._waiting)
@@ -503,7 +481,7 @@ class Outbox:
                 await asyncio.sleep(pause_s)
 
     async def _write_next(self) -> float:
-        """Write the entries that may be written now; return how long to pause after that."""
+        """Write the entries that may be written now. Return how long to pause after that."""
         offsets: OffsetsByCursor = {}
         seeks: Seeks = {}
         lease: ProducerLease | None = None
@@ -545,7 +523,6 @@ class Outbox:
 
     @staticmethod
     def _is_about_metadata(error: Exception, offsets: OffsetsByCursor) -> bool:
-        """Whether a transaction was aborted because the offsets' metadata is too long."""
         cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
         has_metadata = any(each.metadata for each in offsets.values())
         return has_metadata and isinstance(cause, OffsetMetadataTooLargeError)
@@ -557,7 +534,7 @@ class Outbox:
     async def _write(
         self, lease: ProducerLease, offsets: OffsetsByCursor, seeks: Seeks
     ) -> dict[int, Exception]:
-        """Write the chosen entries in one transaction; return the refused outputs and their errors.
+        """Write the chosen entries in one transaction. Return the refused outputs and their errors.
 
         Raises:
             KafkaError: Nothing is written, and no single output is the cause.
@@ -593,7 +570,7 @@ class Outbox:
         return {}
 
     async def _is_committed_after_all(self, offsets: OffsetsByCursor) -> bool:
-        """Whether the transaction of a producer that failed was committed; waits until it is known.
+        """Wait until it is known whether the transaction of a producer that failed was committed.
 
         Another producer with its transactional id has fenced it, so the result is final.
         """
@@ -693,7 +670,7 @@ class Outbox:
 
     # --- What could not be written ----------------------------------------------------------
     def _refused(self, entries: Sequence[Entry], refused: dict[int, Exception]) -> None:
-        """Fail the entries that cannot be written, or isolate them; put the others back."""
+        """Fail the entries that cannot be written, or isolate them. Put the others back."""
         numbers = iter(range(sum(len(entry.outputs) for entry in entries)))
         errors: dict[Entry, Exception] = {}
         for entry in entries:
@@ -724,7 +701,7 @@ class Outbox:
         self._entries.extendleft(reversed(entries))
 
     def _not_written(self, error: Exception, *, is_over: bool) -> float:
-        """Try again after a pause, which is returned, or fail if a retry is pointless."""
+        """Return the pause before another attempt, or fail if a retry is pointless."""
         entries, self._writing = self._writing, ()
         cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
         is_passing = isinstance(cause, CommitFailedError) or (
@@ -765,7 +742,7 @@ class Outbox:
 
 
 async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
-    """Wait for a task, at most `wait_s`; a cancellation is raised after that."""
+    """Wait for a task, at most `wait_s`. A cancellation is raised after that."""
     loop = asyncio.get_running_loop()
     until = math.inf if wait_s is None else loop.time() + wait_s
     cancellation: asyncio.CancelledError | None = None

@@ -1,11 +1,8 @@
-"""Records that were refused, from their refusal until they are returned again.
+"""Refused records, from their refusal until they are returned again.
 
-They are one more partition in the buffer's turns (buffer/buffer.py). Reads that have been served
-from them are served from the buffer next, as many times as the buffer has partitions. Where the
-buffer has nothing, they have every turn.
-
-A refusal without a delay returns the record at once, the first time. After that its delay grows, as
-that of a retry does: a record that is always refused must not keep the processor busy.
+They are one more partition in the buffer's turns (buffer/buffer.py). The first refusal without a
+delay returns the record at once. After that its delay grows, so that a record that is always
+refused does not keep the processor busy.
 """
 
 from __future__ import annotations
@@ -30,12 +27,7 @@ LAST_DELAY_S: Final = 30.0
 
 
 class Refusals:
-    """The refused records of one consumer, with the partitions in the order of their turns.
-
-    Args:
-        on_due: Called when records become due.
-        rng: For delays.
-    """
+    """The refused records of one consumer, with the partitions in the order of their turns."""
 
     def __init__(self, on_due: Callable[[], None], rng: random.Random) -> None:
         self._on_due = on_due
@@ -55,7 +47,7 @@ class Refusals:
 
     # --- What comes -----------------------------------------------------------------------
     def put(self, receipt: RecordReceipt, delay_s: float) -> None:
-        """Keep a record that is refused, `receipt.refusal_count` times by now."""
+        """Keep a refused record, whose `refusal_count` includes this refusal."""
         if not delay_s and receipt.refusal_count > 1:
             earlier = receipt.refusal_count - 2
             delay_s = delay_after(earlier, FIRST_DELAY_S, LAST_DELAY_S, self._rng)
@@ -76,7 +68,6 @@ class Refusals:
         self._on_due()
 
     def _look(self) -> None:
-        """Find what is due by now."""
         later = self._later
         while later and later[0][0] <= self._loop.time():
             receipt = heapq.heappop(later)[2]
@@ -84,14 +75,13 @@ class Refusals:
                 self._due.setdefault(receipt.cursor, deque()).append(receipt)
 
     def clear(self) -> None:
-        """Return none of them any more."""
         self._later.clear()
         self._due.clear()
         self._set_alarm()
 
     # --- What goes ------------------------------------------------------------------------
     def first(self, may_be_served: Callable[[Cursor], bool]) -> Cursor | None:
-        """Return the partition that is first in turn, of those that have records due."""
+        """Return the first partition in turn with due records."""
         self._look()
         used_up: list[Cursor] = []
         found: Cursor | None = None
@@ -108,7 +98,7 @@ class Refusals:
         return found
 
     def take(self, cursor: Cursor, most: int | None) -> list[RecordReceipt]:
-        """Remove up to `most` records of a partition that are due, and end its turn."""
+        """Remove up to `most` due records of a partition, and end its turn."""
         receipts = self._due.pop(cursor)
         taken: list[RecordReceipt] = []
         while receipts and (most is None or len(taken) < most):
@@ -120,18 +110,17 @@ class Refusals:
         return taken
 
     def put_back(self, cursor: Cursor, receipts: Iterable[RecordReceipt]) -> None:
-        """Undo `take` for these: they were not returned."""
+        """Undo `take` for records that were not returned."""
         self._due[cursor] = deque([*receipts, *self._due.get(cursor, ())])
 
     @property
     def have_their_turn(self) -> bool:
-        """Whether they come before what is buffered."""
+        """Whether they precede the buffer's records."""
         return self._turns_of_others <= 0
 
     def served(self, other_count: int) -> None:
-        """Note that a read was served from them; so many partitions have their turns next."""
+        """Note that a read was served from them. This many partitions have their turns next."""
         self._turns_of_others = other_count
 
     def others_served(self, count: int) -> None:
-        """Note that so many partitions of the buffer have had their turn."""
         self._turns_of_others -= count

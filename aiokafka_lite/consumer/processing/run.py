@@ -10,10 +10,10 @@
 - One task feeds: it takes records when fewer are ready than twice the handlers, because in a turn
   of the loop each handler may begin one, and the next turn needs as many.
 - A worker is a task that calls the handler for one record after the other.
-- A record that waits for another attempt has no worker. A timer makes it ready again (attempts.py).
+- A timer makes a record ready again that waits for another attempt (attempts.py).
 - With transactions, the commit of its outputs and its offset finishes a record (outbox.py).
-- No record of a partition that is being revoked begins. The rebalance waits for its handlers, and
-  cancels them after the limit (membership/handover.py).
+- Records of a partition that is being revoked do not begin. The rebalance waits for its handlers,
+  and cancels them after the limit (membership/handover.py).
 
 State changes on the event loop between two awaits. A result of an earlier assignment is ignored:
 the partition's table no longer has its job.
@@ -116,7 +116,6 @@ class JobReceipt(NamedTuple):
 
     @property
     def refusal_count(self) -> int:
-        """No handler refuses a record."""
         return 0
 
     def enlist(self, transaction: object | None) -> None:
@@ -132,10 +131,8 @@ class Run:
     """One call of `consumer.run`.
 
     Args:
-        budget: For the bytes that handlers hold.
         hold_s: How long handlers may delay a rebalance.
-        end_s: How long they may continue after another failure; None: the same.
-        deliver: Prepares a delivery for a transaction.
+        end_s: How long they may continue after another failure. None: the same.
     """
 
     #: Records are asked for as long as it goes on, whatever handlers do.
@@ -191,8 +188,8 @@ class Run:
         self._context.run(HANDLED.set, self._delivery_of)
         self._runner: asyncio.Task[Any] | None = None
         # Who works on what just now; and whom we have cancelled.
-        self._flights: dict[Job, asyncio.Task[None]] = {}
-        self._cut: set[asyncio.Task[None]] = set()
+        self._running: dict[Job, asyncio.Task[None]] = {}
+        self._cancelled_workers: set[asyncio.Task[None]] = set()
         # Workers that have nothing to do, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
@@ -205,14 +202,14 @@ class Run:
         self._enough = 2 * handling.concurrency
         self._is_new_wanted: bool
         self._wants_more = Event()
-        self._landed = Event()
+        self._returned = Event()
         self._ended = Event()
         self._error: BaseException | None = None
         self._feeder: asyncio.Task[None] | None = None
         self._totals = works.totals
 
     def __repr__(self) -> str:
-        return f"<Run of {self._handling.concurrency} handlers, {len(self._flights)} running>"
+        return f"<Run of {self._handling.concurrency} handlers, {len(self._running)} running>"
 
     # --- The whole ------------------------------------------------------------------------
     def write_into(self, outbox: Outbox) -> None:
@@ -231,7 +228,7 @@ class Run:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Take the consumer's records in a block around `run`; in it they can be finished."""
+        """Take the consumer's records in a block around `run`. In it they can be finished."""
         self._works.open_processing(self)
         self._observers.on_partition_change(self._partition_changed)
         self._observers.on_assignment_change(self._assignment_changed)
@@ -271,7 +268,6 @@ class Run:
             self._ended.set()
 
     async def _feed(self) -> None:
-        """Take records while handlers need some."""
         ready, enough = self._lanes.ready, self._enough
         taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
         limits = Limits(max_records=min(taken, self._handling.max_uncommitted))
@@ -329,18 +325,18 @@ class Run:
     async def _wait_for_handlers(self, until: float, own: asyncio.Task[Any] | None) -> None:
         try:
             async with timeout_at(until):
-                await self._until_landed(own)
+                await self._until_returned(own)
         except asyncio.TimeoutError:
             log.warning(
                 "run() is ending, and handlers that did not finish in time are cancelled: %s",
                 self._at_work(),
             )
-            self._cut_off(self._flights)
+            self._cancel_workers(self._running)
             if self._outbox is not None:
                 self._outbox.give_up(self._state.assignment)
             try:
                 async with timeout_at(self._loop.time() + LONGEST_END_S):
-                    await self._until_landed(own)
+                    await self._until_returned(own)
             except asyncio.TimeoutError:
                 log.warning(
                     "handlers were cancelled but have not ended, and run() no longer waits for "
@@ -348,16 +344,16 @@ class Run:
                     self._at_work(),
                 )
 
-    async def _until_landed(self, own: asyncio.Task[Any] | None) -> None:
+    async def _until_returned(self, own: asyncio.Task[Any] | None) -> None:
         outbox = self._outbox
-        while any(task is not own for task in self._flights.values()) or (
+        while any(task is not own for task in self._running.values()) or (
             outbox is not None and outbox.is_busy
         ):
-            self._landed.clear()
-            await self._landed.wait()
+            self._returned.clear()
+            await self._returned.wait()
 
     def _at_work(self) -> str:
-        left = sorted(place_of(job) for job in self._flights if job.is_current)
+        left = sorted(place_of(job) for job in self._running if job.is_current)
         if self._outbox is not None and (count := self._outbox.record_count):
             left.append(f"the outputs of {count} records were not committed")
         return ", ".join(left)
@@ -370,7 +366,7 @@ class Run:
         epochs: Epochs,
         error: DeserializationError | None = None,
     ) -> None:
-        """Make jobs of taken records, without an await in between; with an error they are dead."""
+        """Make jobs of taken records, without an await in between. With an error they are dead."""
         lane = self._lanes.of(cursor.tp)
         jobs = self._works.hand_out_each(
             cursor, records, epochs, partial(new_job, cursor, lane, error)
@@ -393,7 +389,7 @@ class Run:
         self._allowance.forget_unassigned()
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
-        self._lanes.ready.extend(self._attempts.gone())
+        self._lanes.ready.extend(self._attempts.take_revoked())
         if self._outbox is not None:
             self._outbox.look_again()
         self.offer()
@@ -421,7 +417,6 @@ class Run:
             wanted -= 1
 
     def begin_again(self, job: Job) -> None:
-        """Make a record ready that has waited for another attempt."""
         ready = self._lanes.ready
         if self._attempts.is_free(job):
             ready.appendleft(job)  # not behind those that wait for a probe
@@ -478,7 +473,6 @@ class Run:
         return job
 
     def _first_that_may(self) -> Job | None:
-        """Take the first record that may begin, past those that may not."""
         attempts, ready = self._attempts, self._lanes.ready
         breaker = attempts.breaker
         while ready:
@@ -509,7 +503,7 @@ class Run:
         return self._outbox is not None and self._outbox.awaits(job)
 
     def _put_first(self, is_wanted: Callable[[Job], bool]) -> bool:
-        """Let the first ready record of a kind begin next; whether there is one."""
+        """Let the first ready record of a kind begin next. Return whether there is one."""
         ready = self._lanes.ready
         found = next(filter(is_wanted, ready), None)
         if found is not None and found is not ready[0]:
@@ -519,15 +513,15 @@ class Run:
 
     async def _work(self) -> None:
         task = _current_task()
-        handler, flights, clock = self._handler, self._flights, self._loop.time
+        handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled = self._context, asker(task)
-        calls = Calls(self._steps, task, handler, flights, base, is_alone=self._outbox is not None)
+        calls = Calls(self._steps, task, handler, running, base, is_alone=self._outbox is not None)
         while not self._steps.is_finishing:
             job = self._next(clock())
             if job is None:
                 await self._wait_for_work()
                 continue
-            flights[job], calls.job = task, job
+            running[job], calls.job = task, job
             try:
                 if job.state is not DEAD:
                     try:
@@ -545,16 +539,16 @@ class Run:
                     else:
                         self._succeeded(calls.job, outputs)
                 if calls.job.state is DEAD:
-                    await self._bury(calls.job)
+                    await self._write_dead_letter(calls.job)
             except asyncio.CancelledError:
                 self._cancelled(calls.job)
                 raise
             finally:
-                del flights[calls.job]
+                del running[calls.job]
                 cursor = calls.job.cursor
                 del calls.job, job
                 if cursor.is_revoking or not cursor.is_assigned or self._steps.is_finishing:
-                    self._tell_landed(cursor)
+                    self._note_returned(cursor)
             try:
                 if copy_context() != base:
                     self._steps.isolates = True
@@ -563,7 +557,7 @@ class Run:
 
     async def _work_on_lists(self) -> None:
         task = _current_task()
-        handler, flights, clock = self._handler, self._flights, self._loop.time
+        handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled = self._context, asker(task)
         while not self._steps.is_finishing:
             chains = self._next_list(clock())
@@ -572,7 +566,7 @@ class Run:
                 continue
             jobs = [job for chain in chains for job in chain]
             for job in jobs:
-                flights[job] = task
+                running[job] = task
             try:
                 if jobs[0].state is not DEAD:
                     try:
@@ -588,15 +582,15 @@ class Run:
                     else:
                         self._list_succeeded(chains, outputs)
                 if jobs[0].state is DEAD:
-                    await self._bury(jobs[0])
+                    await self._write_dead_letter(jobs[0])
             except asyncio.CancelledError:
                 for chain in chains:
                     self._cancelled(chain[0])
                 raise
             finally:
                 for job in jobs:
-                    del flights[job]
-                    self._tell_landed(job.cursor)
+                    del running[job]
+                    self._note_returned(job.cursor)
             try:
                 self._steps.isolates = self._steps.isolates or copy_context() != base
             except Exception:  # noqa: BLE001 -- likewise
@@ -640,7 +634,7 @@ class Run:
         """Whether a worker was cancelled, and not by its handler or an awaitable of that."""
         runner = self._runner
         return (
-            task in self._cut
+            task in self._cancelled_workers
             or self._scope.is_ending
             or (runner is not None and is_asked_to_end(runner))
         )
@@ -652,16 +646,15 @@ class Run:
         if self._is_cancelled(task):
             raise asyncio.CancelledError from error
 
-    def _tell_landed(self, cursor: Cursor) -> None:
+    def _note_returned(self, cursor: Cursor) -> None:
         """Notify the rebalance or the end of `run` that a record has no worker now."""
         if cursor.is_revoking or not cursor.is_assigned:
             self._observers.acted()  # a rebalance may wait for it
         if self._steps.is_finishing:
-            self._landed.set()
+            self._returned.set()
 
     # --- What becomes of a record ----------------------------------------------------------
     def finish(self, job: Job) -> None:
-        """Count a record as finished, unless it has another holder."""
         cursor, record = job.cursor, job.record
         if not self._allowance.is_exact:
             self._works.finish(cursor, record.offset, job)
@@ -694,20 +687,18 @@ class Run:
             self._attempts.succeeded(chain[-1])
 
     def _cancelled(self, job: Job) -> None:
-        """Put a record back whose handler was cancelled; it is not finished."""
         self._attempts.cancelled(job)
         self._lanes.ready.appendleft(job)
 
     def _failed(self, job: Job, error: BaseException) -> None:
         fate = self._attempts.failed(job, error)
-        if fate == "gone":
+        if fate == "over":
             self._lanes.leave(job)
         elif fate == "stop":
             self._stop_at(job, error)
         # Otherwise it comes back by a timer; or it is dead, and whoever works on it goes on.
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
-        """End `run`: a record can neither be handled nor be skipped."""
         log.error("%s: the handler failed, so run() ends: %s", place_of(job), one_line(error))
         if isinstance(error, asyncio.CancelledError):
             # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
@@ -719,8 +710,8 @@ class Run:
             error = cancelled
         self._note_end(error)
 
-    async def _bury(self, job: Job) -> None:
-        """Write a record to the dead letters; only their acknowledgement finishes it."""
+    async def _write_dead_letter(self, job: Job) -> None:
+        """Write a record to the dead letters. Only their acknowledgement finishes it."""
         dead_letter, error = self._handling.dead_letter, job.error
         assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
         assert error is not None  # noqa: S101 -- it is dead
@@ -729,9 +720,9 @@ class Run:
             await in_copy_of(self._context, call)
         except BaseException as failure:  # noqa: BLE001 -- kept, or raised
             self._raise_unless_failed(failure, _current_task())
-            self._attempts.not_buried(job, failure)
+            self._attempts.letter_failed(job, failure)
             return
-        self._attempts.buried(job, error)
+        self._attempts.letter_written(job, error)
         if self._outbox is None:
             self.finish(job)
         elif job.is_current:
@@ -740,7 +731,7 @@ class Run:
 
     # --- As what an outbox tells (outbox.py) --------------------------------------------------
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Make a dead letter of a record that cannot be written; of several, try each alone."""
+        """Make a dead letter of a record that cannot be written. Of several, try each alone."""
         if len(jobs) > 1:
             for job in jobs:
                 job.enter(JobState.ALONE)
@@ -768,9 +759,9 @@ class Run:
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
         for cursor in {job.cursor for job in jobs}:
-            self._tell_landed(cursor)
+            self._note_returned(cursor)
         if self._steps.is_finishing:
-            self._landed.set()
+            self._returned.set()
         self.offer()
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
@@ -785,14 +776,14 @@ class Run:
             )
         own: dict[Cursor, dict[int, object]] = {}
         task = asyncio.current_task()
-        for job, worker in self._flights.items():
+        for job, worker in self._running.items():
             if worker is task:
                 own.setdefault(job.cursor, {})[job.record.offset] = job
         return own
 
     def receipts(self) -> list[JobReceipt]:
         task = asyncio.current_task()
-        own = [JobReceipt(self, job) for job, worker in self._flights.items() if worker is task]
+        own = [JobReceipt(self, job) for job, worker in self._running.items() if worker is task]
         if not own:
             raise IllegalOperation(
                 "consumer.run() is active, and this task is not a handler: only a handler can "
@@ -801,9 +792,8 @@ class Run:
         return own
 
     def _delivery_of(self, record: ConsumerRecord) -> DeliveryToCommit:
-        """Return a record of a handler for a transaction that commits it."""
         tp = TopicPartition(record.topic, record.partition)
-        for job in self._flights:
+        for job in self._running:
             if job.record is record:
                 return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
@@ -813,7 +803,7 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        return bool(self._flights) or (self._outbox is not None and self._outbox.is_busy)
+        return bool(self._running) or (self._outbox is not None and self._outbox.is_busy)
 
     def partitions(self) -> Set[TopicPartition]:
         return {cursor.tp for cursor in self._allowance if cursor.worked_by is self}
@@ -821,7 +811,7 @@ class Run:
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return the records in handlers, and those handled and not committed."""
         found = {} if self._outbox is None else self._outbox.undone(partitions)
-        for job in self._flights:
+        for job in self._running:
             tp, offset = job.cursor.tp, job.record.offset
             if tp in partitions and job.is_current:
                 found[tp] = joined(found.get(tp), Range(offset, offset + 1))
@@ -831,7 +821,7 @@ class Run:
         """Do nothing: records of partitions that are being revoked do not begin."""
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        self._cut_off(job for job in self._flights if job.cursor.tp in partitions)
+        self._cancel_workers(job for job in self._running if job.cursor.tp in partitions)
         if self._outbox is not None:
             self._outbox.give_up(partitions)
 
@@ -842,20 +832,20 @@ class Run:
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether a cancelled handler, or a transaction, has not ended yet."""
         return any(
-            task in self._cut and job.cursor.tp in partitions for job, task in self._flights.items()
+            task in self._cancelled_workers and job.cursor.tp in partitions
+            for job, task in self._running.items()
         ) or (self._outbox is not None and self._outbox.is_writing(partitions))
 
-    def _cut_off(self, jobs: Iterable[Job]) -> None:
-        """Cancel the workers of these jobs, except the current task."""
-        for task in {self._flights[job] for job in jobs}:
-            if task not in self._cut and task is not asyncio.current_task():
-                self._cut.add(task)
+    def _cancel_workers(self, jobs: Iterable[Job]) -> None:
+        for task in {self._running[job] for job in jobs}:
+            if task not in self._cancelled_workers and task is not asyncio.current_task():
+                self._cancelled_workers.add(task)
                 task.add_done_callback(self._worker_ended)
                 self._scope.cancel(task)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         """Replace a worker that was cancelled."""
-        self._cut.discard(task)
+        self._cancelled_workers.discard(task)
         self._worker_count -= 1
         self.offer()
 
@@ -872,7 +862,7 @@ class Run:
             return ""
         if job.state is DEAD:
             doing = "waits for its dead letter to be written"
-        elif job in self._flights and job.began_at is not None:
+        elif job in self._running and job.began_at is not None:
             doing = (
                 f"was passed to its handler {now - job.began_at:.1f} s ago, and the handler has "
                 "not returned"
@@ -896,7 +886,7 @@ class Run:
 
     def counts(self) -> dict[str, int]:
         return {
-            "at_work": len(self._flights),
+            "at_work": len(self._running),
             "ready": len(self._lanes.ready),
             "waiting_for_retry": self._attempts.waiting_count,
             "uncommitted": self._allowance.uncommitted_count,

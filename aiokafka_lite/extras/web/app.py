@@ -79,7 +79,7 @@ async def serve(
 
     Enter the block before the consumer starts, in the same event loop, and leave it after the
     consumer has stopped, so that the page can show the cause. Leaving waits at most 0.5 s for
-    responses that are being sent.
+    responses.
 
     Args:
         consumer: As for `application`.

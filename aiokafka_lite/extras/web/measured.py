@@ -40,8 +40,6 @@ class TooManyError(Exception):
 
 
 class NoConsumerError(Exception):
-    """There is no consumer to show. The attributes replace its state."""
-
     verdict: str
     text: str
     health_status: int
@@ -137,7 +135,7 @@ class Measured:
         return lambda topic, partition: consumer.explain(TopicPartition(topic, partition))
 
     def body(self, key: Hashable, make: Callable[[Measured], dict[str, Json]]) -> bytes:
-        """Return a response, built at its first request; raise TooManyError above the limit."""
+        """Return a response, built at its first request."""
         found = self._bodies.get(key)
         if found is None:
             if len(self._bodies) >= MOST_BODIES:

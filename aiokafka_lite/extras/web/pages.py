@@ -87,7 +87,7 @@ class ConsumerPageQuery(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> ConsumerPageQuery:
-        """Parse a request's parameters; invalid ones get their defaults."""
+        """Parse a request's parameters. Invalid ones get their defaults."""
         show = parameters.get("show", "")
         return cls(
             show=show if show in FILTERS else "all",

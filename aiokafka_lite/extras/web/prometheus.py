@@ -2,7 +2,7 @@
 
 Every number of `AIOKafkaConsumer.metrics` becomes ``aiokafka_lite_`` and its name. Names that end
 in _total are counters, all others gauges. Unknown values are omitted. Each row of a list becomes a
-series. All series of a consumer have the labels of `labels_of`.
+series.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Tries:
         return self.attempts.pause_of(cast("Any", job), now())
 
     def not_buried(self, job: Job) -> float | None:
-        self.attempts.not_buried(cast("Any", job), ConnectionError("the topic is away"))
+        self.attempts.letter_failed(cast("Any", job), ConnectionError("the topic is away"))
         return self.pause_of(job)
 
 
@@ -102,7 +102,7 @@ async def test_pauses_after_refused_letters_begin_small_and_again_after_one_is_w
             tries.again.clear()
             await asyncio.sleep(1)
             assert tries.again == [job]
-        tries.attempts.buried(cast("Any", job), ValueError("bad"))
+        tries.attempts.letter_written(cast("Any", job), ValueError("bad"))
 
 
 async def test_nothing_is_tried_again_after_the_end() -> None:
@@ -122,8 +122,8 @@ async def test_what_went_while_it_waited_is_returned_once_and_not_tried_again() 
     for job in (gone, kept):
         assert tries.fail(tries.begin(job)) == "again"
     gone.is_current = False
-    assert tries.attempts.gone() == [gone]
-    assert tries.attempts.gone() == []
+    assert tries.attempts.take_revoked() == [gone]
+    assert tries.attempts.take_revoked() == []
     await asyncio.sleep(1)
     assert tries.again == [kept]
 
