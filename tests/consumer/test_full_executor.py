@@ -13,7 +13,7 @@ from aiokafka_lite import _compat, _threads
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.membership.classic import leader
+from aiokafka_lite.consumer.membership.classic import rebalance
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support import tuning
@@ -89,7 +89,7 @@ async def test_threads_of_the_executor_may_wait_for_records(
 
 @pytest.mark.usefixtures("full_executor")
 async def test_a_leader_assigns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader, "ON_LOOP_S", 0.0)
+    monkeypatch.setattr(rebalance, "ON_LOOP_S", 0.0)
     async with (
         consumer_of(broker, group_id="g", group_protocol="classic") as first,
         consumer_of(broker, group_id="g", group_protocol="classic") as second,
