@@ -24,6 +24,22 @@ from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, EpochEndOf
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 from aiokafka_lite.records import end_offset
 
+READ_COMMITTED: Final = 1
+NO_OFFSET: Final = -1
+NO_REPLICA: Final = -1
+Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
+
+
+class Reader(Protocol):
+    def check_readable(self, partition: Partition, client_epoch: int) -> None:
+        """Raise an error unless the node may serve a partition in the client's leader epoch."""
+
+    def preferred_replica(self, partition: Partition) -> int | None:
+        """Return the follower that the client should read from (KIP-392), if any."""
+
+    def end_offset(self, partition: Partition) -> int:
+        """Return the node's high watermark."""
+
 
 @dataclass(frozen=True)
 class ReplicaReader:
@@ -59,24 +75,6 @@ class ReplicaReader:
         held_at = partition.held.get(self.node.id)
         end = partition.high_watermark
         return end if held_at is None else min(held_at, end)
-
-
-READ_COMMITTED: Final = 1
-NO_OFFSET: Final = -1
-NO_REPLICA: Final = -1
-
-Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
-
-
-class Reader(Protocol):
-    def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        """Raise an error unless the node may serve a partition in the client's leader epoch."""
-
-    def preferred_replica(self, partition: Partition) -> int | None:
-        """Return the follower that the client should read from (KIP-392), if any."""
-
-    def end_offset(self, partition: Partition) -> int:
-        """Return the node's high watermark."""
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
+log = logging.getLogger(__name__)
+
 
 class CoordinatorServices(Protocol):
     """The cluster as the group coordinator uses it."""
@@ -143,9 +145,6 @@ class GroupTimers(Generic[TimedT]):
             self._expire(group, now)
         else:
             self.arm(group)
-
-
-log = logging.getLogger(__name__)
 
 
 class GroupCoordinator:

@@ -20,39 +20,6 @@ from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_batch
 
-
-def count_expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
-    """Return how many of the oldest segments retention deletes, possibly all.
-
-    Segments without timestamps do not expire by age. Kafka: UnifiedLog.deleteOldSegments.
-    """
-    return max(
-        _count_too_much(segments, config.retention_bytes),
-        _count_too_old(segments, config.retention_ms, now_ms),
-    )
-
-
-def _count_too_much(segments: Sequence[Segment], retention_bytes: int) -> int:
-    if retention_bytes < 0:
-        return 0
-    too_much = sum(segment.size for segment in segments) - retention_bytes
-    count = 0
-    while count < len(segments) and too_much >= segments[count].size:
-        too_much -= segments[count].size
-        count += 1
-    return count
-
-
-def _count_too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int:
-    if retention_ms < 0:
-        return 0
-    for count, segment in enumerate(segments):
-        newest = segment.index.newest_timestamp
-        if newest < 0 or now_ms - newest <= retention_ms:
-            return count
-    return len(segments)
-
-
 NEVER_MS: Final = 2**63 - 1
 
 
@@ -466,3 +433,35 @@ class PartitionLog:
 def _writable(batch: Buffer) -> memoryview:
     view = memoryview(batch)
     return memoryview(bytearray(view)) if view.readonly else view
+
+
+def count_expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
+    """Return how many of the oldest segments retention deletes, possibly all.
+
+    Segments without timestamps do not expire by age. Kafka: UnifiedLog.deleteOldSegments.
+    """
+    return max(
+        _count_too_much(segments, config.retention_bytes),
+        _count_too_old(segments, config.retention_ms, now_ms),
+    )
+
+
+def _count_too_much(segments: Sequence[Segment], retention_bytes: int) -> int:
+    if retention_bytes < 0:
+        return 0
+    too_much = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    while count < len(segments) and too_much >= segments[count].size:
+        too_much -= segments[count].size
+        count += 1
+    return count
+
+
+def _count_too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int:
+    if retention_ms < 0:
+        return 0
+    for count, segment in enumerate(segments):
+        newest = segment.index.newest_timestamp
+        if newest < 0 or now_ms - newest <= retention_ms:
+            return count
+    return len(segments)

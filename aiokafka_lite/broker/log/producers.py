@@ -24,6 +24,15 @@ from aiokafka_lite.records import BatchHeader, ControlType
 from aiokafka_lite.records.transactions import EndMarker, end_marker
 
 NO_OFFSET: Final = -1
+BATCHES_KEPT: Final = 5
+# Sequence numbers are int32 and start over at 0.
+_SEQUENCES: Final = 2**31
+NO_SEQUENCE: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+LAST_EPOCH: Final = 2**15 - 1
+# From this transaction version on, every transaction has its own epoch (KIP-890).
+FIRST_VERSION_WITH_EPOCHS: Final = 2
 
 
 class AbortedTransaction(NamedTuple):
@@ -114,17 +123,6 @@ class LogTransactions:
         self._aborted += (AbortedTransaction(*row) for row in snapshot)
         if self._aborted:
             self._known_to = self._aborted[-1].last_offset
-
-
-BATCHES_KEPT: Final = 5
-# Sequence numbers are int32 and start over at 0.
-_SEQUENCES: Final = 2**31
-NO_SEQUENCE: Final = -1
-NO_PRODUCER_ID: Final = -1
-NO_EPOCH: Final = -1
-LAST_EPOCH: Final = 2**15 - 1
-# From this transaction version on, every transaction has its own epoch (KIP-890).
-FIRST_VERSION_WITH_EPOCHS: Final = 2
 
 
 class ProducerIdentity(NamedTuple):

@@ -24,8 +24,23 @@ from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, read_header
 
+log = logging.getLogger(__name__)
+
 NO_TIMESTAMP: Final = -1
 _ROW_BYTES = 3 * 8
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+# Larger reads are views of the mapped file. Copies of smaller ones cost less.
+MAP_FROM_BYTES: Final = 64 << 10
+# Files of compaction: incomplete, and complete while it replaces others.
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+_cleaned_numbers = itertools.count()
+
+# A magic number, which also detects another byte order, and the segment's size at that time.
+_INDEX_HEADER: Final = struct.Struct("=IQ")
+_INDEX_MAGIC: Final = 0x616B6C01
 
 
 class BatchIndex:
@@ -106,22 +121,6 @@ class BatchIndex:
             column.frombytes(stored[number * rows * 8 : (number + 1) * rows * 8])
         index.end_position = end_position
         return index
-
-
-log = logging.getLogger(__name__)
-
-LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-# Larger reads are views of the mapped file. Copies of smaller ones cost less.
-MAP_FROM_BYTES: Final = 64 << 10
-# Files of compaction: incomplete, and complete while it replaces others.
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
-_cleaned_numbers = itertools.count()
-
-# A magic number, which also detects another byte order, and the segment's size at that time.
-_INDEX_HEADER: Final = struct.Struct("=IQ")
-_INDEX_MAGIC: Final = 0x616B6C01
 
 
 class Replacement(NamedTuple):

@@ -103,7 +103,7 @@ class TransactionCoordinator:
             unload=self._unload,
             task_name="transaction-load",
         )
-        self._markers = MarkerWriter(self._write_marker, self._complete)
+        self.markers = MarkerWriter(self._write_marker, self._complete)
         self._timeouts: dict[str, asyncio.TimerHandle] = {}
         self._is_open = True
 
@@ -122,15 +122,9 @@ class TransactionCoordinator:
     def close(self) -> None:
         """Refuse requests. The next start completes transactions that end. Idempotent."""
         self._is_open = False
-        self._markers.close()
+        self.markers.close()
         for transactional_id in tuple(self._timeouts):
             self._unwatch(transactional_id)
-
-    def hold_markers(self) -> None:
-        self._markers.hold()
-
-    def release_markers(self) -> None:
-        self._markers.release()
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -254,7 +248,7 @@ class TransactionCoordinator:
         transaction.become(decision)
         self._watch(transaction)
         if transaction.is_ending:
-            self._markers.begin(transaction)
+            self.markers.begin(transaction)
         return NoError
 
     def _append(self, record: TransactionRecord) -> ErrorType:
@@ -282,7 +276,7 @@ class TransactionCoordinator:
         for transaction in self._in(partition):
             self._watch(transaction)
             if transaction.is_ending:
-                self._markers.begin(transaction)
+                self.markers.begin(transaction)
 
     def _unload(self, partition: int) -> None:
         for transaction in self._in(partition):
@@ -290,7 +284,7 @@ class TransactionCoordinator:
 
     def _forget(self, transactional_id: str) -> None:
         del self._transactions[transactional_id]
-        self._markers.forget(transactional_id)
+        self.markers.forget(transactional_id)
         self._unwatch(transactional_id)
 
     def _in(self, partition: int) -> Iterator[Transaction]:

@@ -103,12 +103,12 @@ class ClusterTransactions:
         producers get CONCURRENT_TRANSACTIONS.
         """
         for node in self._nodes.values():
-            node.transactions.hold_markers()
+            node.transactions.markers.hold()
 
     def release_markers(self) -> None:
         """Write the delayed markers."""
         for node in self._nodes.values():
-            node.transactions.release_markers()
+            node.transactions.markers.release()
 
     # Other nodes
 

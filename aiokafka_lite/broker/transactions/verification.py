@@ -36,6 +36,19 @@ from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.records import BatchHeader, read_header
 from aiokafka_lite.structs import TopicPartition
 
+FIRST_ABORTABLE: Final = 11
+FIRST_THAT_ADDS: Final = 12
+
+_ATTRIBUTES_END: Final = 22
+_TRANSACTIONAL: Final = 0x10
+
+# Translated to NotEnoughReplicasError, which producers of all versions retry.
+_RETRIED: Final = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+)
+
 
 class Verification(enum.IntEnum):
     """Support of the client's request version."""
@@ -68,20 +81,6 @@ def verify(
     if error is TransactionAbortableError and verification is Verification.OLD:
         return InvalidTxnState
     return error
-
-
-FIRST_ABORTABLE: Final = 11
-FIRST_THAT_ADDS: Final = 12
-
-_ATTRIBUTES_END: Final = 22
-_TRANSACTIONAL: Final = 0x10
-
-# Translated to NotEnoughReplicasError, which producers of all versions retry.
-_RETRIED: Final = (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-)
 
 
 def why_refused(request: ProduceRequest) -> BrokerResponseError | None:

@@ -289,7 +289,7 @@ async def test_marker_that_is_refused_is_tried_again_by_one_timer(services: Serv
     producer = await begun(coordinator, 0, 1)
     await coordinator.end("p", producer, V1, is_commit=False)
     await asyncio.sleep(0.15)
-    coordinator.release_markers()
+    coordinator.markers.release()
     await asyncio.sleep(0.14)
     services.refusals.clear()
     await asyncio.sleep(0.1)
@@ -297,7 +297,7 @@ async def test_marker_that_is_refused_is_tried_again_by_one_timer(services: Serv
     times = [at for at, tp in services.written if tp == TP]
     assert times == [0.0, 0.1, 0.15, 0.25, 0.35]
     assert len(services.written) == len(times) + 1
-    coordinator.release_markers()
+    coordinator.markers.release()
     assert len(services.written) == len(times) + 1
     coordinator.close()
 
@@ -306,10 +306,10 @@ async def test_marker_that_is_refused_is_tried_again_by_one_timer(services: Serv
 async def test_end_that_cannot_be_stored_is_tried_again(services: Services) -> None:
     coordinator = await elected(services)
     producer = await begun(coordinator)
-    coordinator.hold_markers()
+    coordinator.markers.hold()
     await coordinator.end("p", producer, V1, is_commit=True)
     services.log.failure = OSError("disk full")
-    coordinator.release_markers()
+    coordinator.markers.release()
     assert (services.written, state_of(coordinator)) == ([(0.0, TP)], "PrepareCommit")
     services.log.failure = None
     await asyncio.sleep(0.11)

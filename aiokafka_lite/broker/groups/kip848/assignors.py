@@ -9,6 +9,8 @@ from typing import Final, TypeAlias
 
 # Partitions by topic id.
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
+ROUNDS: Final = 16
+DEFAULT_ASSIGNOR: Final = "uniform"
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,6 @@ def assign_ranges(group: GroupSpec) -> dict[str, Assignment]:
 def _place(group: GroupSpec, member_id: str) -> tuple[bool, str]:
     instance_id = group.members[member_id].instance_id
     return (instance_id is None, instance_id if instance_id is not None else member_id)
-
-
-ROUNDS: Final = 16
 
 
 def assign_uniformly(group: GroupSpec) -> dict[str, Assignment]:
@@ -212,7 +211,6 @@ class _Assigning:
         self._owners[topic_id][partition] = None
 
 
-DEFAULT_ASSIGNOR: Final = "uniform"
 # In Kafka's order, which error messages show.
 ASSIGNORS: Final[Mapping[str, Assignor]] = {
     DEFAULT_ASSIGNOR: assign_uniformly,

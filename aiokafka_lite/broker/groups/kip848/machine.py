@@ -60,6 +60,8 @@ from aiokafka_lite.errors import (
     UnreleasedInstanceIdError,
 )
 
+REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
+
 
 @dataclass(frozen=True)
 class ConsumerGroupSettings:
@@ -144,9 +146,6 @@ class GroupChange:
     def stop(self, member_id: str, *timers: MemberTimer) -> None:
         for timer in timers:
             self.deadlines[timer, member_id] = None
-
-
-REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
 
 
 class ConsumerMachine:

@@ -18,6 +18,10 @@ from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, Offse
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
+NO_OFFSET: Final = -1
+NO_LEADER_EPOCH: Final = -1
+NO_EXPIRY: Final = -1
+
 OffsetValue = TypeVar("OffsetValue")
 
 
@@ -99,11 +103,6 @@ class PendingOffsets(Generic[OffsetValue]):
     def unload(self, partition: int) -> None:
         for transaction in [one for one in self._transactions if one.partition == partition]:
             self.end(transaction, None)
-
-
-NO_OFFSET: Final = -1
-NO_LEADER_EPOCH: Final = -1
-NO_EXPIRY: Final = -1
 
 
 class CommittedOffset(NamedTuple):
