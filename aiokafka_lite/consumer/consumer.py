@@ -28,6 +28,7 @@ from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import check_text
+from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -66,7 +67,6 @@ from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.consumer.wrapped_gets import (
     NO_RECORDS,
     goes_by_getone,
-    wrap_as_aiokafkas,
     wrap_as_getmany,
 )
 from aiokafka_lite.errors import (
@@ -937,7 +937,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:
-        wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
+        gets = {name: _ORIGINAL[name] for name in ("getone", "getmany")}
+        wrap_as_aiokafkas(self, AIOKafkaConsumer, gets)
         self._wrapped_poll = wrap_as_getmany(self._poll, type(self))
         self._wrapped_take = wrap_as_getmany(self._take_batch, type(self))
         self._choose_way()

@@ -12,7 +12,7 @@ import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
@@ -22,6 +22,7 @@ from aiokafka_lite._tasks import notify_of_forks, own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.client.arguments import check_text
+from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
 from aiokafka_lite.errors import (
     ForkedError,
     IllegalOperation,
@@ -178,6 +179,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise self._refusal()
         if self._engine is not None:
             raise IllegalStateError("a producer can be started only once: create another producer")
+        wrap_as_aiokafkas(self, AIOKafkaProducer, _ORIGINAL)
         self._engine = engine = ProducerEngine(self._config, self._gate, _rng)
         try:
             await engine.start()
@@ -705,6 +707,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if self._engine is None:
             return IllegalStateError("the producer is not started: await producer.start() first")
         return self._engine.refusal()
+
+
+_ORIGINAL: Final[Mapping[str, object]] = MappingProxyType({"send": AIOKafkaProducer.send})
 
 
 class TransactionBlock(Generic[SentKT, SentVT]):

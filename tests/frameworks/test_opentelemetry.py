@@ -73,11 +73,13 @@ async def test_getone_makes_a_span_in_the_producers_trace(
     assert said["server.address"] == f'"{kafka.bootstrap_servers}"'
 
 
+@pytest.mark.parametrize("is_installed", [True, False], ids=["in its place", "beside it"])
 async def test_send_makes_a_span_that_the_record_continues(
-    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, is_installed: bool
 ) -> None:
     topic = await kafka.create_topic()
-    monkeypatch.setattr(aiokafka, "AIOKafkaProducer", AIOKafkaProducer)
+    if is_installed:
+        monkeypatch.setattr(aiokafka, "AIOKafkaProducer", AIOKafkaProducer)
     with exported() as spans:
         async with AIOKafkaProducer(
             bootstrap_servers=kafka.bootstrap_servers, client_id="me"
