@@ -178,7 +178,8 @@ class BlockingCluster:
     # --- Connections -----------------------------------------------------------------------
     def connection(self, node: int | Node) -> BlockingConnection:
         """Return an open connection to a node. Opening one waits for the node's backoff."""
-        self._raise_if_closed()
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
         if not isinstance(node, Node):
             node = self._node(node)
         state = self._state(node)
@@ -210,10 +211,6 @@ class BlockingCluster:
         if left_s >= self.config.connect_timeout_s:
             return self.config
         return ClientConfig(**{**vars(self.config), "connect_timeout_s": left_s})
-
-    def _raise_if_closed(self) -> None:
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
 
     def _node(self, node_id: int) -> Node:
         node = self.view.nodes.get(node_id)

@@ -13,9 +13,11 @@ import struct
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import (
@@ -35,9 +37,13 @@ MOST_POLL_MS: Final = (1 << 31) - 1
 LEAST_WAIT_S: Final = 0.001
 
 
-class BlockingSocket(Protocol):
+class BlockingSocket(ABC):
     """A blocking connection's socket. One thread may write while another reads."""
 
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    @abstractmethod
     def send(self, encoded: memoryview, timeout_s: float) -> int:
         """Write at least a byte. Return how many bytes were written.
 
@@ -45,6 +51,7 @@ class BlockingSocket(Protocol):
             TimeoutError: The peer accepted no data in time.
         """
 
+    @abstractmethod
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
         """Wait for data and read it into memory. Return how many bytes, 0 at the end of the stream.
 
@@ -56,16 +63,24 @@ class BlockingSocket(Protocol):
             TimeoutError: No data arrived in time.
         """
 
+    @abstractmethod
     def is_quiet(self) -> bool:
         """Whether neither data nor the stream's end has arrived."""
 
     def shut_down(self) -> None:
         """End the stream in both directions, which wakes threads that wait for it."""
+        try:
+            # Not TLS's shutdown, because another thread may be using it.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:  # it is lost already
+            pass
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Close the descriptor. No other thread may be using the socket."""
+        self._socket.close()
 
 
 def connect(
@@ -124,13 +139,14 @@ def _connect(
         raise
 
 
-class PlainSocket:
+class PlainSocket(BlockingSocket):
     """A socket with the kernel's timeouts."""
 
     def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
         sock.settimeout(None)  # Python's own timeouts would cost a poll for each call
-        self._socket = sock
 
+    @override
     def send(self, encoded: memoryview, timeout_s: float) -> int:
         self._set_timeout(socket.SO_SNDTIMEO, timeout_s)
         try:
@@ -138,6 +154,7 @@ class PlainSocket:
         except BlockingIOError:
             raise TimeoutError from None
 
+    @override
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
         flags = 0
         if timeout_s <= 0:
@@ -151,35 +168,30 @@ class PlainSocket:
         except BlockingIOError:
             raise TimeoutError from None
 
+    @override
     def is_quiet(self) -> bool:
         return not _is_ready(self._socket, 0.0, is_writing=False)
-
-    def shut_down(self) -> None:
-        _shut_down(self._socket)
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self._socket.close()
 
     def _set_timeout(self, option: int, timeout_s: float) -> None:
         value = _timeval(max(timeout_s, LEAST_WAIT_S))
         self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
 
-class TlsSocket:
+class TlsSocket(BlockingSocket):
     def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
         sock.setblocking(False)
-        self._socket = sock
         self._lock = threading.Lock()
 
+    @override
     def send(self, encoded: memoryview, timeout_s: float) -> int:
         return self._try(lambda: self._socket.send(encoded), timeout_s)
 
+    @override
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
         return self._try(lambda: self._socket.recv_into(memory), timeout_s)
 
+    @override
     def is_quiet(self) -> bool:
         # Data may be OpenSSL's own: session tickets, new keys.
         try:
@@ -189,15 +201,6 @@ class TlsSocket:
         except OSError:
             return False
         return False
-
-    def shut_down(self) -> None:
-        _shut_down(self._socket)
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self._socket.close()
 
     def _try(self, operation: Callable[[], int], timeout_s: float) -> int:
         """Repeat an operation until OpenSSL does not have to wait for the socket."""
@@ -239,11 +242,3 @@ def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> boo
     poll = select.poll()
     poll.register(sock, select.POLLOUT if is_writing else select.POLLIN)
     return bool(poll.poll(min(timeout_s * 1000, MOST_POLL_MS)))
-
-
-def _shut_down(sock: socket.socket) -> None:
-    try:
-        # Not TLS's shutdown, because another thread may be using it.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError:  # it is lost already
-        pass

@@ -106,12 +106,17 @@ class Lookups:
         """
         found: list[Offsets] = [{} for _ in queries]
         missing = [dict(query) for query in queries]
-        backoff = self._backoff()
+        config = self._cluster.config
+        backoff = Backoff(config.retry_backoff_s, config.retry_backoff_max_s, random.Random())
         give_up_at = self._clock() + min(self._timeout_s, self._cluster.left_s)
         while True:
             failures = self._ask(missing, found, with_metadata=with_metadata)
             missing = [
-                {tp: at for tp, at in query.items() if tp not in answered and self._is_known(tp)}
+                {
+                    tp: at
+                    for tp, at in query.items()
+                    if tp not in answered and self.view.partition(tp) is not None
+                }
                 for query, answered in zip(missing, found, strict=True)
             ]
             if not any(missing):
@@ -123,13 +128,6 @@ class Lookups:
             self._sleep(delay_s)
             self.refresh()
             with_metadata = False
-
-    def _backoff(self) -> Backoff:
-        config = self._cluster.config
-        return Backoff(config.retry_backoff_s, config.retry_backoff_max_s, random.Random())
-
-    def _is_known(self, tp: TopicPartition) -> bool:
-        return self.view.partition(tp) is not None
 
     # --- One round trip ----------------------------------------------------------------------
     def _ask(

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct as Layout
 from struct import error as struct_error
 from struct import unpack_from
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import KafkaProtocolError
@@ -54,14 +54,12 @@ class DecoderInSteps(Protocol[M_co]):
     def __call__(self, view: memoryview, has_rest: bool = False, /) -> Steps[M_co]: ...
 
 
-class PiecewiseDecoder(Protocol[M_co]):
-    """A compiled decoder of messages with very many elements, two arrays deep.
+PiecewiseDecoder: TypeAlias = Callable[[memoryview], Iterator[M | Struct]]
+"""Decodes messages with very many elements, two arrays deep.
 
-    It yields first the message, without what follows. Then it yields the structs whose array holds
-    some more elements, which is emptied afterwards. Errors are raised where they occur.
-    """
-
-    def __call__(self, view: memoryview, /) -> Iterator[M_co | Struct]: ...
+It yields first the message, without what follows. Then it yields the structs whose array holds some
+more elements, which is emptied afterwards. Errors are raised where they occur.
+"""
 
 
 class Head(enum.Enum):
