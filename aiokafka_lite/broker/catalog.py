@@ -1,9 +1,8 @@
-"""The topics of the cluster, by name and id, and their storage across restarts.
+"""The topics of the cluster, and their storage across restarts.
 
 `cluster.json` in the data directory contains every topic with its id, configuration, leaders and
-replicas. A write replaces the whole file and covers all changes since the previous write. The
-topic's folder, with a folder per partition, has its id in its name, so that topics of the same name
-do not share one.
+replicas. A write replaces the file and covers all changes since the previous write. Folders of
+topics have the id in their name, so that topics of the same name do not share one.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ class TopicCatalog:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Every topic by name, in the order of creation."""
         return MappingProxyType(self._topics)
 
     @property
@@ -166,11 +164,7 @@ class TopicCatalog:
         return partition
 
     def parse_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Check a topic's configuration and add the broker's defaults.
-
-        Raises:
-            InvalidConfigurationError: A name is unknown, or a value is not allowed.
-        """
+        """Check a topic's configuration and add the broker's defaults."""
         return parse_topic_config(overrides, self.settings.topic_defaults())
 
     def check_name(self, name: str) -> None:
@@ -297,7 +291,6 @@ class TopicCatalog:
             partition.log.configure(config)
 
     def next_producer_id(self) -> int:
-        """Return a producer id that was never used."""
         if self._next_producer_id == self._producer_ids_end:
             self._producer_ids_end += PRODUCER_ID_BLOCK
             self._save()
@@ -346,10 +339,7 @@ class TopicCatalog:
         topic.saved_by = self._saves
 
     def _save(self) -> None:
-        """Queue a write of the catalog. It is skipped if an earlier write covers it.
-
-        So a thousand topics that are created together need a few writes.
-        """
+        """Queue a write of the catalog. It is skipped if an earlier write covers it."""
         if self._config.data_dir is None:
             return
         path = self._config.data_dir / CATALOG_FILE

@@ -123,10 +123,6 @@ class EmbeddedCluster:
     """The topics and leaders of a cluster. Call its methods in the broker's event loop.
 
     Args:
-        config: The settings.
-        nodes: The nodes by id, in order.
-        clock: Returns the wall-clock time in milliseconds.
-        rng: The source of ids.
         on_change: Called with each partition that has changed.
     """
 
@@ -188,11 +184,7 @@ class EmbeddedCluster:
     # Leaders and replicas
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Return the id of a partition's leader, -1 if it has no leader.
-
-        Raises:
-            UnknownTopicOrPartitionError: The partition does not exist.
-        """
+        """Return the id of a partition's leader, -1 if it has no leader."""
         return self.partition(*tp).leader_id
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
@@ -205,7 +197,6 @@ class EmbeddedCluster:
 
         Raises:
             BrokerNotAvailableError: The node is stopped, or no other replica is in sync.
-            UnknownTopicOrPartitionError: The partition does not exist.
         """
         self._check_caller()
         leader = self._leadership.move(self.partition(*tp), node_id)
@@ -263,18 +254,13 @@ class EmbeddedCluster:
 
         Raises:
             BrokerNotAvailableError: The node is not a follower of the partition.
-            UnknownTopicOrPartitionError: The partition does not exist.
         """
         self._check_caller()
         self._leadership.hold(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
 
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Let a follower that `hold_replica` stopped catch up.
-
-        Raises:
-            UnknownTopicOrPartitionError: The partition does not exist.
-        """
+        """Let a follower that `hold_replica` stopped catch up."""
         self._check_caller()
         self._leadership.release(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
@@ -284,14 +270,10 @@ class EmbeddedCluster:
             yield from topic.partitions
 
     def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Truncate a partition's log, like the unclean election of a lagging replica.
+        """Truncate a log, like a lagging replica's unclean election. Return its new end offset.
 
-        Returns the new log end offset. The whole batch that holds `offset` is removed, too. The
-        next replica in sync becomes the leader, or the same node if no other is in sync, in a new
-        leader epoch (KIP-320).
-
-        Raises:
-            UnknownTopicOrPartitionError: The partition does not exist.
+        The whole batch that holds `offset` is removed, too. The next replica in sync becomes the
+        leader, or the same node if no other is in sync, in a new leader epoch (KIP-320).
         """
         self._check_caller()
         partition = self.partition(*tp)
@@ -332,7 +314,7 @@ class EmbeddedCluster:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster id in metadata responses. A data directory keeps it across restarts."""
+        """The cluster id, which a data directory keeps across restarts."""
         return self.catalog.cluster_id
 
     @property
@@ -379,7 +361,6 @@ class EmbeddedCluster:
             InvalidPartitionsError: The number of partitions is not positive, or too large.
             InvalidReplicationFactorError: The cluster has fewer nodes.
             InvalidConfigurationError: A configuration is unknown, or its value is not allowed.
-            TypeError: An argument has another type.
         """
         self._check_caller()
         count = self.config.num_partitions if partitions is None else partitions
@@ -406,9 +387,7 @@ class EmbeddedCluster:
         """Add partitions to a topic until it has `total`.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic does not exist.
             InvalidPartitionsError: The topic has as many partitions already.
-            TypeError: An argument has another type.
         """
         self._check_caller()
         topic = self.known_topic(name)
@@ -452,9 +431,6 @@ class EmbeddedCluster:
 
         Deleting a topic of the coordinators deletes their state. The next request to a coordinator
         recreates the topic.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic does not exist.
         """
         self._check_caller()
         known = topic if isinstance(topic, Topic) else self.known_topic(topic)
@@ -467,15 +443,7 @@ class EmbeddedCluster:
             node.groups.removal.topic_deleted(known.name, known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Delete a topic and create an empty one of the same name, with a new id, and return it.
-
-        Args:
-            name: The topic.
-            partitions: The number of partitions, by default as before.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic does not exist.
-        """
+        """Delete a topic and return a new one of this name, by default with as many partitions."""
         old = self.known_topic(name)
         self.delete_topic(old)
         return self.create_topic(

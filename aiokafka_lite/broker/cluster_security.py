@@ -80,7 +80,6 @@ class ClusterSecurity:
             self._certificates = Certificates(item.host for item in own)
 
     async def load(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Load the stored credentials, and hash the passwords of the configuration."""
         users = {name: Secret.of(password) for name, password in self._config.users.items()}
         if self._config.data_dir is not None:
             await loop.run_in_executor(None, self.credentials.load)

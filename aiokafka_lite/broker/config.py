@@ -59,6 +59,8 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 class BrokerConfig:
     """A broker's settings. Times are in seconds unless the name has another unit.
 
+    Settings that are not listed have Kafka's names and meaning.
+
     Attributes:
         nodes: The number of nodes. Their ids count from `node_id`.
         host: The address to listen on, and to announce to clients.
@@ -75,45 +77,22 @@ class BrokerConfig:
         listeners: Several or named listeners, instead of `host` to `sasl_mechanisms`.
         users: Passwords by user name, for every mechanism but OAUTHBEARER.
         oauth_allow_unsecured_tokens: Accept unsigned tokens, as Kafka does by default.
-        connections_max_reauth_ms: The time after which SASL clients must reauthenticate. 0 is
-            never.
-        connection_failed_authentication_delay_ms: The delay of the response to a failed
-            authentication.
         sasl_authentication_timeout_s: The connection is closed if TLS and SASL take longer.
-        sasl_server_max_receive_bytes: The largest request before authentication.
         allow_remote: Allow addresses that other machines can reach. Without SASL every client may
             do anything.
         allow_cleartext_credentials: Allow SASL without TLS at such addresses.
         data_dir: The directory that keeps topics, records and committed offsets across restarts.
             None keeps them in memory.
-        num_partitions: The number of partitions of topics created without one.
-        default_replication_factor: The replicas of topics created without a number. None is 3, or
-            the number of nodes if that is lower.
+        default_replication_factor: None is 3, or the number of nodes if that is lower.
         auto_create_topics: Create the topics of Metadata requests that allow it.
-        segment_bytes: The size at which a log starts a new segment (a topic's segment.bytes wins).
-        message_max_bytes: The largest batch (a topic's max.message.bytes wins).
         max_frame_bytes: The largest request. A larger one closes its connection.
-        queued_max_requests: The number of requests waiting for a handler at which reading stops.
-        max_connections: The broker closes new connections above this number.
-        max_connections_per_ip: The same for the connections of one address.
-        connections_max_idle_s: A connection without a request for this time is closed.
         max_partitions: The largest number of partitions of all topics.
         max_fetch_sessions: The largest number of incremental fetch sessions.
-        fetch_max_bytes: The largest Fetch response, whatever limit the client sets.
         request_log_size: The number of requests in `Broker.requests`.
         stop_timeout_s: How long stopping waits for connections to send their last responses.
-        log_retention_check_interval_ms: The interval of deleting expired segments.
-        log_cleaner_backoff_ms: The interval of compaction.
-        offsets_retention_minutes: How long committed offsets are kept after their group is empty.
-        offsets_retention_check_interval_ms: The interval of deleting expired offsets.
-        group_consumer_heartbeat_interval_ms: The heartbeat interval of KIP-848 members. They get
-            new assignments with heartbeats only, so tests need a short one.
-        group_consumer_assignment_interval_ms: The shortest time between two assignments of a group.
-            Kafka's default is 1000.
-        group_consumer_migration_policy: How a group may change between the protocols while it has
-            members: "bidirectional", "upgrade", "downgrade" or "disabled".
-        transaction_max_timeout_ms: The longest transaction timeout that a producer may request.
-        transactional_id_expiration_ms: The age at which an unused transactional id is deleted.
+        group_consumer_heartbeat_interval_ms: Members get new assignments with heartbeats only, so
+            tests need a short one.
+        group_consumer_assignment_interval_ms: Kafka's default is 1000.
         transaction_version: The level of the feature transaction.version. With 2 each transaction
             has its own epoch (KIP-890). With 0 or 1 clients behave as before Kafka 4.0.
     """

@@ -80,11 +80,8 @@ class DirectAccess(EmbeddedCluster):
             timestamp_ms: Milliseconds since the epoch. By default the broker's clock.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic or the partition does not exist.
             KafkaError: The error that a producer would get, such as a record without a key for a
                 compacted topic.
-            TypeError: The value, the key or a header is neither bytes, nor str, nor None, or
-                another argument has the wrong type.
         """
         record = NewRecord(value, key, headers, partition, timestamp_ms)
         (written,) = self.produce_all(topic, [record])
@@ -138,14 +135,8 @@ class DirectAccess(EmbeddedCluster):
     ) -> list[ConsumerRecord]:
         """Return all records of a topic or of one partition, in the order of partition and offset.
 
-        Args:
-            topic: The topic.
-            partition: The partition. None is all.
-            isolation_level: "read_committed" skips the records of aborted transactions, and ends at
-                the first record of an open transaction.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic or the partition does not exist.
+        With "read_committed" it skips the records of aborted transactions, and ends at the first
+        record of an open transaction.
         """
         self._check_caller()
         known = self.known_topic(topic)
@@ -154,11 +145,7 @@ class DirectAccess(EmbeddedCluster):
         return [record for each in chosen for record in _read(each, is_committed)]
 
     def end_offsets(self, topic: str) -> list[int]:
-        """Return the end offset of each partition of a topic.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic does not exist.
-        """
+        """Return the end offset of each partition of a topic."""
         return [each.high_watermark for each in self.known_topic(topic).partitions]
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
@@ -234,8 +221,6 @@ class DirectAccess(EmbeddedCluster):
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
     ) -> dict[TopicPartition, int]:
         """Wait until a group has committed all records of a topic and return its committed offsets.
-
-        Partitions without records need no commit.
 
         Raises:
             TimeoutError: Records are uncommitted after the timeout.

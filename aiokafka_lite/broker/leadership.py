@@ -132,7 +132,6 @@ class Leadership:
                 self._join(partition, node_id)
 
     def elect_again(self, partition: Partition) -> None:
-        """Elect the next replica in sync, or the same leader in a new epoch."""
         candidates = self._candidates(partition)
         others = [node for node in candidates if node != partition.leader_id]
         self._elect(partition, next(iter(others or candidates), NO_LEADER))

@@ -33,8 +33,6 @@ class Chore:
 
 
 class Maintenance:
-    """Runs jobs when they are due, or all of them on demand."""
-
     def __init__(self, jobs: Iterable[Chore]) -> None:
         self._jobs = tuple(jobs)
         self._running = asyncio.Lock()
@@ -73,10 +71,7 @@ def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
 
 
 def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
-    """Compact the dirty logs of compacted topics.
-
-    A log that cannot be read or written is not compacted again.
-    """
+    """Compact the dirty logs of compacted topics. A failed log is not compacted again."""
     for topic in tuple(topics):
         for partition in topic.partitions if topic.config.is_compacted else ():
             if partition.log.is_uncleanable:

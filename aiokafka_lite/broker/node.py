@@ -34,11 +34,7 @@ IDLE_CHECKS_PER_TIMEOUT: Final = 4
 class BrokerNode:
     """A node: created with the cluster, opened in its loop, then started and stopped.
 
-    Args:
-        cluster: The node's cluster.
-        addresses: Its id, rack and address by listener. Port 0 chooses a free one permanently.
-        faults: The faults of the cluster.
-        requests: The request log of the cluster.
+    Port 0 of an address chooses a free one permanently.
     """
 
     def __init__(
@@ -83,12 +79,10 @@ class BrokerNode:
         return next(iter(self.endpoints.values())).address
 
     def address_on(self, listener: str) -> Node:
-        """Return the address for clients of a listener."""
         return self.endpoints[listener].address
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" of the first listener."""
         return next(iter(self.endpoints.values())).bootstrap_servers
 
     def coordinator(self, topic: str) -> GroupCoordinator | TransactionCoordinator:
@@ -102,7 +96,6 @@ class BrokerNode:
         purgatory: Purgatory[Response | Steps[Response]],
         on_bug: Callable[[str, BaseException], None],
     ) -> None:
-        """Create the objects that need the cluster's loop."""
         cluster, config, self.on_bug = self.cluster, self.cluster.config, on_bug
         self._loop = cluster.loop
         self.fetch_sessions = FetchSessionCache(
@@ -115,11 +108,6 @@ class BrokerNode:
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 
     async def start(self) -> None:
-        """Listen on every listener.
-
-        Raises:
-            KafkaConnectionError: An address is not available.
-        """
         self._all_closed = None
         self._is_accepting = True
         try:

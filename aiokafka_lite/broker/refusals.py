@@ -1,8 +1,7 @@
 """Responses that refuse a request, with an error code at the place that the API has for it.
 
 The place follows from the declarations of messages. A request has lists (topics with partitions,
-groups, keys), and its response has lists of the same shape. One or more levels have an
-`error_code`:
+groups, keys), its response has lists of the same shape, and one or more levels an `error_code`:
 
     level 0   the response itself               JoinGroup, Heartbeat, Fetch (KIP-227) …
     level 1   elements of its list              topics of Metadata, groups of OffsetFetch …
@@ -87,8 +86,6 @@ class Refusal:
     """Refuses requests of one class and version.
 
     Args:
-        request: The class.
-        version: The version.
         at: The place of the error. None is the API's usual place.
         of_topics: Only some topics or partitions are refused, so higher levels are excluded.
 
@@ -199,7 +196,6 @@ class Refusal:
         return _Splitter(self._levels, self._depth, error, concerns, topic_name)
 
     def merge(self, answer: Response, refused: Response) -> None:
-        """Add the refused elements to the response to the rest of the request."""
         self._merge(answer, refused, 1)
 
     def _merge(self, into: Struct, other: Struct, depth: int) -> None:
@@ -218,16 +214,12 @@ class Refusal:
 
 
 class _Error(NamedTuple):
-    """The values at the place of an error, and the version of the response."""
-
     code: int
     message: str
     version: int
 
 
 class _Splitter:
-    """Traverses a request, or a response, level by level."""
-
     def __init__(
         self,
         levels: Sequence[Level],
@@ -346,7 +338,6 @@ def error_codes(answer: Response) -> frozenset[int]:
 
 
 def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
-    """Return the same as `error_codes`, and yield after some elements."""
     return _collector_in_steps(type(answer))(answer)
 
 

@@ -5,8 +5,7 @@
                                                ├─ GroupCoordinator
                                                └─ Leadership (leadership.py)
 
-Everything runs on one event loop, the only writer of the state. The thread of `DiskQueue` does disk
-work that may take long.
+One event loop is the only writer of the state. `DiskQueue` has a thread for slow disk work.
 """
 
 from __future__ import annotations
@@ -71,20 +70,19 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             consumer = AIOKafkaConsumer("topic", bootstrap_servers=broker.bootstrap_servers)
 
     It is not for production. It listens on 127.0.0.1 without authentication and TLS, unless
-    `security_protocol` and `users` add them. Entering the `async with` loads the data directory, if
-    there is one, and listens. Leaving it ends the long polls, closes the connections within
-    `stop_timeout_s` and makes the data durable.
+    `security_protocol` and `users` add them. Leaving the `async with` ends the long polls, closes
+    the connections within `stop_timeout_s` and makes the data durable.
 
     With several nodes, each listens on its own port and leads some of the partitions. The replicas
     of a partition are views of one log, so they are in sync unless a test holds one
-    (`hold_replica`). Methods move leaders, stop and start nodes and truncate logs, to reproduce
-    failures that are rare in production. Every method raises TypeError for an argument of another
-    type than annotated.
+    (`hold_replica`).
 
-    `BrokerConfig` documents the settings.
+    Every method raises TypeError for an argument of another type than annotated, and
+    UnknownTopicOrPartitionError for a topic or partition that does not exist.
 
     Args:
-        config: All settings in one object, instead of the other arguments.
+        config: All settings in one object, instead of the other arguments. `BrokerConfig` documents
+            the settings.
         clock: Returns the wall-clock time in milliseconds.
         rng: The source of ids. A seeded one makes them reproducible.
         settings: Any other field of `BrokerConfig`.
@@ -313,15 +311,14 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             yield from node.groups.removal.expire(self.config.offsets_retention_minutes * 60_000)
 
     async def clean_logs(self) -> None:
-        """Run the periodic maintenance now: retention, compaction and the expiry of offsets.
+        """Run retention, compaction and the expiry of offsets now, by the topics' configurations.
 
-        The topics' configurations decide its effect (retention.*, segment.*, cleanup.policy,
-        min.cleanable.dirty.ratio, …). The last segment of a log is not compacted. Returns when the
-        result is on the disk. A cancelled call has done a part of the maintenance.
+        The last segment of a log is not compacted. Returns when the result is on the disk. A
+        cancelled call has done a part of the work.
 
         Raises:
-            KafkaStorageError: A write to the disk failed.
             RuntimeError: The broker is not running.
+            KafkaStorageError: A write to the disk failed.
         """
         self._check_running()
         await self._maintenance.run_once()
@@ -370,10 +367,10 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         return sum(node.connection_count for node in self.nodes.values())
 
     async def stop_node(self, node_id: int, *, clean: bool = True) -> None:
-        """Stop a node: its connections close, and other nodes lead its partitions if they can.
+        """Stop a node: its connections close, and other nodes lead its partitions. Idempotent.
 
         Args:
-            node_id: The node. Stopping a stopped one has no effect.
+            node_id: The node.
             clean: Move the leaders first, as Kafka's controlled shutdown does, and send the
                 responses that are being written. False closes the connections at once, as if the
                 process was killed.

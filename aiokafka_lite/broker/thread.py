@@ -39,17 +39,13 @@ NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as br
 
 @checks_arguments({**KINDS, **settings.KINDS})
 class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
-    """Runs a `Broker` during a `with` block, and raises the errors of `Broker` on entering.
+    """Runs a `Broker` during a `with` block. The methods are for any thread but the broker's.
 
-    The end of the block raises the first unexpected exception in the broker, if there was one.
+    Entering raises the errors of `Broker`. The end of the block raises the first unexpected
+    exception in the broker, if there was one.
 
-    All methods may be called from any thread but the broker's own. In a coroutine, `run` and
-    `wait_…` would block the event loop and raise RuntimeError: use `asyncio.to_thread`. The others
-    take well under a millisecond. `Broker` documents the errors of the methods, which also raise
-    TypeError for an argument of another type than annotated.
-
-    Args:
-        config: The broker's settings.
+    In a coroutine, `run` and `wait_…` would block the event loop and raise RuntimeError: use
+    `asyncio.to_thread`. The other methods take well under a millisecond.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:

@@ -155,7 +155,7 @@ class Partition:
     def append_batch(
         self, header: BatchHeader, batch: Buffer, *, append_time_ms: int | None = None
     ) -> AppendResult:
-        """Append a validated batch as the leader, and complete the long polls that wait for it.
+        """Append a validated batch, and complete the long polls that wait for it.
 
         Raises:
             KafkaError: See `PartitionLog.append`.
@@ -168,7 +168,7 @@ class Partition:
         return result
 
     def append(self, batch: Buffer) -> AppendResult:
-        """Append a batch that this broker has built. See `append_batch`."""
+        """Append a batch that this broker has built."""
         ((header, _),) = iter_batches(memoryview(batch), check_crcs=False)
         return self.append_batch(header, batch)
 

@@ -28,14 +28,7 @@ NEWEST_PRODUCE: Final = 13
 
 
 class NewRecord(NamedTuple):
-    """A record to be written. Strings are encoded as UTF-8.
-
-    Attributes:
-        value: None is a tombstone.
-        partition: None lets the key choose, like Java's partitioner. Without a key it is the
-            partition with the lowest end offset.
-        timestamp_ms: Milliseconds since the epoch. None is the broker's clock.
-    """
+    """A record to be written. Strings are encoded as UTF-8. See `Broker.produce` for the fields."""
 
     value: Text
     key: Text = None
@@ -108,10 +101,7 @@ class _Written(NamedTuple):
 class TopicWriter:
     """Validates records of one topic one by one, and writes all or none.
 
-    Args:
-        topic: The topic. It may change while records are added, but must keep its partitions.
-        clock: The broker's, in milliseconds.
-        codec: The compression of the batches.
+    The topic may change while records are added, but must keep its partitions.
     """
 
     def __init__(self, topic: Topic, *, clock: Callable[[], int], codec: Codec) -> None:

@@ -31,15 +31,8 @@ _CONTROL: Final = 0x20
 class BatchBuilder:
     """Collects records and builds one batch of them, for any producer.
 
-    After `build` it accepts no records, and keeps only the returned bytes.
-
-    Args:
-        codec: The compression of the batch.
-        base_offset: The first record's offset. Producers leave it to the broker.
-        is_transactional: Whether the records are part of a transaction.
-        is_control: Whether the records are markers, which only brokers write.
-        leader_epoch: The epoch of the leader that writes the batch. Producers leave it to the
-            broker.
+    After `build` it accepts no records, and keeps only the returned bytes. Producers leave
+    `base_offset` and `leader_epoch` to the broker. Only brokers write markers (`is_control`).
 
     Attributes:
         count: The number of records.
@@ -99,12 +92,7 @@ class BatchBuilder:
     ) -> None:
         """Add a record. An error does not change the batch.
 
-        Args:
-            timestamp_ms: Milliseconds since the epoch.
-            key: Or None.
-            value: Or None, a tombstone.
-            headers: Pairs of name and value.
-            offset: By default the one after the last record's. Compaction leaves gaps.
+        `offset` is by default the one after the last record's. Compaction leaves gaps.
 
         Raises:
             TypeError: An argument has another type. The error names it.
@@ -167,12 +155,7 @@ class BatchBuilder:
         """Return the batch's bytes.
 
         A second call may name another producer. It changes the header only, and does not compress
-        again.
-
-        Args:
-            producer_id: -1 for a producer that is not idempotent (KIP-98).
-            producer_epoch: Its epoch.
-            base_sequence: The sequence of the first record.
+        again. `producer_id` is -1 for a producer that is not idempotent (KIP-98).
 
         Raises:
             TypeError: An argument is not a number. The error names it.

@@ -76,8 +76,6 @@ class Filled(NamedTuple):
 
 
 class _Bits:
-    """One bit per value, all set until one is cleared."""
-
     def __init__(self) -> None:
         self.cleared: list[int] = []
 
@@ -137,8 +135,8 @@ class Columns:
             keys: A flag.
             values: A flag.
             headers: A flag. A row without headers has null, not an empty list.
-            byte_limit: The limit of `size_bytes`, unless one row alone exceeds it. By default, and
-                at most, the limit of int32 bounds.
+            byte_limit: The limit of `size_bytes`, unless one row alone exceeds it. At most the
+                limit of int32 bounds, the default.
         """
         self._wants_offsets = offsets
         self._timestamp_factor = timestamp_factor

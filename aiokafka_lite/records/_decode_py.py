@@ -77,9 +77,6 @@ class BatchCursor:
             append_time: The timestamp of all records if the broker set it.
             floor: Records at lower offsets are skipped.
             ceiling: The first record at this offset or above ends the batch.
-
-        Raises:
-            CorruptRecordException: There are not enough bytes for the records.
         """
         if count < 0 or count > len(records) // MIN_RECORD_BYTES:
             raise CorruptRecordException(
@@ -175,7 +172,6 @@ class BatchCursor:
         return True
 
     def _parse_next(self) -> tuple[Record, int]:
-        """Return the next record, checked, and its end."""
         buffer = self._buffer
         length, pos = _varint(buffer, self._pos, len(buffer))
         if length < 1 or length > len(buffer) - pos:
@@ -257,7 +253,6 @@ class PlainBatches:
         self.next_offset = 0
 
     def open(self, pos: int, floor: int) -> bool:
-        """Return False, so that the batch at `pos` takes the general way."""
         self.pos, self.next_offset = pos, floor
         return False
 
@@ -289,9 +284,6 @@ class MessageCursor:
             messages: One message, or the decompressed messages of a wrapper.
             wrapper_offset: The wrapper's offset, or None. In magic 1 it is the offset of the last
                 message, and the messages have relative offsets (KIP-31).
-
-        Raises:
-            CorruptRecordException: The messages are not contiguous, or missing.
         """
         self._topic = topic
         self._partition = partition
@@ -357,7 +349,6 @@ class MessageCursor:
         return 0 if self._append_time is None else 1
 
     def _parse_next(self) -> tuple[Record, int]:
-        """Return the next message as a record, checked, and its end."""
         buffer = self._buffer
         offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, self._pos)
         end = self._pos + _LOG_OVERHEAD + size
@@ -477,7 +468,6 @@ def _zigzag(buffer: memoryview, pos: int, end: int, bits: int) -> tuple[int, int
 
 
 def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
-    """Read bytes after their length. -1 is None."""
     length, pos = _varint(buffer, pos, end)
     return _bytes_or_none(buffer, pos, end, length)
 
@@ -517,7 +507,6 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
 
 
 def _last_inner_offset(messages: memoryview) -> int:
-    """Return the last offset of a message set, which must contain complete messages only."""
     pos = 0
     offset = -1
     while pos < len(messages):

@@ -135,10 +135,10 @@ class ArrowColumns:
         """Start without rows.
 
         Args:
-            schema: Columns of `DEFAULT_SCHEMA`, in any order. Missing ones cost nothing. The
-                timestamp type may have the name timestampType, as in Spark's Kafka source.
-            byte_limit: The limit of keys, values and headers in a batch of more than one row. By
-                default, and at most, the limit of a column: 2 GiB.
+            schema: Columns of `DEFAULT_SCHEMA`, in any order. The timestamp type may have the name
+                timestampType, as in Spark's Kafka source.
+            byte_limit: The limit of keys, values and headers in a batch of more than one row. At
+                most 2 GiB, the default.
             missing_timestamp_ms: The timestamp of records of format 0, which have none. Their
                 timestamp type is then -1, as in Java's clients. By default both are null.
 
@@ -274,7 +274,6 @@ class ArrowColumns:
         return self._scaled(record.timestamp)
 
     def _scaled(self, timestamp: int | None) -> int | None:
-        """Return a timestamp in the schema's unit, None beyond int64."""
         if timestamp is None:
             return None
         scaled = timestamp * self._factor

@@ -21,12 +21,8 @@ def next_offset_after(view: memoryview, pos: int, floor: int) -> int:
     """Return the next offset after the bad batch at `pos`, at least `floor` + 1.
 
     The evidence, in this order: its own header if the checksum is right, the valid batch that
-    follows, a header whose record count and last offset agree.
-
-    Args:
-        view: A record set.
-        pos: The start of the batch, which may be incomplete.
-        floor: The first offset that cannot be read.
+    follows, a header whose record count and last offset agree. The batch may be incomplete. `floor`
+    is the first offset that cannot be read.
     """
     own = peek_header(view, pos)
     if own is None:

@@ -1,9 +1,8 @@
 """The four compression codecs, with a limited buffer or in pieces.
 
 A compressed batch may claim any size. Each codec writes into a buffer that grows up to the limit,
-so a decompression bomb costs at most the limit. Larger batches are decompressed as a stream, which
-needs other libraries, because cramjam decompresses complete frames. All codecs release the GIL, so
-they may run in an executor thread.
+so a decompression bomb costs at most the limit. Larger batches are decompressed as a stream, by
+other libraries than cramjam. All codecs release the GIL, so they may run in an executor thread.
 
 This module is imported with the first compressed batch, because importing cramjam is slow.
 """
@@ -146,8 +145,7 @@ def _inflate_growing(
 ) -> memoryview:
     """Decompress into a buffer that starts at `guess` bytes (0: unknown) and grows up to the cap.
 
-    Each growth repeats the decompression. The pool's buffers are nearly always large enough, and
-    the growth factor bounds the costs of a false size.
+    Each growth repeats the decompression. The growth factor bounds the costs of a false size.
     """
     size = guess or max(_FIRST_GUESS_RATIO * len(view), _SMALLEST_BUFFER)
     while True:

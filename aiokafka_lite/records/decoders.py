@@ -1,7 +1,4 @@
-"""The two decoders, and the choice between them.
-
-They have the same names and return the same for any bytes. Tests run both in one session.
-"""
+"""The two decoders, with the same names and the same results, and the choice between them."""
 
 from __future__ import annotations
 
@@ -86,8 +83,7 @@ class PlainBatchReader(Protocol):
     def open(self, pos: int, floor: int, /) -> bool:
         """Skip plain batches without records from offset `floor` on, and open the next one.
 
-        Returns:
-            False if the next one at `pos` is not plain, broken, or missing.
+        Returns False if the next one at `pos` is not plain, broken, or missing.
         """
 
     def take(self, into: list[ConsumerRecord], limit: int, /) -> bool:
@@ -221,11 +217,7 @@ def current() -> Decoder:
 
 @contextmanager
 def use_decoder(name: str) -> Iterator[Decoder]:
-    """Use another decoder for record sets created in the `with` block, in tests.
-
-    Raises:
-        KeyError: The decoder does not exist, or is not built.
-    """
+    """Use another decoder for record sets created in the `with` block, in tests."""
     global _current
     previous, _current = _current, DECODERS[name]
     try:

@@ -29,13 +29,11 @@ def filter_batch(
     max_timestamp: int,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Return a batch of magic 2 with some of its records.
+    """Return a batch of magic 2 with the records for which `kept` is true.
+
+    Without any, the batch is a header with its range of offsets and sequence numbers.
 
     Args:
-        header: The batch's header.
-        batch: All of its bytes.
-        kept: For each record, whether to keep it. Without any, the batch is a header with its range
-            of offsets and sequence numbers.
         max_timestamp: Of the records that are kept. With append time, or without records, the
             previous one.
         delete_horizon_ms: The time until which the batch's tombstones are kept, if that is new.

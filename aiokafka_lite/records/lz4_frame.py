@@ -64,9 +64,8 @@ def content_size(view: memoryview) -> int:
 def inflate_plain(view: memoryview, room: memoryview) -> int | None:
     """Decompress a frame with the usual flags block by block, which is faster than as a stream.
 
-    Returns:
-        The decompressed size. None for other flags, an invalid frame, or not enough room:
-        decompressing it as a stream finds the reason.
+    Returns the decompressed size. None for other flags, an invalid frame, or not enough room:
+    decompressing it as a stream finds the reason.
     """
     if len(view) < _HEADER_BYTES or bytes(view[:5]) != _PLAIN_START:
         return None
@@ -98,10 +97,8 @@ def inflate_plain(view: memoryview, room: memoryview) -> int | None:
 def blocks(view: memoryview) -> Iterator[memoryview] | None:
     """Return an iterator that decompresses frames block by block. An item is valid until the next.
 
-    The checksum of a frame's content is not checked.
-
-    Returns:
-        None if the first frame has linked blocks, or an invalid header.
+    The checksum of a frame's content is not checked. None if the first frame has linked blocks, or
+    an invalid header.
     """
     return None if _header_of_block(view) is None else _blocks(view)
 

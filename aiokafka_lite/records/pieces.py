@@ -22,9 +22,7 @@ _GROWTH: Final = 4
 class BatchPieces:
     """The pieces of one batch.
 
-    Attributes:
-        cursor: Reads the records of the current piece.
-        is_last: Whether the batch ends with the current piece.
+    `cursor` reads the current piece, and `is_last` is whether the batch ends with it.
     """
 
     __slots__ = (
@@ -58,9 +56,6 @@ class BatchPieces:
             max_bytes: The limit of the buffer.
             cursor: The cursor of the batch, without records yet.
             whole_records: The decoder's function of that name.
-
-        Raises:
-            CorruptRecordException: The count is negative.
         """
         if count < 0:
             raise CorruptRecordException(f"a batch has the invalid record count {count}")
@@ -77,10 +72,10 @@ class BatchPieces:
         self._pos = self._end = 0  # of what is decompressed and not returned yet
 
     def next_piece(self) -> memoryview:
-        """Decompress the next piece, give it to the cursor, and return its bytes.
+        """Decompress the next piece for the cursor, and return it. It is valid until the next.
 
-        They are valid until the next call. The piece includes invalid bytes, and bytes after the
-        last record, so that the cursor reports them.
+        The piece includes invalid bytes, and bytes after the last record, so that the cursor
+        reports them.
 
         Raises:
             CorruptRecordException: The bytes do not match the codec, or are incomplete.

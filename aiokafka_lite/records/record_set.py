@@ -2,11 +2,10 @@
 
 States of the current batch: none → opened (checked, with records to deliver) → inflated (if
 compressed) → being taken → none. A large batch is inflated in pieces: after each it is opened
-again. `_open_next` skips control batches, aborted and empty ones. So between calls, the set has an
-opened batch with records, a pending error, or is exhausted.
+again. Between calls, the set has an opened batch with records, a pending error, or is exhausted.
 
-Most batches are plain: without compression, markers and aborted transactions. The compiled decoder
-reads these itself (`PlainBatches`), and leaves all others, including broken ones, to this module.
+The compiled decoder itself reads batches without compression, markers and aborted transactions
+(`PlainBatches`), and leaves all others, including broken ones, to this module.
 """
 
 from __future__ import annotations
@@ -188,10 +187,7 @@ class RecordSet:
 
         Calls of this and of `take` may alternate. 0 is the end, unless the columns are full: then
         continue with empty ones. The decoder of this record set must have created the columns.
-
-        Raises:
-            KafkaError: As `take`.
-            RecordTooLargeError: Also for a record that is too large for a column.
+        Raises as `take`, and RecordTooLargeError for a record that is too large for a column.
         """
         columns.mark()
         before = columns.rows
@@ -550,8 +546,8 @@ def each_record(view: memoryview) -> Iterator[Record]:
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after all complete batches, or None. Reads headers only, and never raises.
+    """Return the offset after all complete batches, or None. Reads headers only.
 
-    It stops before the first impossible header, which decoding reports.
+    It never raises: it stops before the first impossible header, which decoding reports.
     """
     return decoders.current().end_offset(view)

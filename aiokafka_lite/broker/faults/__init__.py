@@ -1,13 +1,10 @@
 """Faults for tests, which the broker applies to chosen requests and connections.
 
-    builder.py      `broker.on(...)`, `broker.on_connect(...)` and their methods
-    rules.py        the requests of a rule, how often it applies, its action
-    handling.py     actions on a request, before it is handled or instead
-    answering.py    actions on the response, as a message or as bytes
-    connections.py  faults of connections
-
-The network knows only `FaultPort` (network/work.py). Without rules, a request costs one test of an
-attribute.
+builder.py      `broker.on(...)`, `broker.on_connect(...)` and their methods
+rules.py        the requests of a rule, how often it applies, its action
+handling.py     actions on a request, before it is handled or instead
+answering.py    actions on the response, as a message or as bytes
+connections.py  faults of connections
 """
 
 from __future__ import annotations

@@ -216,12 +216,7 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
 
 
 class AnswerStaleMetadata(AnswerAction):
-    """Responds to Metadata with earlier leaders and epochs. Newer topics are unknown.
-
-    Args:
-        leaders: The leader and leader epoch by (topic, partition).
-        unknown_code: The code for topics that are missing there.
-    """
+    """Responds to Metadata with earlier leaders and epochs. Newer topics get `unknown_code`."""
 
     only = MetadataRequest
 

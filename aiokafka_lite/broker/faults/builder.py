@@ -82,31 +82,26 @@ class RuleBuilder(Generic[RuleT_co]):
             error: An error class of `aiokafka_lite.errors`, an instance (its text is sent if the
                 response has a field for it), or any code.
             at: The place of the code, if it differs from the API's usual one: the "answer" itself,
-                each "topic" (or group, or key), or each "partition".
+                each "topic" (or group, or key), or each "partition". The broker closes the
+                connection if the response has no error code there.
 
         Raises:
             TypeError: `error` is an error that brokers do not respond with, such as KeyError.
             ValueError: The code has more than 16 bits, or `at` is none of the three places.
-
-        Raises (in the broker, which then closes the connection):
-            ValueError: The response has no error code at this place.
         """
         return self._put(Fail(error, at), times)
 
     def answer(self, replacement: Replacement, times: int | None = 1) -> RuleT_co:
-        """Respond with another response.
+        """Respond with another response, or with that of a plain function of (context, request).
 
-        Args:
-            replacement: A response, or a plain function of (context, request) that returns one, or
-                None to handle the request as usual.
+        If the function returns None, the request is handled as usual.
         """
         return self._put(TakeOver(replacement), times)
 
     def delay(self, delay_s: float, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
         """Handle requests `delay_s` later. Further requests of their connections wait.
 
-        Args:
-            handled: Handle the requests at once, and delay the responses only.
+        `handled` handles the requests at once, and delays the responses only.
         """
         if delay_s < 0:
             raise ValueError(f"delay_s must be at least 0, not {delay_s}")
@@ -119,8 +114,7 @@ class RuleBuilder(Generic[RuleT_co]):
     def silence(self, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
         """Send no response. The connections stay open, and are not served any more.
 
-        Args:
-            handled: Handle the requests, and omit the responses only.
+        `handled` handles the requests, and omits the responses only.
         """
         return self._put(Silence(is_handled=handled), times)
 
@@ -151,11 +145,10 @@ class RuleBuilder(Generic[RuleT_co]):
     ) -> RuleT_co:
         """Damage responses.
 
-        Args:
-            what: "crc" breaks the checksum of the first batch of each partition in a Fetch
-                response. "records" shortens the record set in that batch. Both skip responses
-                without records. "bytes" inverts `count` random bytes after the correlation id.
-                "length" announces a frame `by` bytes longer than it is.
+        "crc" breaks the checksum of the first batch of each partition in a Fetch response.
+        "records" shortens the record set in that batch. Both skip responses without records.
+        "bytes" inverts `count` random bytes after the correlation id. "length" announces a frame
+        `by` bytes longer than it is.
         """
         if what == "crc":
             return self._put(answering.RewriteRecords(answering.flip_crc), times)
@@ -168,10 +161,9 @@ class RuleBuilder(Generic[RuleT_co]):
         raise ValueError(f"what= must be 'crc', 'records', 'bytes' or 'length', not {what!r}")
 
     def rewrite_batch(self, rewrite: RewriteBatches, times: int | None = 1) -> RuleT_co:
-        """Replace the record sets of Fetch responses. Responses without records do not count.
+        """Replace record sets of Fetch responses by `rewrite(topic-partition, record set)`.
 
-        Args:
-            rewrite: A function of (topic-partition, record set) that returns a record set.
+        Responses without records do not count.
         """
         return self._put(answering.RewriteRecords(rewrite), times)
 
@@ -190,12 +182,10 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(answering.FrameHook(answering.wrong_correlation_id), times)
 
     def stale_metadata(self, leaders: Leaders | None = None, times: int | None = None) -> RuleT_co:
-        """Respond to Metadata with the leaders and epochs of the time when the rule was added.
-
-        Topics and partitions that were created later are unknown.
+        """Respond to Metadata with earlier leaders and epochs. Later topics are unknown.
 
         Args:
-            leaders: Replaces those leaders: {(topic, partition): (node id, leader epoch)}.
+            leaders: {(topic, partition): (node id, leader epoch)}, by default those of this moment.
         """
         seen = self._leaders() if leaders is None else leaders
         unknown = UnknownTopicOrPartitionError.errno
@@ -299,16 +289,16 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
             with broker.on(HeartbeatRequest, client_id="slow").silence():
                 ...
 
-        The broker tries rules in the order in which they were added, and applies at most one to a
-        request.
+        The first matching rule applies to a request, in the order in which they were added. Instead
+        of a value, most arguments take a container of values: `version=range(13, 19)`.
 
         Args:
             api: A request's class, the API's name or its key. None is all.
             node: The id of the node that gets the request.
-            client_id: A client id, or a container of several.
+            client_id: A client id.
             peer: The client's address: "127.0.0.1:50123".
-            version: A version, or a container of several: `range(13, 19)`.
-            topic: A topic, or a container of several, in the request or in its fetch session.
+            version: A version.
+            topic: A topic in the request or in its fetch session.
             partition: The same for partitions. With `topic`, of these topics only.
             when: A function of (context, request) that returns whether the request matches.
 

@@ -3,8 +3,7 @@
     broker.on("Fetch", topic="orders").fail(NotLeaderForPartitionError, times=2)
            └─ Match ─────────────────┘ └─ Action ────────────────────┘
 
-The first matching rule applies to a request, in the order of `on`. All of this runs on the broker's
-loop.
+All of this runs on the broker's loop.
 """
 
 from __future__ import annotations
@@ -56,11 +55,7 @@ class Match:
     when: When | None = None
 
     def check(self) -> None:
-        """Raise if no request can match.
-
-        Raises:
-            ValueError: The broker has no such version of the API, or its requests name no topics.
-        """
+        """Raise ValueError if no request can match. See `Broker.on`."""
         if self.api_key is None:
             return
         api, entry = API_NAMES[self.api_key], HANDLERS[self.api_key]
@@ -202,10 +197,7 @@ class Rule(Removable):
         self.release()
 
     def release(self) -> None:
-        """Handle the requests that `hold()` holds, in the order of their arrival, and end the rule.
-
-        It has no effect on a rule with another action.
-        """
+        """Handle the requests that `hold()` holds, in the order of arrival, and end the rule."""
         if isinstance(self.action, Holding):
             self._is_removed = True
             self.faults.drop(self)
@@ -289,11 +281,7 @@ class Holding(RequestAction):
 
 # --- All rules of a broker --------------------------------------------------------------------
 class Faults(ConnectionFaults):
-    """All rules of a broker, in order. Written only from its loop.
-
-    Attributes:
-        is_armed: Whether there is a rule for requests.
-    """
+    """All rules of a broker, in order. Written only from its loop."""
 
     def __init__(self) -> None:
         super().__init__()

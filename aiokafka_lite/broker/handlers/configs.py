@@ -74,13 +74,6 @@ def _is_wanted(name: str, wanted: Collection[str] | None) -> bool:
 
 
 def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
-    """Return the settings of a resource.
-
-    Raises:
-        InvalidRequestError: The resource cannot exist, or another node has to be asked.
-        InvalidTopicError: The topic's name is not legal.
-        UnknownTopicOrPartitionError: The topic does not exist.
-    """
     settings = ctx.cluster.catalog.settings
     match kind:
         case ResourceType.TOPIC:
@@ -172,14 +165,7 @@ def _change_resource(
     replaces_all: bool,
     validate_only: bool,
 ) -> None:
-    """Make all changes to one resource, or none of them.
-
-    Raises:
-        InvalidRequestError: The request contradicts itself, or the resource cannot exist.
-        InvalidConfigurationError: The setting does not exist, or cannot have the value.
-        InvalidTopicError: The topic's name is not legal.
-        UnknownTopicOrPartitionError: The topic does not exist.
-    """
+    """Make all changes to one resource, or none of them."""
     _check_sense(changes)
     resource = _resource_type(kind)
     if resource is ResourceType.BROKER:

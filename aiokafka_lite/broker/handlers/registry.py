@@ -67,9 +67,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 class HandlerEntry:
     """A registered handler. The versions are inclusive.
 
-    Attributes:
-        advertised_min_version: In ApiVersions. Differs from `min_version` for Produce only.
-        is_by_element: Each element of its lists is answered independently of the others.
+    `advertised_min_version` in ApiVersions differs from `min_version` for Produce only.
     """
 
     request: type[Request[Response]]
@@ -92,10 +90,9 @@ def handler(
     """Register the decorated function as the handler of `request`, in all stable versions.
 
     The function takes (context, request). It is plain, a coroutine function, or a generator
-    function that yields where other work of the loop may run. It returns the response, a
-    `Delayed`, or None if the client expects no response (acks=0).
-
-    A large request with `is_by_element` is handled as many small ones (network/pieces.py).
+    function that yields where other work of the loop may run. It returns the response, a `Delayed`,
+    or None if the client expects no response (acks=0). A large request with `is_by_element` is
+    handled as many small ones (network/pieces.py).
     """
     lowest = request.min_version
 
@@ -120,7 +117,6 @@ def handler(
 
 
 def load() -> None:
-    """Import all handlers, which register themselves."""
     for name in MODULES:
         importlib.import_module(f"{__package__}.{name}")
 

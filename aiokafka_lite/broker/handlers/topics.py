@@ -82,11 +82,7 @@ async def _by_name(topics: Iterable[TopicT]) -> tuple[Counter[str], dict[str, To
 
 
 def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
-    """Check a new topic, and choose its replicas and settings.
-
-    Raises:
-        KafkaError: It may not be created like that.
-    """
+    """Check a new topic, and choose its replicas and settings."""
     catalog = ctx.cluster.catalog
     catalog.check_name(wanted.name)
     if wanted.name == CLUSTER_METADATA_TOPIC:
@@ -111,7 +107,6 @@ def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
 
 
 def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
-    """Choose the nodes of the replicas."""
     count, replication = wanted.num_partitions, wanted.replication_factor
     if replication != DEFAULT and replication < 1:
         raise InvalidReplicationFactorError(
@@ -124,7 +119,6 @@ def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[in
 
 
 def _assigned(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
-    """Check the replicas that the client chose."""
     for what, value in (
         ("replication factor", wanted.replication_factor),
         ("numPartitions", wanted.num_partitions),
@@ -151,11 +145,6 @@ def _assigned(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[
 
 
 def _check_replicas(ctx: RequestContext, replicas: Sequence[Sequence[int]]) -> None:
-    """Check the nodes that the client chose for partitions.
-
-    Raises:
-        InvalidReplicationAssignmentError: A list is empty, repeats a node or has an unknown one.
-    """
     for nodes in replicas:
         if not nodes:
             raise InvalidReplicationAssignmentError(
@@ -174,11 +163,6 @@ def _check_replicas(ctx: RequestContext, replicas: Sequence[Sequence[int]]) -> N
 
 
 def _check_as_many(replicas: Sequence[Sequence[int]], replication: int) -> None:
-    """Check that all partitions have this number of replicas.
-
-    Raises:
-        InvalidReplicationAssignmentError: A partition has another number.
-    """
     for nodes in replicas:
         if len(nodes) != replication:
             raise InvalidReplicationAssignmentError(

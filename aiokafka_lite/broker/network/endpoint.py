@@ -1,7 +1,7 @@
 """A node's address for one listener.
 
-A plain connection gets a `Processor` at once. With TLS, the handshake runs in a task, on a copy of
-the accepted socket. So unfinished handshakes are counted, time out, and end with the node.
+With TLS, the handshake runs in a task, on a copy of the accepted socket. So unfinished handshakes
+are counted, time out, and end with the node.
 """
 
 from __future__ import annotations
@@ -54,11 +54,6 @@ class Endpoint:
     # Opening and closing
 
     async def open(self) -> None:
-        """Listen.
-
-        Raises:
-            KafkaConnectionError: The address is not available.
-        """
         self._loop = loop = asyncio.get_running_loop()
         self._handshakes = TaskScope(f"node-{self.node.id}-{self.listener.name}")
         host, port = self.address.host, self.address.port

@@ -90,7 +90,7 @@ class FrameReceiver:
         """Add the first `count` bytes of `buffer()`.
 
         Raises:
-            KafkaProtocolError: The announced size of a frame is too large, or not positive.
+            KafkaProtocolError: The announced size of a frame is not allowed.
         """
         if self._large_missing:
             self._large_end += count
@@ -105,12 +105,7 @@ class FrameReceiver:
         self._look()
 
     def next_frame(self) -> memoryview:
-        """Return the complete frame, in memory of its own.
-
-        Raises:
-            KafkaProtocolError: The announced size of the next frame is not allowed.
-            RuntimeError: There is no complete frame.
-        """
+        """Return the complete frame, in memory of its own. Raises as `received`."""
         if not self.has_frame:
             raise RuntimeError("no request has arrived completely")
         if self._large is not None:
@@ -208,11 +203,7 @@ def socket_of(transport: asyncio.Transport) -> int | None:
 
 
 def write(fd: int, parts: deque[Part]) -> bool:
-    """Write parts to a socket, remove the written ones, and return whether all were written.
-
-    Raises:
-        OSError: The connection is lost.
-    """
+    """Write parts to a socket, remove the written ones, and return whether all were written."""
     while parts:
         batch = list(islice(parts, PARTS_AT_ONCE))
         try:

@@ -67,8 +67,6 @@ class Piece(NamedTuple):
 
 
 class Shape:
-    """The lists of a request and of its response, the outermost first."""
-
     def __init__(self, levels: Sequence[Level]) -> None:
         self.asked: Final = [level.asked_in for level in levels[1:] if level.asked_in is not None]
         self.answered: Final = [
@@ -114,11 +112,7 @@ def shape_of(request: type[Request[Response]], version: int) -> Shape:
 
 
 class Pieces:
-    """Splits one request.
-
-    Attributes:
-        size: The elements of the next piece. May change between two pieces.
-    """
+    """Splits one request. The `size` in elements may change between two pieces."""
 
     def __init__(self, request: Request[Response], shape: Shape) -> None:
         self.size = FIRST_PIECE

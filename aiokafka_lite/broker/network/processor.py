@@ -3,9 +3,8 @@
     read a frame → decode → RequestChannel → handler → encode → write → read the next frame
 
 One request is in flight at a time (the connection is muted until its response), so responses are
-sent in the order of requests. Meanwhile at most one buffer, or one large frame, is read ahead,
-which notices closed connections during long polls. Responses contain views of the log, so a slow
-client costs no copies.
+sent in the order of requests. At most one buffer, or one large frame, is read ahead, which notices
+closed connections during long polls.
 """
 
 from __future__ import annotations
@@ -242,7 +241,6 @@ class Processor(asyncio.BufferedProtocol):
         return self._transport is not None and not is_busy
 
     def _advance(self) -> None:
-        """Start with the next frame, if the connection and the request channel are ready."""
         channel = self._node.channel
         while self._is_ready and self._receiver.has_frame:
             if not channel.has_room:
@@ -492,7 +490,6 @@ class Processor(asyncio.BufferedProtocol):
         return framing.encode_response(response, work.context.api_version, work.correlation_id)
 
     def write_now(self, piece: bytes) -> None:
-        """Write a piece of the response in flight. More pieces follow."""
         if self._transport is not None:
             self._outgoing.append(piece)
             is_muted, self._is_muted = self._is_muted, False
@@ -537,7 +534,6 @@ class Processor(asyncio.BufferedProtocol):
         self.abort()
 
     def refuse(self, error: KafkaError) -> None:
-        """Log the reason and close."""
         log.warning("connection from %s is closed: %s", self.peer, error)
         self.close()
 

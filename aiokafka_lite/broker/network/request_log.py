@@ -1,11 +1,9 @@
 """The latest requests to a broker, for assertions of tests and for debugging.
 
 The log contains a request from its arrival on, so also long polls and requests without a response.
-The response is added when it is sent.
-
 The memory is bounded. A request above 64 KiB on the wire becomes an extract: all fields, but the
 first 16 elements of each list, the first 256 characters or bytes, and no records. Above 2 MiB for
-all complete requests, the oldest ones become extracts, too (`SeenRequest.is_extract`).
+all complete requests, the oldest ones become extracts, too.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ class SeenRequest:
         client_id: The client's id, or None.
         api_version: The version of the request.
         peer: The client's address, "host:port".
-        request: The request, without large record sets, passwords and values derived from
-            passwords.
+        request: The request, without large record sets and secrets.
         is_extract: Whether `request` is an extract of a large request.
         size_bytes: Its size on the wire, without the 4 bytes of the size itself.
         arrived_at: The loop's time at its last byte.
@@ -122,11 +119,7 @@ _ERROR: Final = Kind(
 
 @checks_arguments({"type[BrokerResponseError] | int": _ERROR})
 class RequestLog:
-    """The latest requests to all nodes of a broker. Written only from the broker's loop.
-
-    Args:
-        capacity: The number of requests that it keeps.
-    """
+    """The latest requests to all nodes of a broker. Written only from the broker's loop."""
 
     def __init__(self, capacity: int) -> None:
         self._entries: deque[SeenRequest] = deque(maxlen=capacity)

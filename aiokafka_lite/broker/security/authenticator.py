@@ -17,8 +17,7 @@ KIP-368)::
 | BAD_MECHANISM | – | after a delay |
 | COMPLETE | all; SaslHandshake begins a re-authentication | at once, after expiry |
 
-In AUTHENTICATE, ApiVersions and SaslHandshake get ILLEGAL_SASL_STATE before the connection closes.
-Kafka answers every request so.
+In AUTHENTICATE, ApiVersions and SaslHandshake get ILLEGAL_SASL_STATE first.
 
 A session expires with its credential, and after `connections.max.reauth.ms`. A client whose session
 expires may authenticate again once a second.

@@ -41,11 +41,7 @@ class CertificateFiles(NamedTuple):
 
 
 class Certificates:
-    """A CA and its certificates. Creates TLS contexts for servers and clients.
-
-    Args:
-        hosts: Names and addresses of the server.
-    """
+    """A CA and its certificates, for the names and addresses of a server."""
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
         self._ca = trustme.CA(organization_name="aiokafka_lite tests")
@@ -78,9 +74,7 @@ class Certificates:
     def write(self, folder: str | os.PathLike[str], client: str = "client") -> CertificateFiles:
         """Write PEM files for clients of other languages: the CA's, and the client's with its key.
 
-        Args:
-            folder: The directory of the files.
-            client: The CN of the client's certificate.
+        `client` is the CN of the client's certificate.
         """
         files = CertificateFiles(Path(folder, "ca.pem"), Path(folder, "client.pem"))
         files.ca.write_text(self.ca_pem)

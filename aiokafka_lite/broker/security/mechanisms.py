@@ -34,13 +34,7 @@ class Continue(NamedTuple):
 
 
 class Authenticated(NamedTuple):
-    """The client is authenticated.
-
-    Attributes:
-        token: The last one for the client.
-        username: The client's name.
-        expires_at_ms: The end of the credential, in milliseconds since 1970, or None.
-    """
+    """The client is authenticated. `token` is the last one for the client."""
 
     token: bytes
     username: str
@@ -106,11 +100,7 @@ NONCE_BYTES: Final = 24
 
 
 class ScramServer:
-    """The exchange of SCRAM: two tokens of the client.
-
-    Args:
-        rng: The source of the nonce. A predictable one is for tests only.
-    """
+    """The exchange of SCRAM: two tokens of the client. A predictable `rng` is for tests only."""
 
     is_slow: Final = False  # the client does the slow hashing
 

@@ -63,13 +63,7 @@ class ValidToken(NamedTuple):
 
 
 class TokenAuthority:
-    """Issues and checks tokens.
-
-    Args:
-        clock: Returns the wall-clock time in milliseconds.
-        allow_unsecured: Accept unsigned tokens.
-        rng: The source of the key. A predictable one is for tests only.
-    """
+    """Issues and checks tokens. A predictable `rng` is for tests only."""
 
     def __init__(
         self, clock: Callable[[], int], *, allow_unsecured: bool, rng: random.Random
@@ -139,7 +133,6 @@ def _seconds(claim: object) -> float:
 
 
 def _scope(claim: object) -> str:
-    """Return a scope as text. Some issuers write it as a list."""
     return " ".join(map(str, claim)) if isinstance(claim, list) else str(claim or "")
 
 

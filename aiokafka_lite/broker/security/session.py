@@ -44,8 +44,8 @@ NO_EXCHANGE: Final = TokenAnswer(
 class SaslSession:
     """The SASL side of one connection. The connection calls `judge` before each request.
 
-    Once `has_failed`, the connection sends its response after `failure_delay_s` and closes. The
-    delay slows down guessing.
+    Once `has_failed`, it sends its response after `failure_delay_s`, which slows down guessing, and
+    closes.
     """
 
     def __init__(
@@ -80,7 +80,6 @@ class SaslSession:
 
     @property
     def expects_bare_token(self) -> bool:
-        """Whether the next frame is a token instead of a request (SaslHandshake v0)."""
         return self._authenticator.expects_bare_token
 
     # The connection
