@@ -349,9 +349,13 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def unused_by_consumer_protocol(self) -> list[str]:
-        """The given arguments that KIP-848 leaves to the broker."""
-        names = ("session_timeout_ms", "partition_assignment_strategy")
-        return [name for name in names if self._is_given(name)]
+        """The given arguments that KIP-848 leaves to the broker, other than its defaults."""
+        unused = []
+        if self.group_session_s != CONSUMER_SESSION_S:
+            unused.append("session_timeout_ms")
+        if self._is_given("partition_assignment_strategy"):
+            unused.append("partition_assignment_strategy")
+        return unused
 
     @property
     def group_heartbeat_interval_s(self) -> float | None:

@@ -277,7 +277,8 @@ def _tell_of_unused_settings(config: ConsumerConfig) -> None:
     if unused := config.unused_by_consumer_protocol:
         log.warning(
             "group %s: with the consumer protocol (KIP-848), the broker's configuration replaces "
-            "%s of this consumer. The consumer's values apply only with the classic protocol",
+            "%s of this consumer. A given session_timeout_ms is only the consumer's estimate of "
+            "the broker's session timeout",
             config.group_id,
             " and ".join(unused),
         )

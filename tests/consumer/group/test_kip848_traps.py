@@ -745,6 +745,7 @@ def test_trap_21_settings_of_the_broker_are_taken_and_said_where_they_differ(
 ) -> None:
     assert warned(caplog, group_protocol="auto") == ""
     assert warned(caplog, group_protocol="auto", session_timeout_ms=10_000) == ""
+    assert warned(caplog, group_protocol="auto", session_timeout_ms=45_000) == ""  # the broker's
     assert warned(caplog, group_protocol="classic", session_timeout_ms=6000) == ""
     assert "session_timeout_ms" in warned(caplog, group_protocol="auto", session_timeout_ms=6000)
     assert "partition_assignment_strategy" in warned(
