@@ -8,14 +8,12 @@ from aiokafka_lite.cli.arguments import host_and_port, parse_duration_ms
 
 
 def bootstrap_servers(text: str) -> str:
-    """Check a comma-separated list of host:port; returns it unchanged."""
     for address in text.split(","):
         host_and_port(address)
     return text
 
 
 def duration_ms(text: str) -> int:
-    """Parse a length of time, such as "10s" or "1 day 12 hours"; returns milliseconds."""
     try:
         return parse_duration_ms(text)
     except ValueError as error:
@@ -23,7 +21,6 @@ def duration_ms(text: str) -> int:
 
 
 def positive_duration_ms(text: str) -> int:
-    """Parse a length of time above 0; returns milliseconds."""
     duration = duration_ms(text)
     if duration == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
@@ -31,7 +28,6 @@ def positive_duration_ms(text: str) -> int:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parse names with commas between them."""
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
         raise argparse.ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""Parse the command line of the demos, and run one with the exit codes of `aiokafka-lite`."""
+"""The command line of the demos, with the exit codes of `aiokafka-lite`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ PROGRAM: Final = "python -m demos"
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser for both demos."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Demos of aiokafka_lite.")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     flights.add_parser(subparsers)

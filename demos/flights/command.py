@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command `flights`."""
     summary = "load 336,776 flights into a topic, and compute delays with a consumer group"
     parser = subparsers.add_parser("flights", help=summary, description=summary)
     where = parser.add_mutually_exclusive_group()
@@ -71,9 +70,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns 0 when its figures are right and 1 when they are not."""
+    """Run the job; returns 0 if its figures are correct, otherwise 1."""
     _require_demo_extra(with_plot=not options.no_plot)
-    # Only now: these modules import what the extra brings.
+    # Imported here, because these modules import packages of the extra.
     from demos.flights.job import run_job
     from demos.flights.report import Reporter
 

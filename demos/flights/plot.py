@@ -1,4 +1,4 @@
-"""The picture of a run: delays and cancellations per carrier."""
+"""The plot of a run: delays and cancellations per carrier."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _BAR_HEIGHT: Final = 0.38
 
 
 def plot(carriers: Mapping[str, CarrierTally], names: Mapping[str, str], directory: Path) -> Path:
-    """Draw the statistics into `directory`, which is made if need be; returns the file's path.
-
-    Carriers are ordered by mean departure delay, the latest on top.
-    """
+    """Draw the statistics into `directory`, ordered by mean departure delay; returns the path."""
     ordered = sorted(carriers.items(), key=lambda item: item[1].mean_departure_delay_min or 0.0)
     tallies = [tally for _, tally in ordered]
     places = range(len(ordered))

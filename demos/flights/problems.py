@@ -1,4 +1,4 @@
-"""What can go wrong with the flights job, apart from Kafka's own errors."""
+"""The errors of the flights job, in addition to Kafka's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from aiokafka_lite.cli.problems import CommandError
 
 
 class FlightsError(CommandError):
-    """Base of the job's own errors."""
+    pass
 
 
 class DatasetError(FlightsError):
-    """The data set is not the one this program knows."""
+    """The data set has another format or size than this program expects."""
 
 
 class ForeignTopicError(FlightsError):
-    """The topic holds records that this program may not have written."""
+    """The topic has records of other programs."""
 
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
@@ -25,12 +25,12 @@ class ForeignTopicError(FlightsError):
 
 
 class LoadError(FlightsError):
-    """The topic could not be brought to hold exactly the data set."""
+    """The data set could not be loaded."""
 
 
 class StalledError(FlightsError):
-    """No record came for too long."""
+    """No record was received for too long."""
 
 
 class LostRecordError(FlightsError):
-    """The consumer skipped an offset: records were lost on the way."""
+    """The consumer skipped an offset."""

@@ -1,4 +1,4 @@
-"""What the flights job shows in the terminal: progress, the table, the rate, and differences."""
+"""The terminal output of the flights job: progress, the table, the rate, and differences."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _NAME_WIDTH: Final = 20  # with the other columns: a terminal of 80
 
 
 class Reporter:
-    """Writes to one console; the only part of the job that prints."""
+    """The console; no other part of the job prints."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console if console is not None else Console(highlight=False)
 
     def say(self, text: str) -> None:
-        """Print one line; it is taken as it is, without markup, and never wrapped."""
+        """Print one line without markup and wrapping."""
         self.console.print(text, markup=False, soft_wrap=True)
 
     @contextmanager
     def progress(self, title: str, goal: int) -> Iterator[ProgressBar]:
-        """Show a progress bar while the block runs; say how far it got if that is cancelled."""
+        """Show a progress bar during the block, and print how far it got if it is cancelled."""
         progress = Progress(
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description}", markup=False),
@@ -55,7 +55,6 @@ class Reporter:
             raise
 
     def table(self, carriers: Mapping[str, CarrierTally], names: Mapping[str, str]) -> None:
-        """Print one line per carrier."""
         table = Table(
             title="Flights from New York City in 2013, by carrier (mean delays in minutes)",
             title_justify="left",
@@ -72,7 +71,6 @@ class Reporter:
         self.console.print(table)
 
     def pace(self, pace: Pace, *, cpu_scope: str) -> None:
-        """Print the rate."""
         self.say(
             f"{pace.records:,} records in {pace.wall_s:.2f} s: "
             f"{pace.records_per_s:,.0f} records/s, {pace.cpu_ns_per_record:,.0f} ns of CPU "
@@ -80,19 +78,12 @@ class Reporter:
         )
 
     def failure(self, wrong: Sequence[Difference]) -> None:
-        """Print which carriers' figures are wrong, and how."""
         self.console.print("THE RESULT DIFFERS FROM THE DATA SET", style="bold red")
         for difference in wrong:
             self.say(f"  {difference}")
 
 
 class ProgressBar:
-    """One bar that moves from 0 to its goal.
-
-    Attributes:
-        done: Where it is.
-    """
-
     def __init__(self, progress: Progress, title: str, goal: int) -> None:
         self.done = 0
         self._progress = progress

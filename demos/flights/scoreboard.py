@@ -1,12 +1,10 @@
-"""What a group of workers has counted so far, exact across rebalances.
+"""The count of a group of workers, exact across rebalances.
 
-A partition may move from one worker to the other while its records are under way, and the new
-owner starts at the committed offset, which may lie after what the old one has already counted.
-So what is counted is kept per partition, next to the offset that is due next. A record below that
-offset has been counted already and is passed over; one above it means that records were lost,
-which is an error.
+A new owner of a partition starts at the committed offset, which may be below records that the old
+one has counted. So counts are kept per partition, with the next offset. A record below that offset
+is ignored; one above it is an error, because records were lost.
 
-The workers run on one loop and `count` awaits nothing, so two of them never interleave in it.
+The workers run on one loop and `count` awaits nothing, so their calls do not interleave.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ _decode: Final = json.JSONDecoder().decode  # json.loads would guess each value'
 
 
 class LogRange(NamedTuple):
-    """The records of one partition: from `beginning`, up to but not including `end`."""
-
     beginning: int
     end: int
 
@@ -47,7 +43,7 @@ class PartitionTally:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The time that counting took, from the first record to the last."""
+    """The time of the counting, from the first record to the last."""
 
     records: int
     wall_s: float
@@ -63,13 +59,7 @@ class Pace:
 
 
 class Scoreboard:
-    """Counts records of one topic until each partition has reached its end offset.
-
-    Args:
-        ranges: What is to be counted, by partition.
-        clock: Seconds of wall time; the running loop's time by default.
-        cpu_clock: Seconds of CPU time that this process has used.
-    """
+    """Counts records of one topic until each partition has reached its end offset."""
 
     def __init__(
         self,
@@ -92,16 +82,16 @@ class Scoreboard:
         self._finish_if_complete()
 
     def count(self, record: ConsumerRecord) -> bool:
-        """Count a record unless it was counted before; says whether it was.
+        """Count a record; returns False if it was counted before.
 
         Raises:
-            LostRecordError: Records ahead of this one never came.
-            ForeignTopicError: It is no flight.
+            LostRecordError: Records before this one were not received.
+            ForeignTopicError: It is not a flight.
         """
         tally = self._partitions.get(record.partition)
         offset = record.offset
         if tally is None or offset >= tally.end_offset:
-            return False  # written by somebody after the goal was set
+            return False  # written after the goal was set
         if offset != tally.next_offset:
             if offset > tally.next_offset:
                 raise LostRecordError(
@@ -131,11 +121,10 @@ class Scoreboard:
         return True
 
     def carriers(self) -> dict[str, CarrierTally]:
-        """Return the statistics over all partitions."""
         return total(tally.carriers for tally in self._partitions.values())
 
     def missing(self) -> dict[int, int]:
-        """Return how many records are still to come, by partition; complete ones are left out."""
+        """Return the number of missing records of each incomplete partition."""
         return {
             number: tally.end_offset - tally.next_offset
             for number, tally in self._partitions.items()
@@ -143,7 +132,6 @@ class Scoreboard:
         }
 
     def pace(self) -> Pace:
-        """Return how long counting took; up to now when it has not ended."""
         now = self._clock(), self._cpu_clock()
         (wall_start, cpu_start), (wall_end, cpu_end) = self._started or now, self._ended or now
         return Pace(self.counted, wall_end - wall_start, cpu_end - cpu_start)

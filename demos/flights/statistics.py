@@ -1,18 +1,20 @@
 """Delay statistics per carrier, and how two sets of them are compared.
 
-All sums are integers, so that two ways of computing them agree exactly or not at all.
+All sums are integers, so that two computations agree exactly or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+
+from aiokafka_lite.records.partitioner import partition_for_key
+from demos.flights.dataset import read_flights
 
 
 @dataclass(slots=True)
 class CarrierTally:
-    """Exact counts and sums over one carrier's flights."""
-
     flights: int = 0
     departed: int = 0
     departure_delay_min: int = 0
@@ -23,7 +25,7 @@ class CarrierTally:
     def count(
         self, departure_time: int | None, departure_delay: int | None, arrival_delay: int | None
     ) -> None:
-        """Add one flight; one that has no departure time was cancelled."""
+        """Add one flight; one without a departure time was cancelled."""
         self.flights += 1
         if departure_time is None:
             self.cancelled += 1
@@ -35,7 +37,6 @@ class CarrierTally:
             self.arrival_delay_min += arrival_delay
 
     def add(self, other: CarrierTally) -> None:
-        """Add another tally of the same carrier."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
@@ -53,7 +54,7 @@ class CarrierTally:
 
 
 def total(tallies: Iterable[Mapping[str, CarrierTally]]) -> dict[str, CarrierTally]:
-    """Add up tallies of several partitions; carriers come in alphabetical order."""
+    """Add up tallies of several partitions; carriers are in alphabetical order."""
     sums: dict[str, CarrierTally] = {}
     for tally in tallies:
         for carrier, carrier_tally in tally.items():
@@ -63,7 +64,7 @@ def total(tallies: Iterable[Mapping[str, CarrierTally]]) -> dict[str, CarrierTal
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One carrier whose figures disagree; None stands for a carrier that is not there at all."""
+    """A carrier with different figures; None is a missing carrier."""
 
     carrier: str
     expected: CarrierTally | None
@@ -89,9 +90,45 @@ class Difference:
 def differences(
     expected: Mapping[str, CarrierTally], counted: Mapping[str, CarrierTally]
 ) -> list[Difference]:
-    """Compare what was counted with what the data set says; an empty list means: all equal."""
     return [
         Difference(carrier, expected.get(carrier), counted.get(carrier))
         for carrier in sorted({*expected, *counted})
         if expected.get(carrier) != counted.get(carrier)
     ]
+
+
+_PROGRESS_EVERY = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """The expected figures of a run."""
+
+    flights: int
+    carriers: dict[str, CarrierTally]
+    partition_counts: tuple[int, ...]
+    """Number of records that each partition of the topic must hold."""
+
+
+async def compute_expectation(
+    partition_count: int,
+    limit: int | None = None,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> Expectation:
+    """Count the data set without Kafka, yielding to the event loop and Ctrl-C."""
+    carriers: dict[str, CarrierTally] = {}
+    flights = 0
+    for flights, flight in enumerate(read_flights(limit), 1):
+        tally = carriers.get(flight.carrier)
+        if tally is None:
+            tally = carriers[flight.carrier] = CarrierTally()
+        tally.count(flight.dep_time, flight.dep_delay, flight.arr_delay)
+        if flights % _PROGRESS_EVERY == 0:
+            if on_progress is not None:
+                on_progress(flights)
+            await asyncio.sleep(0)
+    partition_counts = [0] * partition_count
+    for carrier, tally in carriers.items():
+        partition_counts[partition_for_key(carrier.encode(), partition_count)] += tally.flights
+    return Expectation(flights, dict(sorted(carriers.items())), tuple(partition_counts))

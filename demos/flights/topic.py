@@ -1,8 +1,4 @@
-"""The topic that the job reads: look at it, delete it, create it.
-
-Metadata is asked for directly and never creates a topic; everything else goes to the leader or the
-controller that it names. Kafka 2.8 or newer is needed (DeleteTopics 6).
-"""
+"""The topic that the job reads. Needs Kafka 2.8 or newer (DeleteTopics 6)."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ from aiokafka_lite.protocol.messages.topics import (
 )
 from demos.flights.scoreboard import LogRange
 
-# The records carry the flights' own times, years back: without this Kafka deletes them at once.
+# The records have the times of the flights: with a retention Kafka would delete them.
 TOPIC_CONFIGS: Final = {"retention.ms": "-1"}
 
 CHANGE_TIMEOUT_S: Final = 30.0
@@ -48,7 +44,7 @@ _LATEST: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class FlightsTopic:
-    """A topic; each partition has a leader that answers."""
+    """A topic whose partitions have leaders."""
 
     name: str
     ranges: Mapping[int, LogRange]
@@ -56,23 +52,18 @@ class FlightsTopic:
 
 
 class TopicAdmin:
-    """Inspects and changes one topic."""
-
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self.name: Final = name
 
     async def inspect(self) -> FlightsTopic | None:
-        """Return the topic, or None when there is none of this name.
-
-        Waits while partitions have no leader, or have one that does not know about it yet.
-        """
+        """Return the topic, or None if it does not exist. Waits while partitions have no leader."""
         return await _in_time(
             self._inspect(), f"topic {self.name!r} still has partitions without a leader"
         )
 
     async def create(self, partition_count: int) -> FlightsTopic:
-        """Create the topic and wait until each of its partitions can be used."""
+        """Create the topic and wait until each of its partitions has a leader."""
         await self._ask_controller_to_create(partition_count)
 
         async def wait_until_there() -> FlightsTopic:
@@ -87,7 +78,7 @@ class TopicAdmin:
         )
 
     async def delete(self) -> None:
-        """Delete the topic and wait until it is gone; nothing to do when there is none."""
+        """Delete the topic if it exists, and wait until it is gone from the metadata."""
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=self.name)], timeout_ms=int(CHANGE_TIMEOUT_S * 1000)
         )

@@ -1,4 +1,4 @@
-"""The consumer group: each worker is one consumer and one `async for` in a task of its own."""
+"""The consumer group: each worker is one consumer with an `async for` in its own task."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ from demos.flights.problems import StalledError
 from demos.flights.scoreboard import Scoreboard
 
 _HEARTBEAT_MS = 500
-"""A worker learns at a heartbeat that the other has joined: the default of 3 s is longer than one
-worker alone needs for all the flights."""
+"""A heartbeat shows that the other worker has joined. In the default of 3 s one worker would read
+all flights."""
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(slots=True)
 class Worker:
-    """One member of the group; `counted` is how many records it has counted."""
-
     name: str
     consumer: AIOKafkaConsumer
     scoreboard: Scoreboard
     counted: int = 0
 
     async def run(self) -> None:
-        """Count records until the consumer is stopped."""
         count = self.scoreboard.count
         async for record in self.consumer:
             if count(record):
@@ -40,15 +37,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Group:
-    """Workers that share one topic under a group id of their own.
-
-    Args:
-        bootstrap_servers: Where Kafka is.
-        topic: What to read.
-        scoreboard: Where the workers count.
-        worker_count: Number of members.
-        stall_timeout_s: How long to wait for a record before giving up.
-    """
+    """Workers that read one topic under their own group id."""
 
     bootstrap_servers: str
     topic: str
@@ -61,11 +50,11 @@ class Group:
     async def run(self, on_progress: Callable[[int], None]) -> None:
         """Read the topic up to the scoreboard's goal, then stop the consumers.
 
-        Consumers that stop in order commit everything they handed out.
+        Consumers that stop in order commit all records that they returned.
 
         Raises:
-            StalledError: No record came for `stall_timeout_s`.
-            KafkaError: A consumer could not start, or failed on the way.
+            StalledError: No record was received for `stall_timeout_s`.
+            KafkaError: A consumer could not start, or failed.
         """
         self.workers = [self._new_worker(number) for number in range(1, self.worker_count + 1)]
         failed: list[CommandError | KafkaError] = []
@@ -93,7 +82,7 @@ class Group:
         failed: list[CommandError | KafkaError],
         on_progress: Callable[[int], None],
     ) -> None:
-        """Wait for the goal; show progress; raise what fails, and give up when nothing comes."""
+        """Wait for the goal and show progress; raise errors."""
         loop = asyncio.get_running_loop()
         counted, last_progress = 0, loop.time()
         while not self.scoreboard.finished.is_set():

@@ -1,10 +1,10 @@
-"""One micro-batch, from Kafka to a commit, in steps that can be taken again.
+"""One micro-batch, from Kafka to a commit, in repeatable steps.
 
     raw → quarantine → aggregate → commit
 
-A batch that fails anywhere before its commit leaves files with its id. Readers pass over them,
-and the next run deletes them before it does the batch again, with the same offsets, which are in
-Spark's checkpoint. A batch that fails after its commit is done, whether Spark knows it or not.
+A batch that fails before its commit leaves files with its id. Readers ignore them, and the next run
+deletes them before it repeats the batch with the same offsets, from Spark's checkpoint. A batch
+that fails after its commit is finished, even if Spark does not know it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY_STAGES: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmpt
 
 
 class BatchStep(Enum):
-    """The steps of a batch; tests make it crash after one."""
+    """The steps of a batch. Tests make it crash after one."""
 
     RAW_WRITTEN = auto()
     QUARANTINE_WRITTEN = auto()
@@ -44,8 +44,6 @@ OnBatchStep = Callable[[BatchStep, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Counts and times of the good rows of a batch."""
-
     rows: int
     late: int
     latest_ms: dict[TopicPartition, int]
@@ -58,11 +56,11 @@ class BatchWriter:
 
     Args:
         files: The tables.
-        parser: Tells good rows from bad ones.
-        commits: The commits so far; nothing else may add to them.
-        checkpoint: Where Spark writes down what each batch covers.
+        parser: Separates good rows from bad ones.
+        commits: The commits. This object is their only writer.
+        checkpoint: Spark's checkpoint, with the offsets of each batch.
         watermark_delay_ms: See `PipelineOptions`.
-        behind: Returns how many records the topic has behind given offsets; None if unknown.
+        behind: Returns the number of records after given offsets; None if unknown.
         on_step: Called after each step with the batch's id.
     """
 
@@ -87,7 +85,7 @@ class BatchWriter:
         self.last: Commit = Commit(-1, {}) if last is None else last
         """The latest commit; batch -1 stands for none."""
         self._versions, outdated = files.versions(self.last.batch)
-        # Path of a version that counts no more, and the batch that took its place.
+        # Paths of outdated versions, and the batches that replaced them.
         self._outdated: list[tuple[int, str]] = [(self.last.batch, path) for path in outdated]
 
     def write(self, records: DataFrame, batch: int) -> Commit | None:
@@ -137,7 +135,7 @@ class BatchWriter:
         return commit
 
     def _write_raw(self, records: DataFrame, batch: int) -> bool:
-        """Write the good rows in one pass over Kafka; returns whether there are others."""
+        """Write the good rows in one pass over Kafka; returns whether there are bad ones."""
         every, good = Observation(), Observation()
         count = sf.count(sf.lit(1)).alias("rows")
         rows = self._parser.good_rows(records, every).observe(good, count)
@@ -146,19 +144,19 @@ class BatchWriter:
         return int(every.get["rows"]) != int(good.get["rows"])
 
     def _write_quarantine(self, records: DataFrame, batch: int) -> int:
-        """Write the bad records, for which Kafka is read once more; returns how many."""
+        """Write the bad records, for which Kafka is read once more; returns their number."""
         self._files.append_quarantine(self._parser.bad_rows(records), batch)
         return self._files.quarantine(records.sparkSession, batch=batch).count()
 
     def _is_late(self) -> Column:
-        """Say of a row whether its window was closed before this batch."""
+        """Whether the window of a row was closed before this batch."""
         closed_ms = self.last.watermark.time_ms
         if closed_ms is None:
             return sf.lit(False)
         return self._files.windows.end_ms() <= closed_ms
 
     def _examine(self, records: DataFrame, batch: int) -> _Found:
-        """Look at the good rows of a batch, as they are in the table now."""
+        """Count the good rows of a batch in the table."""
         rows = self._files.raw(records.sparkSession, batch=batch)
         windows = self._files.windows
         parts = rows.groupBy("kafka_topic", "kafka_partition").agg(
@@ -179,7 +177,7 @@ class BatchWriter:
         )
 
     def _write_aggregate(self, records: DataFrame, batch: int, dates: Collection[str]) -> int:
-        """Write new versions of the days that get rows; returns how many rows these have."""
+        """Write new versions of the days that get rows; returns their number of rows."""
         spark, windows = records.sparkSession, self._files.windows
         rows = self._files.raw(spark, batch=batch).where(~self._is_late())
         counted = windows.count(rows)
@@ -210,14 +208,13 @@ class BatchWriter:
 
 
 def _prepare(spark: SparkSession) -> None:
-    """Change settings of the query's own session, which began as a copy of the user's."""
+    """Change settings of the query's own session, which is a copy of the user's."""
     # Directories of days are listed by as many tasks as there are cores, not by one task each.
     name = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
     spark.conf.set(name, str(spark.sparkContext.defaultParallelism))
-    # It may be off for streaming queries, but each batch is an ordinary one.
+    # Streaming queries may disable it, but each batch is an ordinary query.
     spark.conf.set("spark.sql.adaptive.enabled", "true")
-    # A stage that hands on no rows is not to be taken out of the plan: what was observed in it, how
-    # many bad records there were, would go with it.
+    # A stage without rows must stay in the plan, because it counts the bad records.
     name = "spark.sql.adaptive.optimizer.excludedRules"
     rules = {*(spark.conf.get(name, "") or "").split(","), _EMPTY_STAGES} - {""}
     spark.conf.set(name, ",".join(sorted(rules)))

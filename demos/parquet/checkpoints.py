@@ -15,7 +15,7 @@ DIRECTORY: Final = "_pipeline/checkpoint"
 
 
 class Checkpoint:
-    """Looks into a checkpoint; Spark alone writes it."""
+    """Spark's checkpoint of the query, which only Spark writes."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -27,10 +27,10 @@ class Checkpoint:
         return from_spark(json.loads(lines[-1]))  # the query has one source, and this is its line
 
     def require(self, last: Commit | None) -> None:
-        """See that the checkpoint goes on where the tables end.
+        """Check that the checkpoint continues at the end of the tables.
 
         Raises:
-            PipelineError: It does not: records would be missing, or there twice.
+            PipelineError: Records would be missing or duplicated.
         """
         begun = [
             int(name) for name in self._storage.names(f"{DIRECTORY}/offsets") if name.isdigit()

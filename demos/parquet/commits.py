@@ -1,8 +1,7 @@
-"""Which batches are in the tables: one small file each, the last thing that a batch writes.
+"""The committed batches: one small file each, written at the end of a batch.
 
-Whatever carries a higher batch id than the last commit is a leftover: readers do not look at it,
-and the next run deletes it. Spark's own checkpoint says what is to be read next, and may be one
-batch behind: a batch that is committed here is not done again.
+Files with a higher batch id than the last commit are leftovers, which readers ignore and the next
+run deletes. Spark's checkpoint may be one batch behind: a committed batch is not repeated.
 """
 
 from __future__ import annotations
@@ -24,14 +23,7 @@ RETAINED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A batch that is in the tables.
-
-    Attributes:
-        batch: Its id, counted by Spark from 0.
-        offsets: Each partition's next offset.
-        watermark: As the next batch meets it.
-        metrics: What it did.
-    """
+    """A committed batch: its id from Spark, each partition's next offset, and the watermark."""
 
     batch: int
     offsets: Offsets
@@ -39,7 +31,6 @@ class Commit:
     metrics: BatchMetrics | None = None
 
     def to_json(self) -> str:
-        """Write the commit as one JSON object."""
         return json.dumps(
             {
                 "version": 1,
@@ -54,7 +45,6 @@ class Commit:
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
-        """Read what `to_json` wrote."""
         fields = json.loads(text)
         return cls(
             batch=fields["batch"],
@@ -65,30 +55,26 @@ class Commit:
 
 
 class CommitLog:
-    """The commits of a pipeline's tables."""
-
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def batches(self) -> list[int]:
-        """Return the ids of the batches whose commits are kept, in order."""
+        """Return the ids of the kept commits, in order."""
         names = self._storage.names(DIRECTORY)
         return sorted(int(name[:-5]) for name in names if name.endswith(".json"))
 
     def last(self) -> Commit | None:
-        """Return the latest commit; None before the first."""
         batches = self.batches()
         return self.read(batches[-1]) if batches else None
 
     def read(self, batch: int) -> Commit:
-        """Return one batch's commit."""
         return Commit.from_json(self._storage.read(f"{DIRECTORY}/{batch}.json"))
 
     def append(self, commit: Commit) -> None:
-        """Make a batch part of the tables.
+        """Commit a batch.
 
         Raises:
-            PipelineError: It is already: two pipelines write to one directory.
+            PipelineError: It is already committed: two pipelines write to one directory.
         """
         self._storage.write(f"{DIRECTORY}/{commit.batch}.json", commit.to_json())
         if commit.batch >= RETAINED:

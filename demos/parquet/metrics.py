@@ -1,4 +1,4 @@
-"""What each micro-batch did, on one line and as JSON."""
+"""The metrics of each micro-batch, on one line and as JSON."""
 
 from __future__ import annotations
 
@@ -19,20 +19,14 @@ class BatchMetrics:
     """The metrics of one batch.
 
     Attributes:
-        batch: Its id.
-        started: The time of its start, ISO 8601 in UTC.
-        rows: The records read.
+        started: ISO 8601 in UTC.
         bad: The records in the quarantine. The others are in the raw table.
         late: The rows in the raw table that were not aggregated, because their windows were closed.
         windows: The rows of the aggregate that were rewritten.
         behind: The records between the batch's end and the topic's end. None if Kafka did not
             respond.
         watermark: The watermark after the batch, ISO 8601 in UTC. None before the first one.
-        duration_s: The time from its start to its commit ...
-        raw_s: ... of that, reading, parsing and writing the raw table ...
-        quarantine_s: ... the quarantine ...
-        aggregate_s: ... and the aggregate.
-        rows_per_s: Rows by duration.
+        duration_s: The time from its start to its commit. The other times are parts of it.
     """
 
     batch: int
@@ -50,7 +44,6 @@ class BatchMetrics:
     rows_per_s: float
 
     def line(self) -> str:
-        """Return the metrics on one line."""
         lag = "" if self.behind is None else f", lag {self.behind:,} records"
         parts = f"raw {self.raw_s:.1f} s, aggregate {self.aggregate_s:.1f} s"
         if self.bad:
@@ -62,15 +55,13 @@ class BatchMetrics:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the metrics by name."""
         return asdict(self)
 
 
 class MetricsFile:
     """One JSON object per batch and line, in a local file.
 
-    A line is written after the batch's commit. If a crash prevents that, the next start adds the
-    line from the commit log, so that every batch has exactly one line.
+    A line is written after the batch's commit. If a crash prevents that, the next start adds it.
 
     Raises:
         PipelineError: The file has another content.
@@ -87,7 +78,6 @@ class MetricsFile:
         """The last batch that is in the file; -1 for none."""
 
     def append(self, metrics: BatchMetrics) -> None:
-        """Append the line of a batch, unless the file has it already."""
         if metrics.batch <= self.last_batch:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +103,5 @@ def _last_batch(path: Path) -> int:
 
 
 def iso_time(time_ms: int) -> str:
-    """Return a time in milliseconds since the epoch as ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

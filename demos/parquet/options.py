@@ -32,7 +32,6 @@ class PipelineOptions(Settings):
 
     Attributes:
         bootstrap_servers: "host:port", several separated by commas.
-        topic: The topic.
         out: The directory of the tables: a path, or a URL that Spark's Hadoop can write to.
         schema: The columns of the values, which are JSON objects, as Spark's DDL or JSON. None uses
             the tables' schema, or infers one from the topic's first records.
@@ -41,7 +40,7 @@ class PipelineOptions(Settings):
         measures: Numeric columns to count, sum and average.
         window_ms: The length of the aggregate's windows.
         watermark_ms: How far event times may be behind their partition's latest one. A row whose
-            window ended earlier than that is late: it is in the raw table, but is not aggregated.
+            window ended earlier is late: it is in the raw table, but is not aggregated.
         source_format: The data source: ours, or Spark's "kafka" for comparison.
         max_offsets_per_trigger: The largest number of offsets in a micro-batch.
         group: The Kafka group that commits the offsets of committed batches.
@@ -92,3 +91,24 @@ class PipelineOptions(Settings):
         if self.max_offsets_per_trigger is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_offsets_per_trigger)
         return options
+
+
+_UNIT_MS: Final = {
+    "week": 604_800_000,
+    "day": 86_400_000,
+    "hour": 3_600_000,
+    "minute": 60_000,
+    "second": 1000,
+}
+
+
+def format_duration(duration_ms: int) -> str:
+    """Return a duration's text, such as "1 day 12 hours"."""
+    parts = []
+    for name, unit_ms in _UNIT_MS.items():
+        count, duration_ms = divmod(duration_ms, unit_ms)
+        if count:
+            parts.append(f"{count} {name}{'s' if count > 1 else ''}")
+    if duration_ms or not parts:
+        parts.append(f"{duration_ms} ms")
+    return " ".join(parts)

@@ -1,4 +1,4 @@
-"""Which records are good rows, and why the others are not."""
+"""Separates records that are good rows from bad ones, with reasons."""
 
 from __future__ import annotations
 
@@ -19,43 +19,38 @@ _DAY_S: Final = 86_400
 class Parser:
     """Parses records whose values are JSON objects.
 
-    Args:
-        schema: The columns of the values.
-        event_time: The column that rows are dated by; None: the record's own timestamp.
+    `event_time` is the column that dates rows; None is the record's own timestamp.
     """
 
     def __init__(self, schema: StructType, event_time: str | None) -> None:
         self._schema = schema
         self._event_time = event_time
-        # A value becomes a member of an object that ends in something of ours. Without it,
-        # whatever follows the first closing brace would be passed over: {"a":1} x {"a":2}
+        # Each value becomes a member of an object that ends with another member. Otherwise the
+        # text after the first closing brace would be ignored: {"a":1} x {"a":2}
         self._wrapped = (
             StructType().add("value", schema).add("end", IntegerType()).add(_BROKEN, StringType())
         )
 
     @property
     def event_time(self) -> str:
-        """Name of the column of good rows that dates them."""
         return self._event_time or "kafka_timestamp"
 
     def good_rows(self, records: DataFrame, every: Observation) -> DataFrame:
-        """Return the good records: where they come from, their date, the columns of the values.
+        """Return the good records: their origin, their date, the columns of the values.
 
-        Args:
-            records: As the source has them.
-            every: Gets, as `rows`, the number of all records. It is more than a number: filters
-                are not moved ahead of it, and so values are parsed once.
+        `every` gets the number of all records, as `rows`. It also prevents that filters are moved
+        before it, so values are parsed once.
         """
         parsed = self._parsed(records).observe(every, sf.count(sf.lit(1)).alias("rows"))
         rows = parsed.where(self._is_good()).select(
             *_record_columns(), sf.col(f"{_PARSED}.value.*")
         )
-        # Counted from the epoch, as a session's time zone must not decide on directories.
+        # Days since the epoch, because directories must not depend on a session's time zone.
         day = sf.floor(sf.unix_seconds(sf.col(quoted(self.event_time))) / _DAY_S).cast("int")
         return rows.withColumn(DATE_COLUMN, sf.date_from_unix_date(day))
 
     def bad_rows(self, records: DataFrame) -> DataFrame:
-        """Return the other records with the reason; their values are bytes, as they were."""
+        """Return the other records with the reason and their original bytes."""
         parsed = self._parsed(records)
         return parsed.where(~self._is_good()).select(
             *_record_columns(), self._reason().alias("reason"), "value"
@@ -87,7 +82,7 @@ class Parser:
 
     def _reason(self) -> Column:
         is_object = sf.schema_of_variant(sf.try_parse_json("text")).startswith("OBJECT")
-        # What is there, but was not read, is not of the column's type.
+        # Fields that exist but were not read have another type than the column.
         mistyped = sf.concat_ws(
             ", ",
             *(
@@ -131,5 +126,4 @@ def _record_columns() -> list[Column]:
 
 
 def quoted(column: str) -> str:
-    """Return a column's name as expressions take it, dots and all."""
     return "`" + column.replace("`", "``") + "`"

@@ -74,9 +74,7 @@ class Pipeline:
     def run_continuously(self, trigger_s: float = 10.0) -> Tables:
         """Run until `stop`, with a batch every `trigger_s` seconds if there are records.
 
-        Raises:
-            KafkaError: The run failed. PipelineError and OptionError are among its subclasses.
-            pyspark.errors.StreamingQueryException: The query failed for another reason.
+        Raises as `run_once`.
         """
         return self._run(trigger_s=trigger_s)
 
@@ -123,7 +121,7 @@ class Pipeline:
         return writer.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds").start()
 
     def _wait(self, query: StreamingQuery, batches: _Batches) -> None:
-        """Wait until the query ends, or end it after a batch when `stop` was called."""
+        """Wait until the query ends, or end it after a batch if `stop` was called."""
         try:
             while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # seconds
                 if self._stopping.is_set():
@@ -138,7 +136,6 @@ class Pipeline:
                 query.stop()
 
     def _publish(self, commit: Commit, topic_end: TopicEnd) -> None:
-        """Tell of a batch that is in the tables."""
         topic_end.commit(commit.offsets)
         assert commit.metrics is not None  # noqa: S101 - every batch has its figures
         if self._metrics is not None:
@@ -146,7 +143,7 @@ class Pipeline:
         self._on_batch(commit.metrics)
 
     def _publish_earlier(self, commits: CommitLog) -> None:
-        """Make up for lines of metrics that a crash right after a commit has kept back."""
+        """Add the lines of metrics that are missing because of a crash after a commit."""
         if self._metrics is None:
             return
         for batch in commits.batches():
@@ -156,10 +153,10 @@ class Pipeline:
 
 
 class _Batches:
-    """The callback of Spark for each batch, one after the other, until it is closed.
+    """Spark's callback for each batch, in turn, until it is closed.
 
-    A batch is never broken off by closing: that waits for it. One that Spark begins later fails,
-    for Spark would take it for done if it just returned.
+    Closing waits for the current batch. A later one fails, because Spark would consider a batch
+    that just returned as finished.
     """
 
     def __init__(self, writer: BatchWriter, publish: Callable[[Commit], None]) -> None:
@@ -171,7 +168,6 @@ class _Batches:
         """The error of a batch that failed, if it was not Spark's."""
 
     def run(self, records: DataFrame, batch: int) -> None:
-        """Do a batch."""
         with self._turn:
             if self._is_closed:
                 raise StoppedBetweenBatches
@@ -180,12 +176,12 @@ class _Batches:
                 if commit is not None:
                     self._publish(commit)
             except PySparkException:
-                raise  # Spark tells of it better than its copy here
+                raise  # Spark's own report is better than a copy
             except Exception as error:
                 self.failure = error
                 raise
 
     def close(self) -> None:
-        """Wait for the batch that is under way, and let no other begin."""
+        """Wait for the current batch, and reject later ones."""
         with self._turn:
             self._is_closed = True

@@ -1,4 +1,4 @@
-"""How values are read: from DDL, from Spark's JSON, or inferred from the topic's first records."""
+"""The schema of values: from DDL, from Spark's JSON, or inferred from the topic's first records."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ SAMPLED_RECORDS: Final = 1000
 
 
 def parse_schema(text: str) -> StructType:
-    """Return the columns that DDL ("carrier STRING, dep_delay INT") or Spark's JSON names.
-
-    Raises:
-        OptionError: It is neither.
-    """
+    """Parse DDL ("carrier STRING, dep_delay INT") or Spark's JSON, or raise OptionError."""
     try:
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text))
@@ -43,11 +39,7 @@ def parse_schema(text: str) -> StructType:
 
 
 def check_columns(schema: StructType, options: PipelineOptions) -> None:
-    """Check that the schema has the columns that the options name, with usable types.
-
-    Raises:
-        OptionError: It has not.
-    """
+    """Check that the schema has the columns of the options, with usable types."""
     types = {each.name: each.dataType for each in schema}
     taken = sorted(name for name in types if name.lower() in OWN_COLUMNS)
     if taken:
@@ -81,10 +73,10 @@ def _require(types: Mapping[str, DataType], names: Iterable[str], role: str) -> 
 
 
 def infer_schema(spark: SparkSession, options: PipelineOptions) -> StructType:
-    """Infer the columns from the first records of each partition; the event time is a TIMESTAMP.
+    """Infer the columns from the first records of each partition.
 
     Raises:
-        PipelineError: There are no records, or none that are JSON objects.
+        PipelineError: No record is a JSON object.
     """
     rows = spark.read.format(options.source_format).options(**_batch_options(options)).load()
     texts = rows.select(rows["value"].cast("string"))
@@ -104,7 +96,6 @@ def infer_schema(spark: SparkSession, options: PipelineOptions) -> StructType:
 
 
 def _batch_options(options: PipelineOptions) -> dict[str, str]:
-    """Return what a batch read of the same topic takes."""
     streaming_only = ("startingoffsets", "maxoffsetspertrigger", "minoffsetspertrigger",
                       "maxtriggerdelay", "commitoffsetstogroup")  # fmt: skip
     return {

@@ -1,4 +1,4 @@
-"""What tables were made with; a later run has to want the same."""
+"""The settings of existing tables, which a later run must have, too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from demos.parquet.durations import format_duration
 from demos.parquet.errors import PipelineError
-from demos.parquet.options import PipelineOptions
+from demos.parquet.options import PipelineOptions, format_duration
 from demos.parquet.schemas import check_columns, infer_schema, parse_schema
 from demos.parquet.storage import Storage
 
@@ -20,16 +19,7 @@ FILE: Final = "_pipeline/settings.json"
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """The settings that stay as long as there are tables.
-
-    Attributes:
-        topic: Where the rows come from.
-        schema: The columns of the values, as Spark's JSON.
-        event_time: The column that dates rows; None: Kafka's timestamp.
-        keys: Columns with windows of their own.
-        measures: Columns that are added up.
-        window_ms: Length of the windows.
-    """
+    """The permanent settings of tables. See `PipelineOptions`."""
 
     topic: str
     schema: str
@@ -39,12 +29,11 @@ class TableSettings:
     window_ms: int
 
     def columns(self) -> StructType:
-        """Return the columns of the values."""
         return StructType.fromJson(json.loads(self.schema))
 
 
 def read_settings(storage: Storage) -> TableSettings | None:
-    """Return what a directory's tables were made with; None where there are none."""
+    """Return the settings of a directory's tables; None without tables."""
     if "settings.json" not in storage.names("_pipeline"):
         return None
     fields = json.loads(storage.read(FILE))
@@ -56,11 +45,11 @@ def read_settings(storage: Storage) -> TableSettings | None:
 
 
 def settle(spark: SparkSession, storage: Storage, options: PipelineOptions) -> TableSettings:
-    """Return what the tables are made with: as they were, or as asked for, which is then kept.
+    """Return the settings of existing tables, or store those of the options.
 
     Raises:
         OptionError: The options do not fit each other.
-        PipelineError: The tables that are there were made with others.
+        PipelineError: The existing tables have other settings.
     """
     existing = read_settings(storage)
     if options.schema is not None:
@@ -72,7 +61,7 @@ def settle(spark: SparkSession, storage: Storage, options: PipelineOptions) -> T
     check_columns(schema, options)
     wanted = TableSettings(
         topic=options.topic,
-        # What is not there in a value is null, whatever a schema says of it.
+        # A missing field of a value is null, even if the schema does not allow it.
         schema=_nullable(schema).json(),
         event_time=options.event_time,
         keys=tuple(options.keys),

@@ -1,4 +1,4 @@
-"""Small files and directories of a pipeline, on whatever file system Spark can write to."""
+"""Small files and directories of a pipeline, on any file system of Spark."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from demos.parquet.errors import PipelineError
 
 
 class Storage:
-    """A directory, by way of the JVM's Hadoop file systems.
-
-    Args:
-        spark: A session with a JVM in this process' reach: not one of Spark Connect.
-        root: Path or URL of the directory, which need not be there yet.
-    """
+    """A directory, by way of the JVM's Hadoop file systems (not Spark Connect)."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm = spark.sparkContext._jvm
@@ -41,7 +36,7 @@ class Storage:
         return f"{self.root}/{name}"
 
     def names(self, directory: str) -> list[str]:
-        """List a directory; one that is not there is empty."""
+        """List a directory; a missing one is empty."""
         return [path.rpartition("/")[2] for path in self.glob(f"{directory}/*")]
 
     def glob(self, pattern: str) -> list[str]:
@@ -51,7 +46,6 @@ class Storage:
         return sorted(str(each.getPath().toString()) for each in statuses or ())
 
     def read(self, name: str) -> str:
-        """Return a file's text."""
         stream = self._file_system.open(self._path(self.path(name)))
         try:
             text = self._read_all(stream, "UTF-8")
@@ -60,10 +54,10 @@ class Storage:
         return str(text)
 
     def write(self, name: str, text: str) -> None:
-        """Write a new file, whole or not at all.
+        """Write a new file atomically.
 
         Raises:
-            PipelineError: There is one of this name already.
+            PipelineError: The file exists already.
         """
         target = self._path(self.path(name))
         staged = self._path(target.getParent(), f".{uuid.uuid4().hex}.tmp")
@@ -82,18 +76,18 @@ class Storage:
         )
 
     def delete(self, path: str) -> None:
-        """Delete a file or directory, given by its full path, with all that is in it."""
+        """Delete a file or directory, given by its full path."""
         self._file_system.delete(self._path(path), True)
 
 
 @contextmanager
 def _errors_at(directory: str) -> Iterator[None]:
-    """Say what is wrong with a directory without the JVM's stack."""
+    """Raise PipelineError without the JVM's stack."""
     try:
         yield
     except Py4JJavaError as error:
         reason = str(error.java_exception.toString())
-    except PySparkException as error:  # what PySpark makes of some of Java's
+    except PySparkException as error:  # PySpark converts some of Java's errors
         reason = str(error).strip().partition("\n")[0]
     else:
         return

@@ -55,12 +55,7 @@ _NO_MARKER: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"
 
 
 class TableFiles:
-    """Writes and reads the tables' files.
-
-    Args:
-        storage: The directory of the tables.
-        settings: The settings of the tables.
-    """
+    """The tables' files, including those of uncommitted batches."""
 
     def __init__(self, storage: Storage, settings: TableSettings) -> None:
         self._storage = storage
@@ -89,11 +84,11 @@ class TableFiles:
         self._aggregate = StructType([*self.windows.schema(), batch])
 
     def append_raw(self, rows: DataFrame, batch: int) -> None:
-        """Write the good rows of a batch. The batch must not have files yet."""
+        """Write the good rows of a batch, which must not have files yet."""
         self._append(rows, batch, RAW, (DATE_COLUMN, BATCH_COLUMN))
 
     def append_quarantine(self, rows: DataFrame, batch: int) -> None:
-        """Write the bad records of a batch. The batch must not have files yet."""
+        """Write the bad records of a batch, which must not have files yet."""
         self._append(rows, batch, QUARANTINE, (BATCH_COLUMN,))
 
     def append_aggregate(self, rows: DataFrame, batch: int) -> None:
@@ -119,7 +114,6 @@ class TableFiles:
         return self._read(spark, QUARANTINE, self._quarantine, f"{BATCH_COLUMN}={one}")
 
     def aggregate(self, spark: SparkSession, versions: Iterable[tuple[str, int]]) -> DataFrame:
-        """Return the given versions of days."""
         paths = [f"{WINDOW_DATE_COLUMN}={date}/{BATCH_COLUMN}={batch}" for date, batch in versions]
         return self._read(spark, AGGREGATE, self._aggregate, *paths)
 
@@ -131,11 +125,7 @@ class TableFiles:
         return reader.parquet(*(self._storage.path(f"{table}/{path}") for path in found))
 
     def versions(self, last_batch: int) -> tuple[dict[str, int], list[str]]:
-        """Find the versions of the aggregate's days.
-
-        Returns:
-            The valid version of each day as of a batch, and the paths of earlier ones.
-        """
+        """Return the valid version of each day as of a batch, and the paths of earlier versions."""
         current: dict[str, tuple[int, str]] = {}
         outdated = []
         for path in self._storage.glob(f"{AGGREGATE}/{WINDOW_DATE_COLUMN}=*/{BATCH_COLUMN}=*"):
@@ -150,11 +140,9 @@ class TableFiles:
         return {date: batch for date, (batch, _) in current.items()}, outdated
 
     def version_path(self, date: str, batch: int) -> str:
-        """Return the full path of one version of a day."""
         return self._storage.path(f"{AGGREGATE}/{WINDOW_DATE_COLUMN}={date}/{BATCH_COLUMN}={batch}")
 
     def delete(self, path: str) -> None:
-        """Delete a version of a day, given by its full path."""
         self._storage.delete(path)
 
     def delete_leftovers(self, batch: int) -> None:
@@ -179,12 +167,10 @@ class Tables:
         """The last visible batch; -1 if there is none."""
 
     def raw(self) -> DataFrame:
-        """Return the good rows."""
         rows = self._files.raw(self._spark)
         return rows.where(rows[BATCH_COLUMN] <= self.batch)
 
     def quarantine(self) -> DataFrame:
-        """Return the bad records."""
         rows = self._files.quarantine(self._spark)
         return rows.where(rows[BATCH_COLUMN] <= self.batch)
 

@@ -1,6 +1,6 @@
-"""The topic's end, to tell how far the tables are after it, and the group that is told of them.
+"""The topic's end, for the lag of the tables, and the group that gets their offsets.
 
-The driver asks brokers itself, whichever source reads the records, so that both say the same.
+The driver asks brokers itself, so that the lag does not depend on the source.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ log = logging.getLogger("aiokafka_lite.spark")
 
 
 class TopicEnd:
-    """Asks the topic's brokers, and commits to the group, between entering and leaving a `with`.
-
-    Raises:
-        OptionError: An option of the source cannot be used.
-    """
+    """Looks up the topic's end, and commits to the group, inside of a `with`."""
 
     def __init__(self, options: PipelineOptions) -> None:
         source = parse_options(options.source_options(), is_streaming=True)
@@ -45,11 +41,11 @@ class TopicEnd:
         self._cluster.close()
 
     def behind(self, offsets: Offsets) -> int | None:
-        """Return how many offsets the topic has after these; None when Kafka does not say."""
+        """Return the number of offsets after these; None if Kafka does not respond."""
         try:
             latest = self._planner.latest(offsets)
         except KafkaError as error:
-            # A figure to look at is no reason to fail a batch that is all but done.
+            # A missing metric must not fail a batch that is almost finished.
             log.warning(
                 "cannot look up the topic's latest offsets, so the metrics of this batch contain "
                 "no lag: %s",
@@ -59,6 +55,6 @@ class TopicEnd:
         return sum(max(0, end - offsets.get(tp, 0)) for tp, end in latest.items())
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets to the group, if there is one; never fails, but may warn."""
+        """Commit offsets to the group, if there is one. Failures are only logged."""
         if self._group is not None:
             self._group.commit(offsets)

@@ -1,13 +1,12 @@
-"""The time that event times have reached, by partition, and what is late.
+"""The watermark: the event time up to which windows are closed.
 
-Spark's own watermark is the latest event time of all partitions, less a delay. While a topic is
-caught up with, partitions are read at different speeds, so that the delay has to cover how far
-apart they are, which depends on the sizes of the micro-batches. Here each partition is held to
-its own times: those that a batch brought something of hold back the watermark (as in Flink), and
-the delay needs to cover only the disorder within a partition.
+Spark's own watermark is the latest event time of all partitions, minus a delay. After a lag,
+partitions are read at different speeds, so that the delay has to cover their distance. Here each
+partition has its own latest time, and partitions with new records hold back the watermark (as in
+Flink). So the delay covers only the disorder within a partition.
 
-It follows from the offsets and rows of batches alone, never from a clock: a batch that is done
-again counts the same rows as late.
+The watermark depends on offsets and rows only, not on a clock. So a repeated batch has the same
+late rows.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Watermark:
     Attributes:
         time_ms: The watermark (ms since the epoch), None before there is one. Windows that end
             here or earlier are closed.
-        latest_ms: Of each partition, its latest event time.
+        latest_ms: The latest event time of each partition.
     """
 
     time_ms: int | None = None
@@ -39,13 +38,13 @@ class Watermark:
         latest_ms: Mapping[TopicPartition, int],
         delay_ms: int,
     ) -> Watermark:
-        """Return the watermark after a batch; it never goes back.
+        """Return the watermark after a batch; it never decreases.
 
         Args:
             before: Each partition's next offset before the batch.
-            after: The same after it: partitions that moved hold back the watermark, also those
-                all of whose records were bad.
-            latest_ms: The latest event time that the batch has of each partition.
+            after: The same after the batch. Partitions that moved hold back the watermark, even if
+                all their records were bad.
+            latest_ms: The latest event time of each partition in the batch.
             delay_ms: How far behind its latest event time a partition's later rows may be.
         """
         latest = dict(self.latest_ms)

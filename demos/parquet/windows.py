@@ -25,14 +25,14 @@ _DAY_MS: Final = 86_400_000
 
 
 class Windows:
-    """Windows of equal length, which begin at the epoch, and what is counted in each.
+    """Windows of equal length since the epoch.
 
     Args:
-        event_time: The column that rows are dated by.
-        length_ms: Of a window.
-        keys: Columns that have windows of their own.
-        measures: Columns that are added up: whole numbers exactly, others as doubles.
-        rows: The columns of the rows, keys and measures among them.
+        event_time: The column that dates rows.
+        length_ms: The length of a window.
+        keys: Columns that have their own windows.
+        measures: Columns to add up: whole numbers exactly, others as doubles.
+        rows: The columns of the rows.
     """
 
     def __init__(
@@ -50,15 +50,13 @@ class Windows:
         self._rows = rows
 
     def event_ms(self) -> Column:
-        """The time of a row, in ms since the epoch."""
         return sf.unix_millis(sf.col(quoted(self._event_time)))
 
     def end_ms(self) -> Column:
-        """The end of a row's window, in ms since the epoch."""
         return self._start_ms() + self._length_ms
 
     def date(self) -> Column:
-        """The day, in UTC, that a row's window begins on."""
+        """The day, in UTC, on which a row's window begins."""
         return sf.date_from_unix_date(sf.floor(self._start_ms() / _DAY_MS).cast("int"))
 
     def _start_ms(self) -> Column:
@@ -79,7 +77,7 @@ class Windows:
         return starts.groupBy("window_start", *map(quoted, self._keys)).agg(*parts)
 
     def add_up(self, counted: DataFrame) -> DataFrame:
-        """Add up what several `count`s returned, and complete the columns of the table."""
+        """Add up the results of several `count`s, and complete the columns of the table."""
         parts = [sf.sum("records").alias("records")]
         for measure in self._measures:
             parts += [
@@ -114,7 +112,6 @@ class Windows:
         )
 
     def schema(self) -> StructType:
-        """Return the columns of the table."""
         columns = StructType(
             [
                 StructField("window_start", TimestampType()),

@@ -1,5 +1,4 @@
-"""Kafka to Parquet with Spark, and the same on real flights, checked at the end.
+"""Kafka to Parquet with Spark, and the same with real flights, checked at the end.
 
-command (what is asked for) → session (Spark) → job (broker, load, run) → check (is it what the
-data set says?) → report, plot.
+command (options) → session (Spark) → job (run), flights_job (broker, load, check) → report, plot.
 """

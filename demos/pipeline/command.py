@@ -30,7 +30,6 @@ DEFAULT_PARTITIONS: Final = 4
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command `pipeline`."""
     parser = subparsers.add_parser(
         "pipeline",
         help="write a topic to Parquet tables with Spark, exactly once",
@@ -212,17 +211,17 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the pipeline; returns 0, or 1 when the flights' tables are not what they have to be."""
+    """Run the pipeline; returns 0, or 1 if the flights' tables are wrong."""
     _require_extras(with_flights=options.flights, with_plot=not options.no_plot)
     from aiokafka_lite.spark.java import use_java
     from demos.pipeline.job import run_job
 
     wanted = _job_options(options)
-    use_java()  # that there is none is told before half a minute of reading and loading
+    use_java()  # fails before half a minute of reading and loading
     if wanted.flights is None:
         run_job(wanted)
         return 0
-    # Only now: it needs the extra `demo`.
+    # Imported here, because it needs the extra `demo`.
     from demos.pipeline.flights_job import run_flights
 
     return 0 if run_flights(wanted, wanted.flights) else 1

@@ -1,20 +1,21 @@
-"""The flights as a pipeline sees them, and what its tables must hold, from the data set alone."""
+"""The flights as a pipeline reads them, and the expected tables, from the data set alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow.dataset
 
+from aiokafka_lite.cli.problems import CommandError
 from demos.flights.dataset import Flight, read_flights
 
 
 class FlightsSettings(TypedDict):
-    """Options of a pipeline of the flights' topic."""
-
     schema: str
     event_time: str
     keys: tuple[str, ...]
@@ -26,7 +27,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def _ddl() -> str:
-    """Return the data set's columns as DDL; `time_hour` is a time that is written as text."""
+    """Return the data set's columns as DDL; `time_hour` is a time in text form."""
     columns = []
     for name, annotation in Flight.__annotations__.items():
         kind = "INT" if "int" in str(annotation) else "STRING"
@@ -39,8 +40,8 @@ FLIGHTS: Final = FlightsSettings(
     event_time="time_hour",
     keys=("carrier",),
     measures=("dep_delay", "arr_delay"),
-    # The months are ordered 1, 10, 11, 12, 2 … 9: a flight of February comes after one of
-    # December. 8,010 hours are the most that a partition goes back, whatever its number.
+    # The months are ordered 1, 10, 11, 12, 2 … 9: flights of February follow those of December.
+    # A partition goes back by at most 8,010 hours.
     watermark_ms=365 * _DAY_MS,
 )
 
@@ -56,7 +57,6 @@ class Delays:
     arrival_delay_min: int = 0
 
     def add(self, other: Delays) -> None:
-        """Add other flights."""
         self.flights += other.flights
         self.departed += other.departed
         self.departure_delay_min += other.departure_delay_min
@@ -77,7 +77,7 @@ class CarrierHour(NamedTuple):
 
 @dataclass(slots=True)
 class FlightTables:
-    """The tables of a pipeline, read without Spark; or what they must be."""
+    """The tables of a pipeline, read without Spark, or the expected ones."""
 
     raw: int = 0
     distinct: int = 0
@@ -89,7 +89,6 @@ class FlightTables:
 
 
 def expected_tables(limit: int | None) -> FlightTables:
-    """Compute from the data set what the tables must hold."""
     expected = FlightTables()
     for flight in read_flights(limit):
         hour = datetime.strptime(flight.time_hour, "%Y-%m-%dT%H:%M:%SZ")
@@ -111,12 +110,7 @@ def expected_tables(limit: int | None) -> FlightTables:
 
 
 def read_tables(directory: Path, late: int) -> FlightTables:
-    """Read the tables from their files, as any reader of Parquet would.
-
-    Args:
-        directory: The pipeline's.
-        late: Rows that it says it has left out of the aggregate.
-    """
+    """Read the tables from their files, like any reader of Parquet. `late` is from the metrics."""
     tables = FlightTables(late=late)
     places = _read(directory / "raw", "kafka_partition", "kafka_offset")
     if places is not None:
@@ -153,7 +147,7 @@ def _read(directory: Path, *columns: str) -> pyarrow.Table | None:
 
 
 def differences(expected: FlightTables, found: FlightTables) -> list[str]:
-    """Say in what the tables are not what they must be; an empty list means: all equal."""
+    """Return texts about wrong tables; an empty list if all are equal."""
     wrong = []
     for name, text in (
         ("raw", "rows of the raw table"),
@@ -172,3 +166,21 @@ def differences(expected: FlightTables, found: FlightTables) -> list[str]:
         if expected.delays.get(place) != found.delays.get(place)
     ]
     return wrong
+
+
+ZONE: Final = "America/New_York"
+
+
+def local_hour(moment: datetime) -> int:
+    """Return the hour of the day in New York."""
+    return moment.astimezone(_zone()).hour
+
+
+@lru_cache(maxsize=1)
+def _zone() -> ZoneInfo:
+    try:
+        return ZoneInfo(ZONE)
+    except ZoneInfoNotFoundError:
+        raise CommandError(
+            f"this system has no data of time zone {ZONE}: pip install tzdata"
+        ) from None

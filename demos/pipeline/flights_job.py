@@ -25,12 +25,7 @@ from demos.pipeline.report import show_delays, show_differences, show_tables
 
 
 def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
-    """Run the flights through the pipeline; returns whether the tables are what they must be.
-
-    Raises:
-        CommandError, KafkaError, OSError: It could not be done; each says what to do.
-        Interrupted: A signal ended it.
-    """
+    """Run the flights through the pipeline; returns whether the tables are correct."""
     reporter = Reporter()
     started = time.monotonic()
     with ExitStack() as stack:
@@ -67,7 +62,7 @@ def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
             f"{expected.aggregate_rows:,} rows of the aggregate table match the data set"
         )
     if flights.plot is not None:
-        # Imported here: matplotlib takes a second to load, and not everybody wants the plot.
+        # Imported here, because matplotlib takes a second to load.
         from demos.pipeline.plot import plot
 
         reporter.say(f"Plot: {plot(found.delays, names, flights.plot)}")
@@ -76,7 +71,7 @@ def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
 
 
 def _directory(wanted: PipelineOptions, options: PipelineJobOptions) -> Path:
-    """Return where the tables are, which are checked by reading the files themselves."""
+    """Return the directory of the tables, whose files are read for the check."""
     if "://" in wanted.out or options.metrics is None:
         raise TablesElsewhereError(
             "--flights checks the tables by reading their files, so --out must be a local path, "
@@ -86,7 +81,7 @@ def _directory(wanted: PipelineOptions, options: PipelineJobOptions) -> Path:
 
 
 def _delete_earlier(directory: Path, reporter: Reporter) -> None:
-    """Delete tables of an earlier run: their offsets are those of a broker that is gone."""
+    """Delete tables of an earlier run, whose broker does not exist any more."""
     if (directory / "_pipeline" / "settings.json").is_file():
         shutil.rmtree(directory)
         reporter.say(

@@ -21,8 +21,6 @@ from demos.pipeline.session import spark_session
 
 @dataclass(frozen=True, slots=True)
 class FlightsOptions:
-    """What is wanted of the flights."""
-
     partition_count: int
     limit: int | None
     plot: Path | None
@@ -31,8 +29,6 @@ class FlightsOptions:
 
 @dataclass(frozen=True, slots=True)
 class PipelineJobOptions:
-    """The options of the command, checked."""
-
     pipeline: Callable[[str], PipelineOptions]
     """Takes the bootstrap servers, which may be those of a broker that is still to start."""
     bootstrap_servers: str | None
@@ -46,25 +42,18 @@ class PipelineJobOptions:
 
 
 def run_job(options: PipelineJobOptions) -> None:
-    """Run the pipeline on a topic that is there.
-
-    Raises:
-        CommandError, KafkaError: It could not be done; each says what to do.
-        Interrupted: A signal ended it, after a batch.
-    """
     assert options.bootstrap_servers is not None  # noqa: S101 - the command line saw to it
     run_pipeline(options, options.pipeline(options.bootstrap_servers), print_line)
 
 
 def print_line(text: str) -> None:
-    """Print a line now."""
     print(text, flush=True)
 
 
 def run_pipeline(
     options: PipelineJobOptions, wanted: PipelineOptions, say: Callable[[str], None]
 ) -> list[BatchMetrics]:
-    """Run the pipeline to its end; returns the figures of the batches."""
+    """Run the pipeline to its end; returns the metrics of the batches."""
     batches: list[BatchMetrics] = []
 
     def on_batch(metrics: BatchMetrics) -> None:
@@ -100,9 +89,9 @@ def run_pipeline(
 
 
 class Stopping:
-    """Handles the first SIGINT or SIGTERM: nothing is left half done.
+    """Handles the first SIGINT or SIGTERM, so that the current batch is finished.
 
-    PySpark would be left in the middle of what it says to the JVM, and show where, at length.
+    PySpark's own handler would interrupt its communication with the JVM, with a long traceback.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -113,7 +102,6 @@ class Stopping:
 
     @contextmanager
     def on_signals(self) -> Iterator[Stopping]:
-        """Take the signals for the `with`."""
         self._signals.take(self._heed)
         try:
             yield self
@@ -135,11 +123,7 @@ class Stopping:
 
     @contextmanager
     def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:
-        """Stop the pipeline within the `with` when a signal comes.
-
-        Raises:
-            Interrupted: One has come already.
-        """
+        """Let a signal stop the pipeline inside of the `with`, and raise for an earlier one."""
         self._pipeline = pipeline
         self.raise_if_received()
         try:
@@ -148,7 +132,6 @@ class Stopping:
             self._pipeline = None
 
     def raise_if_received(self) -> None:
-        """Raise Interrupted if a signal has come."""
         if self._received is not None:
             raise Interrupted(self._received)
 
@@ -160,9 +143,9 @@ _NO_JVM_NAME: Final = "JAVA_GATEWAY_EXITED"
 
 @contextmanager
 def spark_errors(stopping: Stopping) -> Iterator[None]:
-    """Say in a line or two what Spark failed of.
+    """Shorten Spark's errors to a line or two.
 
-    A signal to all processes, as when a service is stopped, ends the JVM, too.
+    A signal to all processes, for example when a service is stopped, ends the JVM, too.
     """
     try:
         yield

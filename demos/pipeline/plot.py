@@ -1,4 +1,4 @@
-"""The picture of the aggregate: mean departure delay per carrier and hour of the day."""
+"""The plot of the aggregate: mean departure delay per carrier and hour of the day."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import DateFormatter, MonthLocator
 from matplotlib.figure import Figure
 
-from demos.pipeline.flights import CarrierHour, Delays
-from demos.pipeline.local_time import local_hour
+from demos.pipeline.flights import CarrierHour, Delays, local_hour
 
 FILE_NAME: Final = "pipeline.png"
 _FIRST_HOUR: Final = 5
@@ -23,7 +22,7 @@ _BRIGHT_MIN: Final = 45.0
 
 
 def plot(delays: Mapping[CarrierHour, Delays], names: Mapping[str, str], directory: Path) -> Path:
-    """Draw the aggregate into `directory`, which is made if need be; returns the file's path."""
+    """Draw the aggregate into `directory`; returns the file's path."""
     cells: dict[tuple[str, int], Delays] = {}
     carriers: dict[str, Delays] = {}
     days: dict[date, Delays] = {}

@@ -11,17 +11,16 @@ _PYTHON_ERROR: Final = re.compile(r"^((?:[A-Za-z_]+\.)*[A-Za-z_]*(?:Error|Except
 
 
 class QueryError(CommandError):
-    """Spark gave up; the message is the innermost reason that it has."""
+    """The query failed. The message has Spark's innermost reason."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the query failed: {innermost_reason(error)}")
 
 
 def innermost_reason(error: BaseException) -> str:
-    """Return the line of Spark's message, of hundreds, that says what is wrong.
+    """Return the line of Spark's long message that has the reason.
 
-    An error of our reader, on an executor, comes as the text of a traceback whose last line is
-    what was raised.
+    An error of our reader is a traceback in the message. Its last line is the error.
     """
     try:
         text = str(error)
@@ -37,4 +36,4 @@ def innermost_reason(error: BaseException) -> str:
 
 
 class TablesElsewhereError(CommandError):
-    """The flights' tables cannot be checked where they are."""
+    """The flights' tables are not in a local directory, so they cannot be checked."""

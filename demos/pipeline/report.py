@@ -1,4 +1,4 @@
-"""What the flights' pipeline shows in the terminal: counts, delays, differences."""
+"""The terminal output of the flights' pipeline: counts, delays, differences."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from demos.pipeline.flights import CarrierHour, Delays, FlightTables
-from demos.pipeline.local_time import local_hour
+from demos.pipeline.flights import CarrierHour, Delays, FlightTables, local_hour
 
 _SLOT_HOURS: Final = 3
 _FIRST_HOUR: Final = 5
@@ -23,7 +22,6 @@ _LEAST_FLIGHTS: Final = 5
 
 
 def show_tables(console: Console, tables: FlightTables, directory: Path) -> None:
-    """Print what the tables hold."""
     table = _table(console, f"Tables in {directory}")
     table.add_column("table", no_wrap=True)
     table.add_column("rows", justify="right", no_wrap=True)
@@ -93,7 +91,6 @@ def _show_worst(
 
 
 def show_differences(console: Console, wrong: Sequence[str]) -> None:
-    """Print in what the tables are wrong, the first of it."""
     console.print("THE TABLES ARE WRONG", style="bold red")
     for difference in wrong[:_SHOWN_DIFFERENCES]:
         console.print(f"  {difference}", markup=False, soft_wrap=True)

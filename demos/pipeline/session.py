@@ -21,13 +21,13 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Since Spark 4.1; earlier ones pass over it. Halves what a small batch takes.
+    # From Spark 4.1 on it halves the time of a small batch. Earlier versions ignore it.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Or else every window's aggregate goes through 200 partitions.
+    # The default is 200 partitions for every aggregate.
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
 _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
-"""For a run of a minute the JVM's second compiler costs more than it brings."""
+"""In a run of a minute the JVM's second compiler costs more than it saves."""
 
 
 @contextmanager
@@ -36,17 +36,13 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start a session for a `with`; it ends with its JVM when this process does.
 
-    What is given comes first, then what Spark has been told elsewhere (spark-defaults.conf,
-    spark-submit), then the defaults of this command. Handlers of signals stay as they are.
-
-    Args:
-        master: Where Spark runs; None: as it has been told, or on all cores here.
-        conf: Settings of Spark.
-        is_short: Whether it is over in a minute or two.
+    Settings are those given, then Spark's own (spark-defaults.conf, spark-submit), then the
+    defaults of this command. Handlers of signals stay unchanged. `is_short`: it ends within a
+    minute or two.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     use_installed_pyspark()
-    # A failing query is told of by the command, once.
+    # The command reports a failed query once.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     given = dict(conf)
@@ -67,7 +63,7 @@ def spark_session(
 
 
 def _start_java(given: Mapping[str, str], *, is_short: bool) -> None:
-    """Start the JVM, unless spark-submit has: from then on SparkConf knows what Spark was told."""
+    """Start the JVM, unless spark-submit has. Then SparkConf knows Spark's own settings."""
     log_settings = Path(__file__).with_name("log4j2.properties").as_uri()
     java_options = f"-Dlog4j2.configurationFile={log_settings}"
     if is_short:

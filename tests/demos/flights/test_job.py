@@ -23,12 +23,12 @@ from aiokafka_lite.errors import InvalidTopicError, KafkaConnectionError
 from aiokafka_lite.records.partitioner import partition_for_key
 from demos.flights import loader as loader_module
 from demos.flights.dataset import ROW_COUNT, FlightRecord, read_flights
-from demos.flights.expectation import compute_expectation
 from demos.flights.job import FlightsJobOptions, run_job
 from demos.flights.loader import Loader
 from demos.flights.problems import ForeignTopicError, StalledError
 from demos.flights.report import Reporter, figures
 from demos.flights.scoreboard import LogRange, Scoreboard
+from demos.flights.statistics import compute_expectation
 from demos.flights.topic import TopicAdmin
 from demos.flights.workers import Group
 from tests.support.cluster import KafkaHandle, unique

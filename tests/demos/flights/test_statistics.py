@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from demos.flights.expectation import compute_expectation
-from demos.flights.statistics import CarrierTally, differences, total
+from demos.flights.statistics import CarrierTally, compute_expectation, differences, total
 from tests.support.rounds import LONG
 
 LIMIT = None if LONG else 20_000

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from demos.arguments import duration_ms
-from demos.parquet.durations import format_duration
+from demos.parquet.options import format_duration
 from tests.support.for_each import for_each
 
 
