@@ -23,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one demo; returns the exit code of the process."""
+    """Run one demo. Returns the exit code of the process."""
     words = sys.argv[1:] if arguments is None else arguments
 
     def run() -> int:

@@ -96,7 +96,7 @@ def bounds(
 def partitions_of(
     topic: TopicView, wanted: Iterable[int] | None, *, action: str
 ) -> list[TopicPartition]:
-    """Return a topic's partitions, or some of them; warn about those without a leader."""
+    """Return a topic's partitions, or some of them. Warn about those without a leader."""
     numbers = sorted(topic.partitions) if wanted is None else sorted(set(wanted))
     for number in numbers:
         if number not in topic.partitions:

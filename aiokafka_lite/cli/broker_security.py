@@ -61,7 +61,7 @@ class UserOption(NamedTuple):
 
 
 def user_option(text: str) -> UserOption:
-    """Parse `name:password`; errors do not repeat it."""
+    """Parse `name:password`. Errors do not repeat it."""
     name, _, password = text.partition(":")
     if not (name and password):
         raise argparse.ArgumentTypeError("a user must be written as name:password")
@@ -69,7 +69,7 @@ def user_option(text: str) -> UserOption:
 
 
 def listen_option(text: str) -> ListenOption:
-    """Parse an address; the protocol is empty if it is missing."""
+    """Parse an address. The protocol is empty if it is missing."""
     before, slashes, address = text.rpartition("://")
     name, _, protocol = before.rpartition("=")
     if slashes and protocol not in tuple(SecurityProtocol):
@@ -326,7 +326,7 @@ def _write_token(broker: Broker, folder: Path, name: str) -> Path:
 
 
 def endpoints_text(broker: Broker, security: BrokerSecurity) -> str:
-    """Return the broker's addresses; with the protocol, unless that is only PLAINTEXT."""
+    """Return the broker's addresses, with the protocol unless that is only PLAINTEXT."""
     if [each.name for each in security.listeners] == [SecurityProtocol.PLAINTEXT]:
         return broker.bootstrap_servers
     return "; ".join(

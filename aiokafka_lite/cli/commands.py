@@ -69,7 +69,6 @@ COMMANDS: Final = {each.name: each for section in SECTIONS.values() for each in 
 
 
 def listing() -> str:
-    """Return the commands under their headings, one per line."""
     width = max(map(len, COMMANDS))
     lines: list[str] = []
     for heading, commands in SECTIONS.items():

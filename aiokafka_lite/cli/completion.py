@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def offer(parser: argparse.ArgumentParser) -> None:
-    """Print the completions for the shell and exit; has no effect without argcomplete."""
+    """Print the completions for the shell and exit. Has no effect without argcomplete."""
     try:
         import argcomplete
     except ModuleNotFoundError:

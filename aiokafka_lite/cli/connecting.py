@@ -43,8 +43,6 @@ DEFAULT_TIMEOUT_S: Final = 20.0
 
 
 class _Option(NamedTuple):
-    """An option of the connection, and the setting that it sets."""
-
     name: str
     setting: str
     metavar: str
@@ -185,7 +183,6 @@ class Connecting(NamedTuple):
         return BulkProducer(config, on_loss)
 
     def _arguments(self, metadata_max_age_s: float = math.inf) -> dict[str, Any]:
-        """Return the arguments of both consumers and producers."""
         config, login = self.config, self.login
         password = login.password if login is not None else None
         return {
@@ -216,7 +213,6 @@ MAX_REQUEST_BYTES: Final = 100 << 20
 def connecting(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> Connecting:
-    """Return the connection that a command's options describe."""
     settings = _settings(options, environment)
     raw = RawOptions(
         {
@@ -234,7 +230,6 @@ def connecting(
 
 
 def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return Kafka's settings from all sources."""
     file = options.config or environment.get(f"{ENVIRONMENT}CONFIG")
     settings: dict[str, str] = {"request.timeout.ms": str(int(DEFAULT_TIMEOUT_S * 1000))}
     if file:
@@ -272,7 +267,6 @@ def _choose_protocol(settings: dict[str, str], *, wants_tls: bool) -> None:
 
 
 def _ask_password(username: str) -> str:
-    """Ask for the password at a terminal, without showing it."""
     import getpass
 
     try:
@@ -395,7 +389,6 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines without their indentation, joined after a backslash at the end."""
     collected = ""
     for line in re.split(r"\r\n|\n|\r", text):
         stripped = line.lstrip(_SPACE)

@@ -36,8 +36,6 @@ SLICE_S: Final = 0.002
 
 
 class BadLineError(CommandError):
-    """A line of the file cannot be a record; no records were loaded."""
-
     def __init__(self, path: Path, line_number: int, reason: str) -> None:
         self.line_number = line_number
         super().__init__(f"{path}, line {line_number}: {reason} (no records were loaded)")
@@ -61,7 +59,7 @@ def file_size(path: Path) -> int:
 
 
 async def load_file(broker: Broker, path: Path, on_progress: Callable[[int], None]) -> Loaded:
-    """Load topics from a file; missing topics are created with the broker's defaults.
+    """Load topics from a file. Missing topics are created with the broker's defaults.
 
     A topic that already has records stays unchanged, so that a broker with a data directory can be
     started again with the same command. After an error created topics are deleted.
@@ -160,7 +158,6 @@ class _Loading:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
-    """Yield the number of each line, the line, and the bytes read so far."""
     bytes_read = 0
     try:
         with path.open("rb") as file:

@@ -37,7 +37,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool = False) -> None:
-    """Print rows, as a table or as objects; a table without rows is not printed."""
+    """Print rows, as a table or as objects. A table without rows is not printed."""
     if as_json:
         for row in rows:
             print_object(row)
@@ -85,7 +85,6 @@ def rich_table(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Ta
 
 
 def text_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    """Return a table in plain text, its headings first."""
     shown = [[column.heading.upper() for column in columns]]
     shown += [[_shown(row, column) for column in columns] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]

@@ -28,7 +28,7 @@ _TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
 
 class TopicPosition(NamedTuple):
-    """A position in each partition: an offset, or a time (ms; or `EARLIEST`, `LATEST`).
+    """A position in each partition: an offset, or a time (ms, `EARLIEST` or `LATEST`).
 
     `text` is the user's own.
     """
@@ -84,8 +84,6 @@ def _ago_ms(word: str) -> int | None:
 
 
 class Found(NamedTuple):
-    """The first offsets and end offsets of partitions, and the offset of each position in them."""
-
     begins: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
     places: list[dict[TopicPartition, int]]

@@ -121,7 +121,6 @@ def _without_warnings() -> Iterator[None]:
 
 
 async def _produce(options: argparse.Namespace, where: Connecting) -> int:
-    """Produce all lines, and return their number."""
     reader = LineReader(sys.stdin.buffer, unescaped(options.delimiter))
     async with where.bulk_producer(options.compression, reader.interrupt) as producer:
         sender = LineSender(options.topic, reader, producer, _parser(options))
@@ -290,11 +289,10 @@ class LineReader:
                 return
 
     def interrupt(self) -> None:
-        """Make `lines` return, even if there is no input."""
         self._pieces.put_nowait(None)
 
     async def lines(self) -> Sequence[bytes] | None:
-        """Return the lines of the next input, possibly none; None at the end.
+        """Return the lines of the next input, possibly none. None at the end.
 
         The text after the last delimiter is a line, unless it is empty.
         """

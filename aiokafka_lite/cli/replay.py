@@ -124,8 +124,6 @@ class _Letter(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The spans of dead letters, and the known numbers of partitions of target topics."""
-
     spans: dict[TopicPartition, Span]
     counts: dict[str, int]
 
@@ -319,7 +317,6 @@ class _Replay:
         offsets: Mapping[TopicPartition, int],
         letters: Sequence[_Letter],
     ) -> KafkaError | None:
-        """Write some letters in one transaction, and return its error."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         try:
             async with producer.transaction() as transaction:
@@ -394,7 +391,6 @@ def _arguments(letter: _Letter) -> dict[str, Any]:
 
 
 def _death(record: Record) -> dict[str, str]:
-    """Return the added headers of a dead letter, by their whole names."""
     return {
         name: value.decode(errors="replace")
         for name, value in record.headers

@@ -20,8 +20,6 @@ MOST_SAMPLED_BYTES: Final = 64 << 20
 
 
 class Largest(NamedTuple):
-    """A record, and the bytes of its key, value and headers."""
-
     bytes: int
     partition: int
     offset: int
@@ -86,7 +84,7 @@ async def sample(
     until_s: float,
     is_all_wanted: bool,
 ) -> Sample:
-    """Read the records since some time; None is the time of the first record.
+    """Read the records since some time, or since the first record (None).
 
     Without `is_all_wanted`, only some records are read, within the request timeout. `until_s` is
     the time at which the ends of the spans were looked up.

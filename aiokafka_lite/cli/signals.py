@@ -41,7 +41,7 @@ class StopSignals:
                 break
 
     def give_back(self) -> None:
-        """Restore the earlier handlers; idempotent."""
+        """Restore the earlier handlers, idempotently."""
         while self._earlier:
             number, handler = self._earlier.popitem()
             # None is a handler that was not installed from Python.

@@ -231,7 +231,6 @@ def run_delete(options: argparse.Namespace) -> int:
 
 
 def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool:
-    """Ask the user, and show the number of records if it is available."""
     for topic in topics:
         tps = [TopicPartition(topic.name, number) for number in topic.partitions]
         try:
@@ -248,7 +247,6 @@ def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool
 
 
 def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: int) -> list[str]:
-    """Delete topics; return the problems."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=topic.name) for topic in topics], timeout_ms=timeout_ms
     )

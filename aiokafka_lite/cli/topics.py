@@ -179,7 +179,7 @@ def _topic_rows(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[R
 
 
 def _total(rows: Sequence[Row], name: str) -> int | None:
-    """Return the sum of a column; None if a value is unknown."""
+    """Return the sum of a column. None if a value is unknown."""
     numbers = [row[name] for row in rows]
     known = [each for each in numbers if isinstance(each, int)]
     return sum(known) if len(known) == len(numbers) else None
@@ -240,7 +240,6 @@ def run_describe(options: argparse.Namespace) -> int:
 def _spans_since(
     cluster: BlockingCluster, topic: TopicView, since: TopicPosition
 ) -> dict[TopicPartition, Span]:
-    """Return the offsets since some time, of partitions with a leader."""
     tps = [
         TopicPartition(topic.name, number)
         for number, partition in topic.partitions.items()
@@ -258,7 +257,7 @@ def _sample(
     until_s: float,
     is_all_wanted: bool,
 ) -> Sample | None:
-    """Return the records since some time; None if they cannot be read."""
+    """Return the records since some time. None if they cannot be read."""
     since_ms = since.time_ms if since.is_time else None
     try:
         return loops.run(
@@ -274,7 +273,6 @@ def _sample(
 
 
 def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:
-    """Return a row for each partition; all offsets and sizes are looked up together."""
     led = [
         TopicPartition(topic.name, number)
         for topic in topics
@@ -328,7 +326,7 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
 
 
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
-    """Return the topic's own settings; None if they cannot be read."""
+    """Return the topic's own settings. None if they cannot be read."""
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
     )

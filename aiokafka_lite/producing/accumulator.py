@@ -54,9 +54,8 @@ _now_ns = time.time_ns
 class KnownTopic:
     """A topic of the records: its partitions, and the choice for records without a key.
 
-    `queues` is empty while the topic does not exist. `every_queue` includes former partitions:
-    their requests may be in flight, and the broker may know the sequences if the log turns out to
-    be the same.
+    `every_queue` includes former partitions: their requests may be in flight, and the broker may
+    know the sequences if the log turns out to be the same.
     """
 
     __slots__ = (
@@ -132,11 +131,9 @@ class Accumulator:
         rng: Chooses partitions.
         wake: Called with an unlisted queue that has a batch to send.
         give_up: Called with a batch that timed out or lost its partition, and the error.
-        why_unsent: Returns why the leader takes no batch of a queue, if the leader is the reason.
-        on_loss: Called if a topic is deleted with records of the transaction; returns whether the
-            transaction is aborted.
-        tell: Called with the outcomes of records by their numbers, from 1. It replaces futures,
-            which cost more.
+        why_unsent: Returns why the leader takes no batch of a queue.
+        on_loss: Aborts the transaction whose topic is deleted, and returns whether it could.
+        tell: Called with the outcomes of records by their numbers, from 1, instead of futures.
     """
 
     def __init__(
@@ -221,7 +218,7 @@ class Accumulator:
         self._wake_first()  # its topic may be deleted
 
     def _recreated(self, topic: KnownTopic) -> None:
-        """Send the unacknowledged records to the new topic; fail those of missing partitions.
+        """Send the unacknowledged records to the new topic, and fail those of missing partitions.
 
         A batch that may have been written keeps its sequence, so that the broker recognises it if
         the new log has it already.
@@ -268,10 +265,9 @@ class Accumulator:
     ) -> asyncio.Future[RecordMetadata] | None:
         """Put a record into a batch, or return None if it has to wait.
 
-        A caller whose turn it is (`is_in_turn`) precedes the others that wait for memory.
-
-        Raises: as `AIOKafkaProducer.send`, and
-            IllegalArgumentError: The partitioner chose a partition that does not exist.
+        A caller whose turn it is (`is_in_turn`) precedes the others that wait for memory. The
+        method raises as `AIOKafkaProducer.send`, and IllegalArgumentError for a choice of the
+        partitioner.
         """
         topic = self._topics.get(topic_name)
         if topic is None:
@@ -414,8 +410,7 @@ class Accumulator:
     ) -> asyncio.Future[RecordMetadata]:
         """Wait for memory in the order of the calls, then append a record and return its future.
 
-        `append` returns None if the record does not fit yet. A cancelled call leaves the order, and
-        the record is not sent.
+        `append` returns None if the record does not fit yet. A cancelled call leaves the order.
 
         Raises:
             KafkaTimeoutError: It does not fit at the deadline.

@@ -1,7 +1,7 @@
 """A batch of records for one partition, and the receipts of its records.
 
 A batch has the same bytes in every attempt, because a broker recognises a duplicate by them. Only
-`number` changes them, for a new epoch, if the batch was certainly not written under the old one.
+`number` changes them, if the batch was certainly not written under the old epoch.
 """
 
 from __future__ import annotations
@@ -55,13 +55,11 @@ class ProducerBatch:
     """Records for one partition, in one batch. Its partition's queue writes the fields.
 
     Attributes:
-        created_at: The loop time of its first record.
-        write: Adds a record's timestamp, key, value and headers to its bytes.
-        receipts: One for each record. A caller of `write` adds to receipts and timestamps.
+        write: Adds a record to its bytes. The caller adds to receipts and timestamps.
         size_bytes: An upper bound of its size without compression. See `measure`.
         due_at: The loop time of its next attempt at the earliest.
-        is_expired: It timed out in flight. Its records have failed. Its response only shows whether
-            there is a gap.
+        is_expired: It timed out in flight, so its records have failed. Its response only shows
+            whether there is a gap.
     """
 
     __slots__ = (

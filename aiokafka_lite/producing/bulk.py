@@ -35,9 +35,7 @@ class LostRecords(NamedTuple):
 class BulkProducer:
     """Writes records like `AIOKafkaProducer`, and numbers them in the order of `send`.
 
-    Args:
-        config: Has no transactional id. Its serializers are not called.
-        on_loss: Called when records are not acknowledged.
+    The config has no transactional id. `on_loss` is called when records are not acknowledged.
     """
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:

@@ -116,7 +116,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
                 they have `max_batch_size` bytes, then to another.
             max_request_size: The largest size of a request, and thereby of a record, in bytes.
             linger_ms: How long a batch that is not full waits for more records. With 0 it is sent
-                once its leader can take a request; batches form under load anyway.
+                once its leader can take a request. Batches form under load anyway.
             retry_backoff_ms: The wait before the first retry of a request. It grows.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
             ssl_context: For TLS. `aiokafka_lite.helpers.create_ssl_context` creates one.

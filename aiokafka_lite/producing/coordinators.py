@@ -1,8 +1,7 @@
 """Requests to the coordinators of transactions and groups, with retries until a deadline.
 
-These are retried: a coordinator that moved, is loading, does not respond or sends a garbled
-response, and CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partitions).
-Other errors are returned to the caller.
+These are retried: a coordinator that moved, is loading or does not respond, and
+CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partitions).
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class CoordinatorClient:
         return dict(connection.wire.api_versions.features)
 
     async def speaks(self, request: type[Request[R]], version: int, deadline: float) -> bool:
-        """Whether the coordinator supports this version of a request; False if unreachable."""
+        """Whether the coordinator is reachable and supports this version of a request."""
         try:
             node_id = await self._find(deadline)
             connection = await self._cluster.pool.connect(node_id)
@@ -94,7 +93,7 @@ class CoordinatorClient:
         retriable: tuple[type[KafkaError], ...] = (),
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> R:
-        """Send a request until the response has no retriable error.
+        """Send a request until the response has no retriable error, or until the deadline.
 
         Args:
             request: Creates the request of each attempt.
@@ -105,7 +104,6 @@ class CoordinatorClient:
 
         Raises:
             KafkaTimeoutError: The deadline passed. The cause is the last error.
-            KafkaError: A permanent error of the connection.
         """
         loop = asyncio.get_running_loop()
         started_at = loop.time()

@@ -1,11 +1,7 @@
 """The parts of a producer between start and stop, and the error when it cannot send.
 
-Tasks, all in one scope:
-
-    cluster refresh            metadata (client/)
-    connect to leader N        while the leader has no usable connection (sender.py)
-    new producer id            when the epochs of one are used up
-    add partitions, end        of a transaction (transactions.py)
+Tasks, all in one scope: metadata refresh (client/), one per leader without a connection
+(sender.py), new producer ids, and those of transactions (transactions.py).
 """
 
 from __future__ import annotations
@@ -67,10 +63,8 @@ class Intake:
 class ProducerEngine:
     """The parts of a producer that need brokers. `start` creates it, `stop` ends it.
 
-    Attributes:
-        transactions: None without a transactional id.
-        fatal: The error after which every call fails. None before.
-        on_end: Called when a lent producer gets a fatal error or is stopped.
+    `fatal` is the error after which every call fails. `on_end` is called when a lent producer gets
+    such an error or is stopped.
     """
 
     def __init__(
@@ -339,7 +333,6 @@ class ProducerEngine:
         Raises: the errors of `append` and `until_known`, and
             KafkaTimeoutError: There was no room in time.
             IllegalArgumentError: The record is larger than the buffer memory.
-            UnknownTopicOrPartitionError: The partition disappeared during the wait.
         """
         deadline = self._loop.time() + self.config.request_timeout_s
         if not self.accumulator.has(topic, partition):
@@ -372,8 +365,8 @@ class ProducerEngine:
         Raises:
             TypeError, ValueError: Requests cannot name the topic.
             ProducerClosed: The producer was stopped during the wait.
-            UnknownTopicOrPartitionError: The topic is missing at the deadline; or the topic exists,
-                and the partition is missing after one refresh of the metadata.
+            UnknownTopicOrPartitionError: The topic is missing at the deadline, or the partition
+                after one refresh of the metadata.
             KafkaError: The client may not write to the topic, or its name is not allowed.
         """
         check_text("a topic's name", topic)

@@ -65,10 +65,8 @@ class DeliveryInTransaction(Protocol):
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
         """Let a transaction decide the outcome of the records, even after the end of their blocks.
 
-        With `is_stored`, the group gets the offsets before the end of the transaction.
-
-        Raises:
-            AutoCommitError: The consumer's auto-commit may commit them.
+        With `is_stored`, the group gets the offsets before the end of the transaction. Raises
+        AutoCommitError if the consumer's auto-commit may commit them.
         """
 
     def join(self, other: Self) -> None: ...
@@ -170,12 +168,7 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
 
 
 def checked_offsets(offsets: object) -> DecidedOffsets:
-    """Convert offsets of the application to one shape.
-
-    Raises:
-        ValueError: They are not a mapping, are empty, or have an invalid offset.
-        TypeError: A key is not a topic and a partition, a str and an int.
-    """
+    """Convert offsets of the application to one shape, or raise ValueError or TypeError."""
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(f"offsets must be a dict of TopicPartition to offset, not {offsets!r}")
     checked: dict[TopicPartition, tuple[int, str, int]] = {}

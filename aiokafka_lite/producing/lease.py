@@ -141,15 +141,14 @@ class ProducerLease:
     ) -> dict[int, Exception]:
         """Write records and finish deliveries in one transaction, which any failure aborts.
 
-        If the call is cancelled before the commit begins, the transaction is aborted. Later the
-        outcome is unknown.
+        If the call is cancelled after the commit has begun, the outcome is unknown.
 
         Returns:
             The rejected records by their index, with the reasons. If there are any, the transaction
             is aborted.
 
         Raises:
-            KafkaError: The transaction is aborted; or `fatal_error` is set, and the outcome is
+            KafkaError: The transaction is aborted, or `fatal_error` is set, and the outcome is
                 unknown.
         """
         self._raise_if_ended()

@@ -40,7 +40,7 @@ class Row(NamedTuple):
 class OwnBatch:
     """Records that are sent together, to one partition.
 
-    A batch that would grow beyond `max_size_bytes` is full; one record always fits.
+    A batch that would grow beyond `max_size_bytes` is full. One record always fits.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class OwnBatch:
 
         Args:
             timestamp: Milliseconds since the epoch, 0 or more. None is the current time.
-            key: Bytes, or an argument of the producer's `key_serializer`.
-            value: Bytes, or an argument of the producer's `value_serializer`.
-            headers: Pairs of a name and bytes or None.
+            key: As in `AIOKafkaProducer.send`.
+            value: As in `AIOKafkaProducer.send`.
+            headers: As in `AIOKafkaProducer.send`.
 
         Raises:
             TypeError, ValueError: As `AIOKafkaProducer.send`.

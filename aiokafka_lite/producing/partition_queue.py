@@ -13,8 +13,8 @@ with retries, this gives order and exactly-once, if the queue keeps four rules:
    that is a gap.
 
 `numbered` holds the batches with a sequence, oldest first, and `waiting` the others. A failed batch
-with a sequence makes the queue *doubtful*: it numbers no new batches. The numbered batches are sent
-as they are, and settle the doubt:
+with a sequence makes the queue *doubtful*: it numbers no new batches. The numbered ones settle the
+doubt:
 
     event                                                  meaning
     a later batch is acknowledged, and none is left        there is no gap: the queue continues
@@ -25,8 +25,7 @@ as they are, and settle the doubt:
 
 A gap makes the queue *broken*. Another epoch fixes it: sequences start at 0 again (`adopt`), once
 no batch is in flight. The batches that are still numbered then were rejected because of the gap, so
-they may get new sequences. Without transactions a producer increments its epoch locally (KIP-360).
-A transaction is aborted, and the queue is `reset` for the next one.
+they may get new sequences. A transaction is aborted, and the queue is `reset` for the next one.
 
 After `TransactionManager` and `TxnPartitionEntry` of org.apache.kafka.clients.producer.internals.
 Java renumbers batches while some are in flight, and does not keep the third rule.
@@ -61,11 +60,9 @@ class PartitionQueue:
     Attributes:
         open: The last batch of `waiting` if it takes more records.
         identity: The producer of `numbered`. None before the first.
-        is_doubtful: A batch that may have been written has failed.
-        is_broken: The broker accepts no more batches under this identity.
         is_listed: It is in a list of queues with a batch to send. The list's owner writes this.
         leader: The partition's known leader. The sender writes this.
-        is_in_transaction: The coordinator has the partition in the transaction; likewise.
+        is_in_transaction: The coordinator has the partition in the transaction. Also the sender's.
     """
 
     __slots__ = (
@@ -203,7 +200,7 @@ class PartitionQueue:
         self._settle()
 
     def expire(self, batch: ProducerBatch) -> None:
-        """Fail a batch that has timed out; in flight it stays, because its response matters."""
+        """Fail a batch that has timed out. One in flight stays, because its response matters."""
         if batch.state is BatchState.ON_WIRE:
             batch.is_expired = True
         else:
@@ -273,9 +270,9 @@ class PartitionQueue:
 class CurrentIdentity:
     """The producer id and epoch of new batches. If it needs another id, it calls `on_used_up`.
 
-    A producer without transactions increments its epoch locally: the brokers of a partition accept
-    any higher one (KIP-360). It gets another id only when the epochs of an id are used up, or when
-    a broker has a higher one. With transactions the coordinator assigns both.
+    Without transactions a producer increments its epoch locally, because brokers accept any higher
+    one (KIP-360). It gets another id if the epochs are used up, or a broker has a higher one. With
+    transactions the coordinator assigns both.
     """
 
     def __init__(self, on_used_up: Callable[[], None]) -> None:

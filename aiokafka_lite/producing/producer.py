@@ -77,8 +77,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     Raises:
         RuntimeError: No event loop is running.
-        ValueError: The value of an argument is not allowed.
-        TypeError: A serializer or the partitioner cannot be called.
+        ValueError, TypeError: An argument is wrong.
         InsecureConfigError: Credentials would leave this machine without TLS. On a trusted network
             set `allow_plaintext_credentials`.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
@@ -203,7 +202,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             timeout: Seconds to wait for acknowledgements. None waits up to `delivery_timeout_ms`.
 
         Raises:
-            TypeError: The timeout is no number. The producer is not stopped.
+            TypeError: The timeout is no number.
             WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
         is_elsewhere = self._engine is not None and _get_running_loop() is not self._loop
@@ -304,8 +303,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             headers: Pairs of a name and bytes or None.
 
         Returns:
-            A future that fails with KafkaTimeoutError if the record is not acknowledged within
-            `delivery_timeout_ms`, and with the broker's error if the broker rejects the record.
+            A future that fails with KafkaTimeoutError after `delivery_timeout_ms`, and with the
+            broker's error if the broker rejects the record.
 
         Raises:
             UnknownTopicOrPartitionError: The topic or the partition does not appear in the metadata
@@ -313,10 +312,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaTimeoutError: `buffer_memory` stays used up for `request_timeout_ms`.
             MessageSizeTooLargeError: The record is larger than `max_request_size`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
-            TypeError: An argument is of a wrong type.
-            ValueError: The timestamp is negative, or 2**63 or more.
-            ProducerClosed: The producer is stopped.
-            IllegalStateError: The producer is not started.
+            TypeError, ValueError: An argument is wrong.
+            ProducerClosed, IllegalStateError: The producer is stopped, or not started.
             KafkaError: `fatal_error` of the producer.
         """
         accumulator = self._gate.accumulator
@@ -405,20 +402,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> asyncio.Future[RecordMetadata]:
         """Send the records of a batch, in order and without other records between them.
 
-        The batch is closed. Cancellation has the effect that it has on `send`.
+        The batch is closed. Cancellation and errors are those of `send`.
 
         Args:
-            batch: A batch from `create_batch`.
+            batch: A batch from `create_batch`, with records.
             topic: The topic.
             partition: None lets the partitioner choose, as for a record without a key.
 
         Returns:
             A future of the first record's offset.
-
-        Raises:
-            ValueError: The batch has no records.
-            TypeError: An argument is of a wrong type.
-            KafkaError: As in `send`.
         """
         if not isinstance(batch, OwnBatch):
             raise TypeError(f"batch must be a batch that create_batch() returned, not {batch!r}")
@@ -559,6 +551,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> None:
         """Send offsets of a group to its coordinator. They are committed with the transaction.
 
+        After CommitFailedError and other errors of the group the transaction must be aborted.
+
         Args:
             offsets: For each partition the offset of the next record to read, or a pair of that
                 offset and a metadata string.
@@ -572,7 +566,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             CommitFailedError: The group has assigned the partitions to another member, or a topic
                 was deleted.
             KafkaError: The group's coordinator rejects the offsets, or is not reached in time.
-                After this error and CommitFailedError the transaction must be aborted.
             ValueError, TypeError: `offsets` has another shape, or the group id is missing.
         """
         transactions = self._transactions()
@@ -666,7 +659,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise own_copy(fatal) from error
 
     async def _abort_quietly(self) -> None:
-        """Abort the open transaction and wait up to `request_timeout_ms`; errors are only logged.
+        """Abort the open transaction and wait up to `request_timeout_ms`. Errors are only logged.
 
         The abort continues after the timeout and after a cancellation.
         """
@@ -778,8 +771,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         """Commit offsets with the transaction, at the end of its block. This call sends no request.
 
         The offsets mark these records as processed, under the assignment with which the consumer
-        returned them. If the transaction is committed, they count as processed even if their own
-        block raises.
+        returned them, even if their own block raises after the commit.
 
         Args:
             source: A batch of `consumer.batch()` stands for its records. A record, in per-record
@@ -788,9 +780,8 @@ class TransactionBlock(Generic[SentKT, SentVT]):
             group: With a dict only: `consumer.group_metadata()` of the consumer of these offsets.
 
         Raises:
-            BatchRevokedError: A rebalance has revoked partitions of these records, possibly before
-                the latest read. The transaction has to be aborted.
-            CommitFailedError: The consumer has lost its partitions.
+            BatchRevokedError, CommitFailedError: A rebalance has revoked partitions of these
+                records. The transaction has to be aborted.
             TransactionAbortableError: The transaction has to be aborted.
             IllegalOperation: No transaction is open, or the consumer has no group.
             AutoCommitError: The consumer's auto-commit may commit the same records, even if the

@@ -135,8 +135,8 @@ class BatchSender:
         identity: The producer id of batches.
         scope: The scope of its tasks.
         rng: For backoffs.
-        admit: Whether a queue may send in the transaction; otherwise the queue is woken later.
-        on_failed: Returns the error of the records of a failed batch, before the futures fail.
+        admit: Whether a queue may send in the transaction. Otherwise the queue is woken later.
+        on_failed: Returns the error of the records of a failed batch.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class BatchSender:
             self._send(leader, connection, batches)
 
     def _take(self, leader: Destination) -> list[ProducerBatch]:
-        """Take the batches of one request; queues without more batches leave the list."""
+        """Take the batches of one request. Queues without more batches leave the list."""
         now = self._loop.time()
         left_bytes = self._max_request_size
         batches: list[ProducerBatch] = []

@@ -123,8 +123,7 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        is_committed: False once it cannot be committed any more. None while it may be, or if the
-            outcome is unknown.
+        is_committed: False once it cannot be committed any more. None while that is unknown.
         is_being_committed: Whether EndTxn was sent to commit it.
     """
 
@@ -155,7 +154,7 @@ class ProducerTransaction:
             self.blocks.append(block)
 
     def settle(self) -> None:
-        """Pass the outcome to consumers, or that it cannot be committed any more; idempotent."""
+        """Pass the outcome to consumers, or that it cannot be committed any more, idempotently."""
         self.is_settled = True
         if not self.is_being_committed:
             self.is_committed = bool(self.is_committed)
@@ -170,17 +169,7 @@ class ProducerTransaction:
 class Transactions:
     """The transactions of a producer, one after the other. One writer: its methods.
 
-    Args:
-        config: The producer's.
-        transactional_id: Its id.
-        cluster: Finds coordinators.
-        identity: Gets producer ids and epochs from the coordinator.
-        accumulator: The records.
-        sender: Gets the partitions that may be written to.
-        scope: The scope of the tasks.
-        rng: For backoffs.
-        on_change: Called after a change of the state.
-        fail: Sets the producer's fatal error.
+    It calls `on_change` after a change of the state, and `fail` to set the producer's fatal error.
     """
 
     def __init__(
@@ -366,7 +355,7 @@ class Transactions:
 
     # --- While it is open ------------------------------------------------------------------
     def admit(self, queue: PartitionQueue) -> bool:
-        """Whether a partition may be written to now; otherwise its queue is woken when it may."""
+        """Whether a partition may be written to now. Otherwise its queue is woken when it may."""
         if self._is_version_2:
             self._has_begun = queue.is_in_transaction = True
             return True
@@ -471,7 +460,7 @@ class Transactions:
 
         Raises: as `require`, and
             AutoCommitError: Auto-commit may commit the same records.
-            CommitFailedError: Partitions were revoked since, so the transaction must be aborted.
+            CommitFailedError: Partitions were revoked, so the transaction must be aborted.
         """
         transaction = self._taking()
         delivery.enlist(transaction)

@@ -74,7 +74,6 @@ def _unpickled(
 class KafkaBatchReader(TaskReader, DataSourceReader):
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        """Look up the query's start and end offsets, and divide the records among tasks."""
         from aiokafka_lite.spark.planning.driver import batch_tasks
 
         return [KafkaInputPartition(task) for task in batch_tasks(self.raw)]

@@ -120,7 +120,6 @@ class _Translation:
         raise JavaPatternError(f"{reason}, at character {min(self._pos, len(self._text)) + 1}")
 
     def _peek(self) -> str:
-        """Return the next character, '' at the end."""
         if self._has_comments:
             self._skip_comments()
         return self._text[self._pos : self._pos + 1]
@@ -195,7 +194,6 @@ class _Translation:
         return self._once(inside) if opening == "(?>" else f"{opening}{inside})"
 
     def _opening(self) -> str | None:
-        """Read the beginning of a group, after its parenthesis."""
         if not self._take("?"):
             return self._capturing()
         for kind in (":", "=", "!", ">", "<=", "<!"):
@@ -298,7 +296,6 @@ class _Translation:
         return f"(?i:(?P=g{group}))" if self._ignores_case else f"(?P=g{group})"
 
     def _escaped(self) -> str | frozenset[str]:
-        """Read one character or a set of them, after a backslash."""
         character = self._text[self._pos : self._pos + 1]
         self._pos += 1
         if character.lower() in _PREDEFINED:
@@ -370,7 +367,7 @@ class _Translation:
             return ASCII - found if is_negated else found
 
     def _operand(self, *, is_first: bool) -> frozenset[str] | None:
-        """Read a union up to && or the end of the class; None if it is empty."""
+        """Read a union up to && or the end of the class. None if it is empty."""
         found: set[str] | None = None
         while (character := self._peek()) and (character != "]" or is_first):
             if character == "&" and self._text.startswith("&&", self._pos):

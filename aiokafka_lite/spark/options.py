@@ -69,7 +69,7 @@ class Latest(_Value):
 
 
 class AtOffsets(_Value):
-    """An offset for each partition; -1 is its latest, -2 its earliest (`client.offsets`)."""
+    """An offset for each partition. -1 is its latest, -2 its earliest (`client.offsets`)."""
 
     __slots__ = ("offsets",)
     __match_args__ = ("offsets",)
@@ -193,15 +193,15 @@ class SourceOptions(Settings):
     """The options of a query, as docs/spark.md describes them. `parse_options` makes them.
 
     Attributes:
-        ending: The end of a batch query; `Latest()` for streaming ones.
-        min_partitions: The smallest number of tasks; None is one per partition.
+        ending: The end of a batch query. `Latest()` for streaming ones.
+        min_partitions: The smallest number of tasks. None is one per partition.
         min_offsets_per_trigger: The fewest offsets of a micro-batch, until
         max_trigger_delay_s: this time after the previous one.
         fetch_retries: How often a lookup of offsets is tried, at least once.
         poll_timeout_s: How long a task waits for records that must exist.
         max_bytes: The size of a response, unless its first batch is larger.
-        partition_max_bytes: The size of one partition's records in it; likewise.
-        receive_buffer_bytes, send_buffer_bytes: The socket's; -1 is the system's default.
+        partition_max_bytes: The size of one partition's records in it, with the same exception.
+        receive_buffer_bytes, send_buffer_bytes: The socket's. -1 is the system's default.
         commit_group: The group to which the offsets of processed micro-batches are committed.
         admission_control: Whether Spark or the source remembers where the last batch ended.
         warnings: Logged by the process that plans the query.
@@ -244,7 +244,7 @@ class SourceOptions(Settings):
 
 
 def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Parse the arguments of `.option(...)`; names are in any case.
+    """Parse the arguments of `.option(...)`. Names are in any case.
 
     Raises:
         OptionError: An option is unknown, malformed, missing, or conflicts with others.

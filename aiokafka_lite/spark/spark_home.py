@@ -40,7 +40,7 @@ def use_installed_pyspark(
 
     Args:
         environment: Where SPARK_HOME is set, and HOME and XDG_CACHE_HOME are looked up.
-        package: PySpark's folder; by default that of the installed one.
+        package: PySpark's folder, by default that of the installed one.
 
     Returns:
         The folder, or None if the call had no effect.

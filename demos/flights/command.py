@@ -70,7 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns 0 if its figures are correct, otherwise 1."""
+    """Run the job. Returns 0 if its figures are correct, otherwise 1."""
     _require_demo_extra(with_plot=not options.no_plot)
     # Imported here, because these modules import packages of the extra.
     from demos.flights.job import run_job

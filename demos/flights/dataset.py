@@ -35,7 +35,7 @@ class FlightRecord(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """One row of the data set; a missing value is None.
+    """One row of the data set. A missing value is None.
 
     Times of day are local and written as hhmm, delays are minutes.
     """

@@ -40,7 +40,7 @@ class FlightsJobOptions:
 
 
 async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
-    """Run the job; returns whether the figures are correct."""
+    """Run the job. Returns whether the figures are correct."""
     async with _kafka(options, reporter) as bootstrap_servers:
         expectation = await read_data_set(options.partition_count, options.limit, reporter)
         ranges = await ensure_loaded(
@@ -106,7 +106,7 @@ async def ensure_loaded(
     *,
     limit: int | None = None,
 ) -> Mapping[int, LogRange]:
-    """Load the data set into a topic unless it is there; returns its offsets."""
+    """Load the data set into a topic unless it is there. Returns its offsets."""
     async with _cluster(bootstrap_servers) as cluster:
         loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
         ranges = await loader.find_loaded()

@@ -16,7 +16,7 @@ _BAR_HEIGHT: Final = 0.38
 
 
 def plot(carriers: Mapping[str, CarrierTally], names: Mapping[str, str], directory: Path) -> Path:
-    """Draw the statistics into `directory`, ordered by mean departure delay; returns the path."""
+    """Draw the statistics into `directory`, ordered by mean departure delay. Returns the path."""
     ordered = sorted(carriers.items(), key=lambda item: item[1].mean_departure_delay_min or 0.0)
     tallies = [tally for _, tally in ordered]
     places = range(len(ordered))

@@ -26,7 +26,7 @@ _NAME_WIDTH: Final = 20  # with the other columns: a terminal of 80
 
 
 class Reporter:
-    """The console; no other part of the job prints."""
+    """The console, to which no other part of the job prints."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console if console is not None else Console(highlight=False)

@@ -2,7 +2,7 @@
 
 A new owner of a partition starts at the committed offset, which may be below records that the old
 one has counted. So counts are kept per partition, with the next offset. A record below that offset
-is ignored; one above it is an error, because records were lost.
+is ignored. One above it is an error, because records were lost.
 
 The workers run on one loop and `count` awaits nothing, so their calls do not interleave.
 """
@@ -82,7 +82,7 @@ class Scoreboard:
         self._finish_if_complete()
 
     def count(self, record: ConsumerRecord) -> bool:
-        """Count a record; returns False if it was counted before.
+        """Count a record. Returns False if it was counted before.
 
         Raises:
             LostRecordError: Records before this one were not received.

@@ -25,7 +25,7 @@ class CarrierTally:
     def count(
         self, departure_time: int | None, departure_delay: int | None, arrival_delay: int | None
     ) -> None:
-        """Add one flight; one without a departure time was cancelled."""
+        """Add one flight. One without a departure time was cancelled."""
         self.flights += 1
         if departure_time is None:
             self.cancelled += 1
@@ -54,7 +54,7 @@ class CarrierTally:
 
 
 def total(tallies: Iterable[Mapping[str, CarrierTally]]) -> dict[str, CarrierTally]:
-    """Add up tallies of several partitions; carriers are in alphabetical order."""
+    """Add up tallies of several partitions. Carriers are in alphabetical order."""
     sums: dict[str, CarrierTally] = {}
     for tally in tallies:
         for carrier, carrier_tally in tally.items():
@@ -64,7 +64,7 @@ def total(tallies: Iterable[Mapping[str, CarrierTally]]) -> dict[str, CarrierTal
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A carrier with different figures; None is a missing carrier."""
+    """A carrier with different figures. None is a missing carrier."""
 
     carrier: str
     expected: CarrierTally | None

@@ -82,7 +82,7 @@ class Group:
         failed: list[CommandError | KafkaError],
         on_progress: Callable[[int], None],
     ) -> None:
-        """Wait for the goal and show progress; raise errors."""
+        """Wait for the goal, show progress and raise errors."""
         loop = asyncio.get_running_loop()
         counted, last_progress = 0, loop.time()
         while not self.scoreboard.finished.is_set():

@@ -60,7 +60,7 @@ class BatchWriter:
         commits: The commits. This object is their only writer.
         checkpoint: Spark's checkpoint, with the offsets of each batch.
         watermark_delay_ms: See `PipelineOptions`.
-        behind: Returns the number of records after given offsets; None if unknown.
+        behind: Returns the number of records after given offsets. None if unknown.
         on_step: Called after each step with the batch's id.
     """
 
@@ -89,7 +89,7 @@ class BatchWriter:
         self._outdated: list[tuple[int, str]] = [(self.last.batch, path) for path in outdated]
 
     def write(self, records: DataFrame, batch: int) -> Commit | None:
-        """Take all steps of a batch; returns its commit, or None if it was committed before."""
+        """Take all steps of a batch. Returns its commit, or None if it was committed before."""
         if batch <= self.last.batch:
             return None
         _prepare(records.sparkSession)
@@ -135,7 +135,7 @@ class BatchWriter:
         return commit
 
     def _write_raw(self, records: DataFrame, batch: int) -> bool:
-        """Write the good rows in one pass over Kafka; returns whether there are bad ones."""
+        """Write the good rows in one pass over Kafka. Returns whether there are bad ones."""
         every, good = Observation(), Observation()
         count = sf.count(sf.lit(1)).alias("rows")
         rows = self._parser.good_rows(records, every).observe(good, count)
@@ -144,7 +144,7 @@ class BatchWriter:
         return int(every.get["rows"]) != int(good.get["rows"])
 
     def _write_quarantine(self, records: DataFrame, batch: int) -> int:
-        """Write the bad records, for which Kafka is read once more; returns their number."""
+        """Write the bad records, for which Kafka is read once more. Returns their number."""
         self._files.append_quarantine(self._parser.bad_rows(records), batch)
         return self._files.quarantine(records.sparkSession, batch=batch).count()
 
@@ -177,7 +177,7 @@ class BatchWriter:
         )
 
     def _write_aggregate(self, records: DataFrame, batch: int, dates: Collection[str]) -> int:
-        """Write new versions of the days that get rows; returns their number of rows."""
+        """Write new versions of the days that get rows. Returns their number of rows."""
         spark, windows = records.sparkSession, self._files.windows
         rows = self._files.raw(spark, batch=batch).where(~self._is_late())
         counted = windows.count(rows)
@@ -197,7 +197,7 @@ class BatchWriter:
         self.delete_outdated(batch - KEPT_BATCHES)
 
     def delete_outdated(self, replaced_until: int | None = None) -> None:
-        """Delete versions that were replaced by this batch or before it; None deletes all."""
+        """Delete versions that were replaced by this batch or before it. None deletes all."""
         kept = []
         for batch, path in self._outdated:
             if replaced_until is None or batch <= replaced_until:

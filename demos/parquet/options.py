@@ -81,7 +81,7 @@ class PipelineOptions(Settings):
             )
 
     def source_options(self) -> dict[str, str]:
-        """Return the streaming source's options; by default it starts at the topic's beginning."""
+        """Return the streaming source's options. By default it starts at the topic's beginning."""
         options = {
             "startingOffsets": "earliest",
             **self.source,

@@ -19,7 +19,7 @@ _DAY_S: Final = 86_400
 class Parser:
     """Parses records whose values are JSON objects.
 
-    `event_time` is the column that dates rows; None is the record's own timestamp.
+    `event_time` is the column that dates rows. None is the record's own timestamp.
     """
 
     def __init__(self, schema: StructType, event_time: str | None) -> None:

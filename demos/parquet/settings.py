@@ -33,7 +33,7 @@ class TableSettings:
 
 
 def read_settings(storage: Storage) -> TableSettings | None:
-    """Return the settings of a directory's tables; None without tables."""
+    """Return the settings of a directory's tables. None without tables."""
     if "settings.json" not in storage.names("_pipeline"):
         return None
     fields = json.loads(storage.read(FILE))

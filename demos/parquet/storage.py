@@ -36,7 +36,7 @@ class Storage:
         return f"{self.root}/{name}"
 
     def names(self, directory: str) -> list[str]:
-        """List a directory; a missing one is empty."""
+        """List a directory. A missing one is empty."""
         return [path.rpartition("/")[2] for path in self.glob(f"{directory}/*")]
 
     def glob(self, pattern: str) -> list[str]:

@@ -41,7 +41,7 @@ class TopicEnd:
         self._cluster.close()
 
     def behind(self, offsets: Offsets) -> int | None:
-        """Return the number of offsets after these; None if Kafka does not respond."""
+        """Return the number of offsets after these. None if Kafka does not respond."""
         try:
             latest = self._planner.latest(offsets)
         except KafkaError as error:

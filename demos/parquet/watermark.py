@@ -38,7 +38,7 @@ class Watermark:
         latest_ms: Mapping[TopicPartition, int],
         delay_ms: int,
     ) -> Watermark:
-        """Return the watermark after a batch; it never decreases.
+        """Return the watermark after a batch. It never decreases.
 
         Args:
             before: Each partition's next offset before the batch.

@@ -211,7 +211,7 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the pipeline; returns 0, or 1 if the flights' tables are wrong."""
+    """Run the pipeline. Returns 0, or 1 if the flights' tables are wrong."""
     _require_extras(with_flights=options.flights, with_plot=not options.no_plot)
     from aiokafka_lite.spark.java import use_java
     from demos.pipeline.job import run_job

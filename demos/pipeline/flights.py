@@ -27,7 +27,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def _ddl() -> str:
-    """Return the data set's columns as DDL; `time_hour` is a time in text form."""
+    """Return the data set's columns as DDL. `time_hour` is a time in text form."""
     columns = []
     for name, annotation in Flight.__annotations__.items():
         kind = "INT" if "int" in str(annotation) else "STRING"
@@ -48,7 +48,7 @@ FLIGHTS: Final = FlightsSettings(
 
 @dataclass(slots=True)
 class Delays:
-    """A row of the aggregate: a carrier and an hour; sums are of minutes, and exact."""
+    """A row of the aggregate: a carrier and an hour. Sums are of minutes, and exact."""
 
     flights: int = 0
     departed: int = 0
@@ -147,7 +147,7 @@ def _read(directory: Path, *columns: str) -> pyarrow.Table | None:
 
 
 def differences(expected: FlightTables, found: FlightTables) -> list[str]:
-    """Return texts about wrong tables; an empty list if all are equal."""
+    """Return texts about wrong tables."""
     wrong = []
     for name, text in (
         ("raw", "rows of the raw table"),

@@ -25,7 +25,7 @@ from demos.pipeline.report import show_delays, show_differences, show_tables
 
 
 def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
-    """Run the flights through the pipeline; returns whether the tables are correct."""
+    """Run the flights through the pipeline. Returns whether the tables are correct."""
     reporter = Reporter()
     started = time.monotonic()
     with ExitStack() as stack:

@@ -53,7 +53,7 @@ def print_line(text: str) -> None:
 def run_pipeline(
     options: PipelineJobOptions, wanted: PipelineOptions, say: Callable[[str], None]
 ) -> list[BatchMetrics]:
-    """Run the pipeline to its end; returns the metrics of the batches."""
+    """Run the pipeline to its end. Returns the metrics of the batches."""
     batches: list[BatchMetrics] = []
 
     def on_batch(metrics: BatchMetrics) -> None:
@@ -109,7 +109,7 @@ class Stopping:
             self._signals.give_back()
 
     def _heed(self, number: int) -> None:
-        """Remember the first signal; a second one has its usual effect."""
+        """Remember the first signal. A second one has its usual effect."""
         if self._received is not None:
             self._signals.give_back()
             signal.raise_signal(number)

@@ -22,7 +22,7 @@ _BRIGHT_MIN: Final = 45.0
 
 
 def plot(delays: Mapping[CarrierHour, Delays], names: Mapping[str, str], directory: Path) -> Path:
-    """Draw the aggregate into `directory`; returns the file's path."""
+    """Draw the aggregate into `directory`. Returns the file's path."""
     cells: dict[tuple[str, int], Delays] = {}
     carriers: dict[str, Delays] = {}
     days: dict[date, Delays] = {}

@@ -34,7 +34,7 @@ _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 def spark_session(
     master: str | None, conf: Mapping[str, str], *, is_short: bool
 ) -> Iterator[SparkSession]:
-    """Start a session for a `with`; it ends with its JVM when this process does.
+    """Start a session for a `with`. It ends with its JVM when this process does.
 
     Settings are those given, then Spark's own (spark-defaults.conf, spark-submit), then the
     defaults of this command. Handlers of signals stay unchanged. `is_short`: it ends within a

@@ -293,7 +293,6 @@ def _filters(options: argparse.Namespace) -> bool:
 
 
 def _fields(options: argparse.Namespace) -> set[str]:
-    """Return the fields that are printed before the value."""
     flags = {
         formats.OFFSET: options.offsets,
         formats.TIMESTAMP: options.timestamps,
@@ -320,8 +319,6 @@ def _formatter(options: argparse.Namespace) -> Formatter:
 
 
 class _Plan(NamedTuple):
-    """The partitions of the topic, and the offsets to read of each."""
-
     known: Collection[int]
     spans: dict[TopicPartition, Span]
 
@@ -365,7 +362,7 @@ def _copy_to_file(
     keep: Filter | None,
     sink: Sink,
 ) -> Exception | None:
-    """Write the records; return the signal or error that ended -f. The file is complete then."""
+    """Write the records. Return the signal or error that ended -f. The file is complete then."""
     try:
         loops.run(_copy(options, where, plan, keep, sink))
     except (Interrupted, KafkaError) as end:
@@ -414,7 +411,6 @@ async def _write_last(
     keep: Filter,
     sink: Sink,
 ) -> int:
-    """Write the last matching records of each partition, and return their number."""
     last: dict[int, deque[Record]] = {}
     async with aclosing(records_of(consumer, plan.spans)) as found:
         async for records in found:

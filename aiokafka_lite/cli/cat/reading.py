@@ -31,7 +31,7 @@ class Span(NamedTuple):
 async def records_of(
     consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span]
 ) -> AsyncGenerator[list[Record], None]:
-    """Yield the records of some spans, in order per partition; [] while none arrive.
+    """Yield the records of some spans, in order per partition, and [] while none arrive.
 
     Raises:
         KafkaError: As the consumer's `poll`.
@@ -93,7 +93,6 @@ class NewPartitions:
         self._known = set(known)
 
     def read(self) -> None:
-        """Read new partitions from their beginning."""
         new = (self._consumer.partitions_for_topic(self._topic) or set()) - self._known
         self._known |= new
         tps = [TopicPartition(self._topic, number) for number in sorted(new)]
@@ -115,7 +114,7 @@ def filter_of(
     ignores_case: bool = False,
     is_inverted: bool = False,
 ) -> Filter | None:
-    """Return a function that selects the records that match all patterns; None without patterns.
+    """Return a function that selects the records that match all patterns. None without patterns.
 
     A null key or value does not match. With `sees_headers` the pattern of values may also match a
     header, as ``name=value``.

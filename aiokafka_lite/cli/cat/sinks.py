@@ -45,15 +45,14 @@ class Sink(ABC):
             self._thread.shutdown(wait=False)
 
     @abstractmethod
-    def _finish(self) -> None:
-        """Write the rest, in the thread."""
+    def _finish(self) -> None: ...
 
     async def _in_turn(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 class StreamSink(Sink):
-    """Writes bytes in large pieces; with `is_prompt` at once, for a terminal.
+    """Writes bytes in large pieces, or with `is_prompt` at once, for a terminal.
 
     The caller closes the stream.
     """

@@ -172,7 +172,7 @@ def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> N
 def _next_lag(
     cluster: BlockingCluster, options: argparse.Namespace, say: Callable[[str], object]
 ) -> Lag:
-    """Wait for the interval, and return the lag; retriable errors are shown and retried."""
+    """Wait for the interval, and return the lag. Retriable errors are shown and retried."""
     while True:
         time.sleep(options.watch)
         cluster.limit(cluster.config.request_timeout_s)

@@ -154,7 +154,7 @@ def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
 
 
 def _assigned(blob: bytes) -> frozenset[TopicPartition]:
-    """Return a member's partitions; empty if the assignment is not a consumer's."""
+    """Return a member's partitions, which are empty if the assignment is not a consumer's."""
     try:
         assignment = decode_versioned(ConsumerProtocolAssignment, blob) if blob else None
     except (KafkaProtocolError, UnsupportedVersionError):

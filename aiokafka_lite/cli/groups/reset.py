@@ -181,7 +181,6 @@ def _rows(
 
 
 def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
-    """Return the committed offset moved by `by`, within the log."""
     if at is None:
         raise CommandError(
             f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: use --to"

@@ -50,8 +50,6 @@ SHUTDOWN_S: Final = 0.5
 
 
 class _CachedView(NamedTuple):
-    """A view, and the time until which it is current."""
-
     body: bytes
     until: float
 

@@ -64,7 +64,7 @@ class MeasuredSlices:
         self._worked_s += seconds
 
     async def maybe_rest(self) -> None:
-        """Yield to the event loop if the slice is used up; called after each piece of work."""
+        """Yield to the event loop if the slice is used up. Called after each piece of work."""
         now = self._loop.time()
         if now - self._began < SLICE_S:
             return
@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 
 class NotThereError(Exception):
-    """The topic, group or page does not exist."""
+    pass
 
 
 class BrokerPageQuery(NamedTuple):
@@ -307,8 +307,6 @@ def _error_name(code: int) -> str:
 
 
 class _Page(Generic[T]):
-    """The objects of one page, before they become rows."""
-
     def __init__(self, things: Sequence[T], total: int, number: int) -> None:
         self._things = things
         self._total = total
@@ -346,7 +344,6 @@ MOST_DECODED_BYTES: Final = 16 << 10
 
 
 def group_fields(coordinator: BrokerNode, group: Group) -> dict[str, Json]:
-    """Return the fields of a group that all views show."""
     if isinstance(group, ConsumerGroup):
         kind, generation = "consumer", group.epoch
         assignor: str | None = preferred_assignor(group.members.values())

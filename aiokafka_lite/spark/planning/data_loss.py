@@ -63,7 +63,6 @@ def begins_of_added(
 
 
 def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy) -> None:
-    """Report partitions that are deleted, or that end before the batch begins."""
     if gone := [tp for tp in begins if tp not in ends]:
         data_loss.report(f"partitions {named(gone)} were deleted", min(gone), begins[min(gone)])
     for tp, end in ends.items():
@@ -77,7 +76,7 @@ def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy
 
 
 def named(tps: Iterable[TopicPartition]) -> str:
-    """Return partitions for a message; of many, the first ones and their number."""
+    """Return partitions for a message, but only the first ones and the number of many."""
     names = [f"{tp.topic}/{tp.partition}" for tp in sorted(tps)]
     if len(names) > SHOWN:
         names[SHOWN:] = [f"... ({len(names)} partitions in all)"]

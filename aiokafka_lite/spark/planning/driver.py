@@ -19,7 +19,6 @@ log = logging.getLogger("aiokafka_lite.spark")
 
 
 def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
-    """Return the ranges of each task of a batch query."""
     settle()
     options = worker.options_of(raw, is_streaming=False)
     _warn(options)

@@ -122,7 +122,6 @@ class GroupCommits:
             self._sleep(delay_s)
 
     def _attempt(self, left: Offsets, timeout_s: float) -> None:
-        """Commit once, and remove the committed offsets from `left`."""
         timeout_s = min(max(timeout_s, 0.1), self._cluster.config.request_timeout_s)
         if self._coordinator is None:
             request = coordinator_request(self._group_id)

@@ -171,7 +171,7 @@ class Planner:
         return Beginning(offsets, start.mismatch(tps))
 
     def batch_ranges(self) -> list[KafkaOffsetRange]:
-        """Return the ranges of a batch query, in order; empty ranges are left out.
+        """Return the ranges of a batch query, in order. Empty ranges are left out.
 
         Raises: as `beginning`, and
             OptionError: An option names other partitions than there are, or a start is after its
@@ -233,7 +233,7 @@ class Planner:
             is_fresh = True
 
     def earliest(self, tps: Collection[TopicPartition]) -> Offsets:
-        """Return the first offsets of partitions; deleted ones are left out."""
+        """Return the first offsets of partitions. Deleted ones are left out."""
         return self._retried(lambda: self._earliest(tps)) if tps else {}
 
     def _earliest(self, tps: Collection[TopicPartition]) -> Offsets:
@@ -243,7 +243,7 @@ class Planner:
         return self._lookups.offsets(query)[0]
 
     def stream_ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
-        """Return the ranges of a micro-batch, in order; empty ranges are left out.
+        """Return the ranges of a micro-batch, in order. Empty ranges are left out.
 
         Raises:
             DataLossError: Partitions are deleted or end before they begin, or new ones do not begin

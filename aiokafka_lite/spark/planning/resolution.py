@@ -33,7 +33,7 @@ class Subscribed:
     """The partitions of a subscription, in a view of the cluster.
 
     As in Spark's own source, internal topics and assigned partitions that do not exist are left
-    out. `topics` are those whose metadata are needed; None for all.
+    out. `topics` are those whose metadata are needed, or None for all.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -121,8 +121,6 @@ class Bounds(NamedTuple):
 
 
 class _Edge:
-    """The start or the end of a query."""
-
     name: str
 
     def __init__(self, position: Position) -> None:
@@ -130,7 +128,6 @@ class _Edge:
 
     @property
     def option(self) -> str:
-        """The name of its option, for messages."""
         match self._position:
             case AtTimestamp():
                 return f"{self.name}Timestamp"
@@ -237,7 +234,6 @@ class StartingOffsets(_Edge):
         return bounds.latest[tp]
 
     def check_order(self, begins: Offsets, ends: Offsets, end: EndingOffsets) -> None:
-        """Raise OptionError if a partition would end before it begins."""
         for tp, begin in begins.items():
             if ends[tp] < begin:
                 raise OptionError(

@@ -24,9 +24,9 @@ def split(
     max_records_per_partition: int | None,
     min_records_per_task: int,
 ) -> list[Task]:
-    """Return the ranges of each task, the largest task first; empty ranges are left out.
+    """Return the ranges of each task, the largest task first. Empty ranges are left out.
 
-    Ranges of fewer than `min_records_per_task` offsets share a task; 0 gives each its own. Large
+    Ranges of fewer than `min_records_per_task` offsets share a task. 0 gives each its own. Large
     ones are split to get about `min_partitions` tasks.
     """
     pieces = divide(
@@ -117,7 +117,6 @@ def _shared(small: Sequence[KafkaOffsetRange], wanted: int, limit: int | None) -
 
 
 def _add(task: list[KafkaOffsetRange], piece: KafkaOffsetRange) -> None:
-    """Add a range to a task, joined with the range that it continues."""
     if task and task[-1][:2] == piece[:2] and task[-1].end == piece.start:
         task[-1] = task[-1]._replace(end=piece.end)
     else:

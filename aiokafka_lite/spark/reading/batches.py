@@ -1,7 +1,7 @@
 """Ranges of offsets become Arrow batches in a task.
 
 The next Fetch is sent before the first record is decoded. For large ranges a thread receives the
-next response during the decoding; for small ranges a thread would cost more than it saves.
+next response during the decoding. For small ranges a thread would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_ranges(
 
 
 def _answers(fetching: Fetching) -> Generator[list[FetchedChunk], None, None]:
-    """Yield the chunks of each response; if there are many responses, a thread receives them."""
+    """Yield the chunks of each response. If there are many responses, a thread receives them."""
     answers = fetching.answers()
     while (chunks := next(answers, None)) is not None:
         yield chunks  # the caller empties it, so that its memory is reused
@@ -107,7 +107,6 @@ def _batches(
 
 
 def _filled(arrow: ArrowColumns, record_set: RecordSet) -> Iterator[pa.RecordBatch]:
-    """Add all of a record set's rows; yield the batches that became full."""
     columns = arrow.columns
     while True:
         added = record_set.take_columns(columns, ROWS_PER_BATCH - columns.rows)
@@ -136,8 +135,6 @@ T = TypeVar("T")
 
 
 class _End:
-    """The end of the items, with the error that caused it."""
-
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
@@ -185,7 +182,6 @@ class Prefetch(Generic[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the thread and wait for it. Idempotent."""
         self._wanted.put(False)
         if self._thread.is_alive():
             self._interrupt()

@@ -139,7 +139,7 @@ class FetchFailures:
                 self._look_for_gap(progress)
 
     def _find(self, progress: RangeProgress, *, is_fresh: bool) -> bool:
-        """Set the leader from the current metadata; return whether there is one."""
+        """Set the leader from the current metadata. Return whether there is one."""
         view = self._cluster.view
         topic = view.topics.get(progress.topic)
         leader = view.leader(progress.tp)
@@ -155,7 +155,7 @@ class FetchFailures:
         return True
 
     def _not_found(self, progress: RangeProgress) -> None:
-        """Retry a partition without a leader later; a deleted one is data loss."""
+        """Retry a partition without a leader later. A deleted one is data loss."""
         topic = self._cluster.view.topics.get(progress.topic)
         error = UnknownTopicOrPartitionError if topic is None else topic.error
         if error is not None and not error.retriable:

@@ -102,7 +102,7 @@ class Fetching:
                     self._send_all()
 
     def close(self) -> None:
-        """Close the connections that have requests in flight; a thread in `answers` ends soon."""
+        """Close the connections that have requests in flight. A thread in `answers` ends soon."""
         self._closed.set()
         for asked in tuple(self._in_flight):
             asked.connection.close()

@@ -34,8 +34,8 @@ class RangeProgress:
     """A range that is being fetched. Only the fetching thread changes it.
 
     Attributes:
-        topic_id: The id of the topic that is read; of a new one if data loss is tolerated.
-        node: The node to fetch from; None until it is in the metadata.
+        topic_id: The id of the topic that is read, which is a new one if data loss is tolerated.
+        node: The node to fetch from. None until it is in the metadata.
         is_located: Whether `node` may be used: not after an error, until the next lookup.
         failing_since: The first failure since records were received.
         failures: The number of failures since then.
@@ -111,7 +111,7 @@ class RangeProgress:
         self.empty_answers = 0
 
     def failed(self, error: KafkaError, now: float) -> None:
-        """Note a failure; the node is not used again before it is looked up."""
+        """Note a failure. The node is not used again before it is looked up."""
         self.error = error
         self.failures += 1
         self.is_located = False
