@@ -730,4 +730,4 @@ class Cluster:
 
 
 def ignore_moves(view: ClusterView, moved: Collection[TopicPartition]) -> None:
-    """A listener."""
+    """The `on_moves` of listeners for which leaders do not matter."""

@@ -1,7 +1,7 @@
 """Prevents a forked child from using its parent's sockets.
 
-A child inherits the sockets and the epoll instance of the parent's loop. Closing a transport would
-remove the socket from it. So the child first replaces each descriptor with the null device.
+A child inherits the sockets and the epoll instance of the parent's loop. If it closed a transport,
+the parent's epoll would lose the socket. So it first replaces each descriptor with the null device.
 """
 
 from __future__ import annotations

@@ -88,12 +88,6 @@ class NodeState:
                 return slot.connection.api_versions
         return None
 
-    @property
-    def is_connected_bootstrap(self) -> bool:
-        """Whether it is a bootstrap server with a usable connection."""
-        connection = self.slots[Lane.GENERAL].connection
-        return self.node.id < 0 and connection is not None and connection.error is None
-
     def name_node(self, node: Node) -> None:
         self.node = node
         for slot in self.slots.values():

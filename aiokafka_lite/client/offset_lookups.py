@@ -121,7 +121,7 @@ class Lookups:
             ]
             if not any(missing):
                 return found
-            _raise_for_what_lasts(failures)
+            _raise_permanent(failures)
             delay_s = backoff.next_delay_s()
             if self._clock() + delay_s >= give_up_at:
                 raise _not_answered(missing, failures)
@@ -290,7 +290,7 @@ def _take(
                 found[tp] = answer.offset
 
 
-def _raise_for_what_lasts(failures: Mapping[TopicPartition, KafkaError]) -> None:
+def _raise_permanent(failures: Mapping[TopicPartition, KafkaError]) -> None:
     """Raise the first failure that a retry would not fix."""
     for tp, error in failures.items():
         if not (error.retriable or error.invalid_metadata):

@@ -508,7 +508,8 @@ class Pool:
                 del self._nodes[node_id]
                 if state.last_error is not None and node_id >= 0:
                     self._left_unreachable[node_id] = state
-                if state.is_connected_bootstrap:
+                connection = state.slots[Lane.GENERAL].connection
+                if node_id < 0 and connection is not None and connection.error is None:
                     leaving[state.node.address] = state
                 else:
                     self._retire(state)
@@ -596,7 +597,7 @@ class Pool:
             connection.close()
 
     def hang_up(self) -> None:
-        """End every connection of a closed loop."""
+        """End every connection of a closed loop, which cannot close them itself."""
         connected = [connection for _, connection in self._connected_slots()]
         for connection in (*self._leaving, *self._closing, *connected):
             connection.hang_up()

@@ -88,7 +88,7 @@ class Conversation(ABC):
 
     @abstractmethod
     async def answer(self, challenge: bytes) -> bytes | None:
-        """Return the answer to a challenge, until the end."""
+        """Return the answer to a challenge, except to the last one."""
 
 
 class Mechanism(ABC):

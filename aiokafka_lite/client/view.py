@@ -176,8 +176,8 @@ class ClusterView(NamedTuple):
     ) -> ClusterView:
         """Return the next view, after a response about all topics of interest.
 
-        Topics that are not in the response are dropped. If all topics were requested (`is_of_all`),
-        after `GONE_AFTER_S`.
+        Topics that are not in the response are dropped, but only after `GONE_AFTER_S` if all topics
+        were requested (`is_of_all`).
         """
         is_same = self.cluster_id in (None, response.cluster_id)
         known = self.topics if is_same else {}

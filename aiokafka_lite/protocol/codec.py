@@ -33,7 +33,7 @@ _INT16: Final = struct.Struct(">h")
 
 @cache
 def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
-    """Return a decoder, which takes a view of the message, or with a `head` of both."""
+    """Return a decoder. It takes a view of the message, with its header if a `head` is given."""
     _check_version(cls, version)
     return DecoderSource(cls, version, head).compile(f"decode {cls.__name__} v{version}")
 

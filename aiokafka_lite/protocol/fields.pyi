@@ -1,26 +1,22 @@
 from collections.abc import Callable
-from typing import TypeVar, overload
+from typing import Protocol, TypeVar, overload
 
 from aiokafka_lite.protocol.schema import Records, Struct
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
-def int8(
-    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
-) -> int: ...
-def int16(
-    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
-) -> int: ...
-def uint16(
-    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
-) -> int: ...
-def int32(
-    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
-) -> int: ...
-def int64(
-    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
-) -> int: ...
+class _Int(Protocol):
+    def __call__(
+        self, versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
+    ) -> int: ...
+
+int8: _Int
+int16: _Int
+uint16: _Int
+int32: _Int
+int64: _Int
+
 def boolean(
     versions: str, *, default: bool = False, ignorable: bool = False, tag: int | None = None
 ) -> bool: ...

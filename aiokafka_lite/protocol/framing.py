@@ -69,8 +69,8 @@ class RequestFrame(NamedTuple):
     def decode(self) -> Request[Response]:
         """Decode the body.
 
-        For an unknown version of ApiVersions, a broker returns UnsupportedVersionError in version 0
-        (KIP-511). Otherwise it closes the connection.
+        After an UnsupportedVersionError, a broker answers ApiVersions in version 0 (KIP-511), and
+        otherwise closes the connection.
         """
         cls = request_class(self.api_key)
         return codec.decode(cls, self.version, self.body).from_version(self.version)

@@ -6,7 +6,7 @@ in each worker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.client.config import SECURITY_PROTOCOLS, parse_bootstrap_servers
@@ -196,7 +196,10 @@ def _check_names(raw: RawOptions, protocol: str) -> None:
             name == "sasl.login.callback.handler.class"
             and _class_name(raw.text(option)) in _TOKEN_CLASSES
         ):
-            _refuse_class(option)
+            raise OptionError(
+                f"option {option} cannot be used, because this source cannot run Java classes: "
+                "leave the option out"
+            )
         elif name in _JAVA_ONLY and name != "ssl.protocol":
             raw.warnings.append(
                 f"option {option} has no effect: it configures TLS in Java, but this source uses "
@@ -207,13 +210,6 @@ def _check_names(raw: RawOptions, protocol: str) -> None:
             f"options {', '.join(sorted(unused))} have no effect, because kafka.security.protocol "
             f"is {protocol}"
         )
-
-
-def _refuse_class(option: str) -> NoReturn:
-    raise OptionError(
-        f"option {option} cannot be used, because this source cannot run Java classes: leave the "
-        "option out"
-    )
 
 
 def _check_servers(servers: str) -> None:
