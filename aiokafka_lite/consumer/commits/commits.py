@@ -31,6 +31,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
@@ -68,6 +69,8 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+Cursors = Mapping[TopicPartition, Cursor]
 
 
 class CommitKind(enum.Enum):
@@ -145,12 +148,14 @@ class PendingCommit:
         made_as: Identity | None,
         kind: CommitKind,
         *,
-        cursors: Mapping[TopicPartition, Cursor],
+        cursors: Cursors,
         view: ClusterView,
         exact: Collection[TopicPartition] = (),
     ) -> None:
         self.kind: Final = kind
         self.state = CommitState.MADE
+        # For a rebalance: but a rebalance waits for its callbacks.
+        self.can_wait = (kind.is_asked_for or self.is_departed) and not is_in_callback()
         self.left = dict(offsets)
         # A later offset is never replaced by an earlier one.
         self.said_at = dict.fromkeys(offsets, sequence)
@@ -265,20 +270,23 @@ class Commits(CommittedReader):
         """
         if self._member.is_fenced:  # committing no partitions would look like success
             raise self._member.why_lost()
+        assigned_as = self.assigned_as
         wanted = self._finished.offsets_to_commit() if offsets is None else check_offsets(offsets)
         # Also if they are no longer assigned, because the application must know.
-        if self.assigned_as is None and self._state.has_lost_any(wanted):
+        if assigned_as is None and self._state.has_lost_any(wanted):
             raise self._member.why_lost()
         if wanted:
-            if self.assigned_as is None and not self._member.takes_commits():
+            if assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()
-            cursors = {tp: self._state.partition(tp) for tp in wanted}
+            named = {} if offsets is None else {tp: self._state.partition(tp) for tp in wanted}
             self.check_assigned(wanted)
-            named = cursors if offsets is not None else {}
-            if held := sorted(
-                tp
-                for tp, each in named.items()
-                if each.has_stored_offsets or each.decided_to(wanted[tp].offset) < wanted[tp].offset
+            if named and (
+                held := sorted(
+                    tp
+                    for tp, each in named.items()
+                    if each.has_stored_offsets
+                    or each.decided_to(wanted[tp].offset) < wanted[tp].offset
+                )
             ):
                 raise IllegalOperation(
                     f"an open transaction will commit the offsets of {held}: call commit() when "
@@ -292,7 +300,7 @@ class Commits(CommittedReader):
             commit = PendingCommit(
                 next(self._sequence),
                 wanted,
-                self.assigned_as,
+                assigned_as,
                 CommitKind.POSITIONS if offsets is None else CommitKind.NAMED,
                 cursors=self._state.assignment,
                 view=self._cluster.view,
@@ -421,11 +429,6 @@ class Commits(CommittedReader):
         self._member.notify()
 
     @property
-    def group(self) -> tuple[str, str | None]:
-        """The group id and group instance id."""
-        return self._member.group_id, self._member.group_instance_id
-
-    @property
     def is_automatic(self) -> bool:
         """Whether the next read finishes records, and auto-commit commits them."""
         return self._config.enable_auto_commit
@@ -530,7 +533,7 @@ class Commits(CommittedReader):
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
         """Retry until all offsets are committed, or replaced by later commits, or the deadline."""
-        backoff = self._backoff()
+        backoff: Backoff | None = None
         last_error: KafkaError | None = None
         while True:
             try:
@@ -548,6 +551,7 @@ class Commits(CommittedReader):
                     return
             else:
                 return
+            backoff = backoff or self._backoff()
             if not await pause(backoff, deadline):
                 break
         raise KafkaTimeoutError(
@@ -576,24 +580,26 @@ class Commits(CommittedReader):
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
                 commit.left.pop(tp, None)
+        now, assigned_as = self._state.assignment, self.assigned_as
         if commit.kind.is_asked_for:
             self._catch_up_with_later_ones(commit)
         else:
             commit.left = self.not_committed_yet(commit.left)
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
-            if not commit.is_departed and commit.made_as == self.assigned_as:
-                self._keep_in_step(commit)
+            if not commit.is_departed and commit.made_as == assigned_as:
+                self._keep_in_step(commit, now)
             self._say_what_was_asked_for(commit)
         self._leave_out_former_logs(commit)
         if commit.kind is not CommitKind.NAMED:
             self._leave_out_what_is_in_doubt(commit)
-            self._leave_out_what_went(commit)
-        self._say_what_is_finished(commit)
+            if assigned_as is not None:
+                self._leave_out_what_went(commit, now)
+        self._say_what_is_finished(commit, now)
         self._leave_out_what_was_truncated(commit)
         if not commit.left:
             return
-        identity = self._identity_for(commit)
+        identity = self._identity_for(commit, now, assigned_as)
         ids = TopicIds({tp: commit.topic_ids[tp] for tp in commit.left})
         entries = {
             tp: OffsetToCommit(*offset, self._leader_epoch(commit, tp))
@@ -605,7 +611,7 @@ class Commits(CommittedReader):
         commit.note_sent()
         try:
             response = await self._coordinator.request(
-                commit_request(self._member, identity, entries, ids),
+                commit_request(self.group, identity, entries, ids),
                 error_code=commit_error_code,
                 deadline=deadline,
                 max_version=None if ids.are_known else LAST_COMMIT_BY_NAME,
@@ -615,10 +621,10 @@ class Commits(CommittedReader):
             if self._member.is_fenced:
                 raise self._member.why_lost() from error
             raise
-        codes = commit_results(response, ids)
+        codes, now = commit_results(response, ids), self._state.assignment
         for tp, entry in entries.items():
             if codes.get(tp) == 0:
-                self._note_committed(commit, tp, entry.leader_epoch)
+                self._note_committed(commit, tp, now.get(tp), entry.leader_epoch)
         self._raise_refusals(commit, codes, entries)
         if commit.left:
             raise self._member.why_lost()
@@ -693,14 +699,14 @@ class Commits(CommittedReader):
             if cursor is not None and (cursor.is_in_doubt or cursor.has_stored_offsets):
                 commit.left.pop(tp, None)
 
-    def _leave_out_what_went(self, commit: PendingCommit) -> None:
+    def _leave_out_what_went(self, commit: PendingCommit, now: Cursors) -> None:
         """Leave revoked partitions out of the application's `commit()`.
 
         It fails in the end, if one was not committed before its revocation.
         """
-        if not commit.kind.is_asked_for or self.assigned_as is None:
+        if not commit.kind.is_asked_for:
             return
-        now, has_waited = self._state.assignment, commit.state.has_waited
+        has_waited = commit.state.has_waited
         for tp in tuple(commit.left):
             cursor = commit.cursors[tp]
             if tp in now and (has_waited or now[tp] is cursor):
@@ -735,35 +741,31 @@ class Commits(CommittedReader):
                 if other.said_at[tp] > commit.said_at[tp]:
                     commit.take_over(tp, other)
 
-    def _keep_in_step(self, commit: PendingCommit) -> None:
+    def _keep_in_step(self, commit: PendingCommit, now: Cursors) -> None:
         """Replace the offsets by those processed by now; leave out partitions after a seek back.
 
         In another assignment, a lower position is no seek.
         """
-        now = self._finished.processed_offsets()
+        processed = self._finished.processed_offsets()
         for tp, offset in tuple(commit.left.items()):
-            partition = self._state.assignment.get(tp)
+            partition = now.get(tp)
             if partition is None or partition.position is None:
                 continue
             if partition.position < offset.offset:
                 del commit.left[tp]
-            elif tp in now and now[tp].offset > offset.offset:
-                commit.say(tp, now[tp], next(self._sequence))
+            elif tp in processed and processed[tp].offset > offset.offset:
+                commit.say(tp, processed[tp], next(self._sequence))
 
-    def _say_what_is_finished(self, commit: PendingCommit) -> None:
+    def _say_what_is_finished(self, commit: PendingCommit, now: Cursors) -> None:
         """Add records that handlers have finished since: a transaction may have committed them."""
-        now: Offsets = {}
+        processed: Offsets = {}
         for tp, cursor in commit.cursors.items():
-            if (
-                cursor is None
-                or cursor.progress is None
-                or tp not in commit.left.keys() - commit.exact
-            ):
+            if cursor is None or cursor.progress is None or now.get(tp) is not cursor:
                 continue
-            if self._state.assignment.get(tp) is cursor:
-                now = now or self._finished.processed_offsets()
-                if tp in now and now[tp].offset >= commit.left[tp].offset:
-                    commit.say(tp, now[tp], next(self._sequence))
+            if tp in commit.left.keys() - commit.exact:
+                processed = processed or self._finished.processed_offsets()
+                if tp in processed and processed[tp].offset >= commit.left[tp].offset:
+                    commit.say(tp, processed[tp], next(self._sequence))
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take the metadata of an application's commit of the same offset."""
@@ -773,7 +775,9 @@ class Commits(CommittedReader):
                     if commit.left[tp].offset == asked.left[tp].offset:
                         commit.take_over(tp, asked)
 
-    def _identity_for(self, commit: PendingCommit) -> Identity:
+    def _identity_for(
+        self, commit: PendingCommit, now: Cursors, assigned_as: Identity | None
+    ) -> Identity:
         """Return the identity for a commit.
 
         Raises:
@@ -782,11 +786,11 @@ class Commits(CommittedReader):
         made_as = commit.made_as
         if made_as is None:
             raise self._member.why_lost()
-        if made_as == NO_IDENTITY and (commit.is_departed or self.assigned_as == NO_IDENTITY):
+        if made_as == NO_IDENTITY and (commit.is_departed or assigned_as == NO_IDENTITY):
             return NO_IDENTITY
         sender = None
         has_waited = commit.state.has_waited
-        if commit.is_departed or self.assigned_as != NO_IDENTITY:
+        if commit.is_departed or assigned_as != NO_IDENTITY:
             sender = self._member.commits_as(
                 made_as, has_waited=has_waited, is_departed=commit.is_departed
             )
@@ -794,7 +798,6 @@ class Commits(CommittedReader):
             raise self._member.why_lost()
         if not commit.is_departed:
             commit.made_as = sender
-            now = self._state.assignment
             if gone := sorted(
                 tp
                 for tp in commit.left
@@ -811,11 +814,13 @@ class Commits(CommittedReader):
         cursor = commit.cursors[tp]
         return NO_EPOCH if cursor is None else cursor.epoch_before(commit.left[tp].offset)
 
-    def _note_committed(self, commit: PendingCommit, tp: TopicPartition, leader_epoch: int) -> None:
+    def _note_committed(
+        self, commit: PendingCommit, tp: TopicPartition, now: Cursor | None, leader_epoch: int
+    ) -> None:
         self._latest[tp] = commit.said_at[tp]
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has replaced it
-        for partition in {self._state.assignment.get(tp), commit.cursors[tp]}:
+        for partition in {now, commit.cursors[tp]}:
             if partition is not None:
                 partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
 
@@ -842,7 +847,7 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        if commit.is_departed or self._can_wait(commit):
+        if commit.is_departed or commit.can_wait:
             if recovery is Recovery.REBALANCE and commit.kind.is_asked_for:
                 commit.put_off()
                 self._member.notify()
@@ -925,14 +930,9 @@ class Commits(CommittedReader):
 
     def _is_taken(self, commit: PendingCommit) -> bool:
         """Whether the coordinator accepts a commit now, as far as known, or it cannot wait."""
-        return not self._can_wait(commit) or self._member.takes_commits(
+        return not commit.can_wait or self._member.takes_commits(
             was_put_off=commit.state is CommitState.PUT_OFF, is_departed=commit.is_departed
         )
-
-    @staticmethod
-    def _can_wait(commit: PendingCommit) -> bool:
-        """Whether a commit waits for a rebalance, which itself waits for its callbacks."""
-        return (commit.kind.is_asked_for or commit.is_departed) and not is_in_callback()
 
 
 def _of_another_log(what: str) -> CommitFailedError:

@@ -58,6 +58,8 @@ class CommittedReader(ABC):
         self._coordinator = coordinator
         self._member = member
         self._rng = rng
+        self.group: Final = (member.group_id, member.group_instance_id)
+        self._request_timeout_s = config.request_timeout_s
 
     @property
     @abstractmethod
@@ -69,9 +71,8 @@ class CommittedReader(ABC):
         """See `Commits.alone`."""
 
     def _deadline(self, timeout_s: float | None) -> float:
-        if timeout_s is None:
-            timeout_s = self._config.request_timeout_s
-        return asyncio.get_running_loop().time() + timeout_s
+        now = asyncio.get_running_loop().time()
+        return now + (self._request_timeout_s if timeout_s is None else timeout_s)
 
     def _backoff(self) -> Backoff:
         return Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
@@ -186,7 +187,7 @@ class CommittedReader(ABC):
     ) -> dict[TopicPartition, FetchedOffset]:
         ids = TopicIds.of_view(self._cluster.view, partitions)
         response = await self._coordinator.request(
-            fetch_request(self._member, partitions, ids),
+            fetch_request(self.group[0], self._member.reads_as, partitions, ids),
             error_code=fetch_error_code,
             deadline=deadline,
             max_version=None if ids.are_known else LAST_FETCH_BY_NAME,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from aiokafka_lite.client import ClusterView
-from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, GroupMember, Identity
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.consumer.membership.recovery import RECOVERIES
 from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code
 from aiokafka_lite.protocol.messages.committed_offsets import (
@@ -78,16 +78,17 @@ class TopicIds:
 
 
 def commit_request(
-    member: GroupMember,
+    group: tuple[str, str | None],
     identity: Identity,
     offsets: Mapping[TopicPartition, OffsetToCommit],
     ids: TopicIds,
 ) -> OffsetCommitRequest:
+    group_id, instance_id = group
     return OffsetCommitRequest(
-        group_id=member.group_id,
+        group_id=group_id,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,
-        group_instance_id=member.group_instance_id if identity.member_id else None,
+        group_instance_id=instance_id if identity.member_id else None,
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,
@@ -135,14 +136,13 @@ def commit_error_code(response: OffsetCommitResponse) -> int:
 
 
 def fetch_request(
-    member: GroupMember, partitions: Iterable[TopicPartition], ids: TopicIds
+    group_id: str, reader: Identity | None, partitions: Iterable[TopicPartition], ids: TopicIds
 ) -> OffsetFetchRequest:
     """Build the request; offsets of open transactions are excluded (KIP-447)."""
-    reader = member.reads_as
     return OffsetFetchRequest(
         groups=[
             OffsetFetchRequestGroup(
-                group_id=member.group_id,
+                group_id=group_id,
                 member_id=None if reader is None else reader.member_id,
                 member_epoch=NO_GENERATION if reader is None else reader.generation,
                 topics=[

@@ -776,7 +776,7 @@ def test_the_oldest_answers_say_of_partitions_what_concerns_the_group() -> None:
     assert fetch_error_code(answer(0, unknown)) == 0
     offsets = {A: OffsetToCommit(1, "", -1), B: OffsetToCommit(2, "", -1)}
     ids = TopicIds(dict.fromkeys(offsets, b""))
-    request = commit_request(cast("Any", Member()), FIRST, offsets, ids)
+    request = commit_request(("g", None), FIRST, offsets, ids)
     response = commit_answer(request, unknown)
     assert commit_error_code(response) == 0
     response.topics[0].partitions[1].error_code = errors.GroupAuthorizationFailedError.errno

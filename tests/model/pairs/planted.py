@@ -69,9 +69,9 @@ async def _commits_nothing(*_: object, **__: object) -> dict[object, object]:
     return {}
 
 
-def _one_too_far(member: Any, identity: Any, offsets: Any, ids: Any) -> object:
+def _one_too_far(group: Any, identity: Any, offsets: Any, ids: Any) -> object:
     behind = {tp: entry._replace(offset=entry.offset + 1) for tp, entry in offsets.items()}
-    return commit_request(member, identity, behind, ids)
+    return commit_request(group, identity, behind, ids)
 
 
 _change = Assignment.change
