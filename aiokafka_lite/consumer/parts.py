@@ -32,10 +32,9 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
-from aiokafka_lite.consumer.positions.log_ends import LogEnds
-from aiokafka_lite.consumer.positions.resolver import CommitStarts, PositionResolver
+from aiokafka_lite.consumer.positions.resolver import PositionResolver, StartCommits
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
-from aiokafka_lite.consumer.positions.watchdog import Watchdog
+from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 if TYPE_CHECKING:
@@ -97,16 +96,16 @@ class Running:
         self.topic_changes = TopicChanges(state, engine.events, engine.observers, engine.buffer)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
-        self._commit_starts: CommitStarts | None
+        self._start_commits: StartCommits | None
         self.membership: Membership
         if config.group_id is None:
             self.commits = NoCommits()
-            self._commit_starts = None
+            self._start_commits = None
             self.membership = NoGroup(config, state, engine.events, engine.observers, self.cluster)
         else:
             commits, self.membership = self._make_group(engine, config.group_id, rng)
             self.commits = commits
-            self._commit_starts = commits.commit_by_itself if config.enable_auto_commit else None
+            self._start_commits = commits if config.enable_auto_commit else None
         self.sources = Sources(
             config,
             state,
@@ -128,9 +127,9 @@ class Running:
             engine.buffer,
             self.cluster,
             self.lookup,
-            self.commits.positions,
-            self.topic_changes.came_later,
-            self._commit_starts,
+            self.commits,
+            self.topic_changes,
+            self._start_commits,
             scope=self.scopes.positions,
             rng=rng,
         )
@@ -139,11 +138,11 @@ class Running:
             config,
             self.cluster,
             self.lookup,
-            self.sources.is_asking_for,
+            self.sources,
             scope=self.scopes.positions,
             rng=rng,
         )
-        self.watchdog = Watchdog(state, engine.reads, self.cluster, log_ends, self.resolver.wake)
+        self.watchdog = Watchdog(state, engine.reads, self.cluster, log_ends, self.resolver)
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random

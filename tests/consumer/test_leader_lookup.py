@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ from aiokafka_lite.consumer.positions.leader_lookup import (
     FoundOffset,
     OffsetLookup,
 )
-from aiokafka_lite.consumer.positions.log_ends import STALE_S, LogEnds
+from aiokafka_lite.consumer.positions.watchdog import STALE_S, LogEnds
 from aiokafka_lite.errors import (
     ClientClosedError,
     CoordinatorNotAvailableError,
@@ -128,14 +129,14 @@ def offsets(leaders: Leaders, scope: TaskScope) -> OffsetLookup:
 
 
 @pytest.fixture
-def log_ends(leaders: Leaders, offsets: OffsetLookup, scope: TaskScope) -> LogEnds:
+async def log_ends(leaders: Leaders, offsets: OffsetLookup, scope: TaskScope) -> LogEnds:
     """Ends of logs of which partition 1 is being fetched."""
     config = ConsumerConfig(isolation_level="read_committed")
     return LogEnds(
         config,
         cast("Any", leaders),
         offsets,
-        lambda cursor: cursor.tp == B,
+        cast("Any", SimpleNamespace(is_asking_for=lambda cursor: cursor.tp == B)),
         scope=scope,
         rng=random.Random(1),
     )

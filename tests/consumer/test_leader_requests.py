@@ -43,6 +43,25 @@ class Even(random.Random):
         return (a + b) / 2
 
 
+class Requests(LeaderRequests[str, str, str]):
+    """Requests whose results a test notes."""
+
+    name = "ask"
+    asked: Asked
+
+    async def send(self, node_id: int, questions: Mapping[TopicPartition, str]) -> Answers:
+        return await self.asked.ask(node_id, questions)
+
+    def answered(self, wish: str, answer: str, leader_epoch: int) -> None:
+        self.asked.answered.append((wish, answer, leader_epoch))
+
+    def failed(self, wish: str, error: KafkaError) -> None:
+        self.asked.failed.append((wish, type(error)))
+
+    def ended(self) -> None:
+        self.asked.end()
+
+
 class Asked:
     """Requests to the leaders of a cluster, which answer when the test has them do so."""
 
@@ -58,24 +77,15 @@ class Asked:
         self.invalidated_at: list[float] = []
         self.suspected: list[frozenset[int]] = []
         self._answers: dict[int, asyncio.Future[Answers]] = {}
-        self.requests: LeaderRequests[str, str, str] = LeaderRequests(
-            cast("Any", self),
-            self.scope,
-            rng or Even(),
-            name="ask",
-            first_delay_s=FIRST_S,
-            ask=self._ask,
-            on_answer=lambda wish, answer, epoch: self.answered.append((wish, answer, epoch)),
-            on_failure=lambda wish, error: self.failed.append((wish, type(error))),
-            on_end=self._end,
-        )
+        self.requests = Requests(cast("Any", self), self.scope, rng or Even(), FIRST_S)
+        self.requests.asked = self
 
-    async def _ask(self, node_id: int, questions: Mapping[TopicPartition, str]) -> Answers:
+    async def ask(self, node_id: int, questions: Mapping[TopicPartition, str]) -> Answers:
         self.questions.append((node_id, dict(questions)))
         self._answers[node_id] = self.loop.create_future()
         return await self._answers[node_id]
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self.ended += 1
 
     def invalidate(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -91,9 +92,11 @@ class Starting:
             self.buffer,
             cast("Any", self),
             cast("Any", self),
-            self._read_committed,
-            self.came_later.__contains__,
-            self._commit_starts if commits_starts else None,
+            cast("Any", SimpleNamespace(positions=self._read_committed)),
+            cast("Any", SimpleNamespace(came_later=self.came_later.__contains__)),
+            cast("Any", SimpleNamespace(commit_by_itself=self._commit_starts))
+            if commits_starts
+            else None,
             scope=self.scope,
             rng=random.Random(1),
         )

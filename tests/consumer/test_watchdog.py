@@ -12,10 +12,9 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
+from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
 from aiokafka_lite.consumer.positions import watchdog
-from aiokafka_lite.consumer.positions.log_ends import STALE_S, LogEnds
-from aiokafka_lite.consumer.positions.watchdog import LONG_S, Watchdog
+from aiokafka_lite.consumer.positions.watchdog import LONG_S, STALE_S, LogEnds, Watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
@@ -92,7 +91,7 @@ class Looked:
             self.state.reads,
             cast("Any", SimpleNamespace(pool=self)),
             cast("Any", self),
-            lambda: self.woken.append(loop.time()),
+            cast("Any", SimpleNamespace(wake=lambda: self.woken.append(loop.time()))),
         )
         self._task = asyncio.create_task(self.watchdog.run())
 
@@ -201,7 +200,8 @@ async def test_the_end_of_a_log_is_stale_unless_a_broker_has_named_it_lately_or_
 ):
     asked: set[Cursor] = set()
     nothing = cast("Any", None)
-    ends = LogEnds(nothing, nothing, nothing, asked.__contains__, scope=nothing, rng=nothing)
+    fetches = cast("Any", SimpleNamespace(is_asking_for=asked.__contains__))
+    ends = LogEnds(ConsumerConfig(), nothing, nothing, fetches, scope=nothing, rng=nothing)
     cursor = Cursor(TopicPartition("t", 0))
     assert not ends.is_stale(cursor, 100.0)  # its position is looked up
     cursor.start_at(5, -1, -1, is_in_work=False)

@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
-from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
@@ -36,10 +34,11 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.structs import TopicPartition
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
+    from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
-# Receives the reason why the group cannot be joined with KIP-848.
-FallBack = Callable[[KafkaError], None]
+log = logging.getLogger(__name__)
 
 
 class EitherMember:
@@ -101,56 +100,41 @@ class EitherMember:
         await self._now.wait_for_change()
 
 
-class FirstMembership(Membership, Protocol):
-    """A membership that can be ended before its first assignment."""
-
-    def stop_trying(self) -> None:
-        """End all tasks: the member has no assignment, and the group does not know it."""
-
-
 class EitherMembership:
-    """A membership that begins with KIP-848, and may change to the classic protocol.
+    """A membership that begins with KIP-848, and may change to the classic protocol."""
 
-    Args:
-        first: Makes the first membership, and passes it the function that changes the protocol.
-        second: Makes the classic membership.
-        group_id: The group.
-        scope: Runs the task that starts the second membership.
-        events: Receive GroupProtocolChanged.
-    """
-
-    def __init__(
-        self,
-        first: Callable[[FallBack], FirstMembership],
-        second: Callable[[], Membership],
-        *,
-        group_id: str,
-        scope: TaskScope,
-        events: Events,
-    ) -> None:
-        self._first = first(self._fall_back)
-        self._second = second
-        self._group_id = group_id
-        self._scope = scope
-        self._events = events
+    def __init__(self, around: Surroundings, either: EitherMember, first: ConsumerMember) -> None:
+        self._around = around
+        self._either = either
+        self._first = self._begin(first)
         self.now: Membership = self._first
         self._kept_classic_by = ""
         self._starting: asyncio.Task[None] | None = None
 
-    def _fall_back(self, error: KafkaError) -> None:
-        """Change to the classic protocol; called by a task of the first membership."""
+    def _begin(self, first: ConsumerMember) -> ConsumerMembership:
+        from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+
+        return ConsumerMembership(self._around, first, other_protocol=self)
+
+    def _take_over(self) -> Membership:
+        second, make_second = _classic(self._around.config, self._either.group_id)
+        self._either.become(second)
+        return make_second(self._around)
+
+    def fall_back(self, error: KafkaError) -> None:
+        """See OtherProtocol; called by a task of the first membership, which this ends."""
         reason = str(error)
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason
         log.info(
             "group %s is joined with the classic protocol, because KIP-848 cannot be used: %s",
-            self._group_id,
+            self._either.group_id,
             reason,
         )
-        self._events.publish(GroupProtocolChanged("classic", reason))
-        self.now = self._second()
+        self._around.events.publish(GroupProtocolChanged("classic", reason))
+        self.now = self._take_over()
         self._first.stop_trying()
-        self._starting = self._scope.spawn(self.now.start(), name="group protocol")
+        self._starting = self._around.scope.spawn(self.now.start(), name="group protocol")
 
     @property
     def member_id(self) -> str:
@@ -229,29 +213,10 @@ def member_of(
     from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
     first = ConsumerMember(group_id, config.group_instance_id, member_id=known_as)
-
-    def make_first(around: Surroundings, fall_back: FallBack | None) -> ConsumerMembership:
-        return ConsumerMembership(around, first, fall_back=fall_back)
-
     if config.joins_as == "consumer":
-        return first, lambda around: make_first(around, None)
+        return first, lambda around: ConsumerMembership(around, first)
     either = EitherMember(first)
-
-    def make_second(around: Surroundings) -> Membership:
-        second, make = _classic(config, group_id)
-        either.become(second)
-        return make(around)
-
-    def make_either(around: Surroundings) -> Membership:
-        return EitherMembership(
-            lambda fall_back: make_first(around, fall_back),
-            lambda: make_second(around),
-            group_id=group_id,
-            scope=around.scope,
-            events=around.events,
-        )
-
-    return either, make_either
+    return either, lambda around: EitherMembership(around, either, first)
 
 
 def _classic(

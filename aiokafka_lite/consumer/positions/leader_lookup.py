@@ -20,7 +20,11 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.positions.leader_requests import LeaderRequests, until_set
+from aiokafka_lite.consumer.positions.leader_requests import (
+    Answered,
+    LeaderRequests,
+    until_set,
+)
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -67,7 +71,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
 
     async def ask(
         self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
-    ) -> tuple[dict[TopicPartition, AnswerT], dict[TopicPartition, KafkaError]]:
+    ) -> Answered[AnswerT]:
         """Send one request to a node; return the results, and the other partitions' errors."""
         found: dict[TopicPartition, AnswerT] = {}
         failures: dict[TopicPartition, KafkaError] = {}
@@ -160,6 +164,36 @@ def _raise_what_does_not_pass(
             raise error
 
 
+class OffsetSearch(LeaderRequests[TopicPartition, int, FoundOffset]):
+    """The requests of one `OffsetLookup.find`."""
+
+    name = "look offsets up at"
+
+    def __init__(
+        self, lookup: OffsetLookup, cluster: Cluster, scope: TaskScope, rng: random.Random,
+        first_delay_s: float,
+    ) -> None:  # fmt: skip
+        super().__init__(cluster, scope, rng, first_delay_s)
+        self._lookup = lookup
+        self.found: dict[TopicPartition, FoundOffset] = {}
+        self.failures: dict[TopicPartition, KafkaError] = {}
+        self.wake = Event()
+
+    async def send(
+        self, node_id: int, questions: Mapping[TopicPartition, int]
+    ) -> Answered[FoundOffset]:
+        return await self._lookup.ask(node_id, questions)
+
+    def answered(self, wish: TopicPartition, answer: FoundOffset, leader_epoch: int) -> None:
+        self.found[wish] = answer
+
+    def failed(self, wish: TopicPartition, error: KafkaError) -> None:
+        self.failures[wish] = error
+
+    def ended(self) -> None:
+        self.wake.set()
+
+
 class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     """Looks up offsets by time; -2 means the first offset, -1 the last."""
 
@@ -206,20 +240,10 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
                 reasons.
             KafkaError: A broker refused permanently.
         """
-        found: dict[TopicPartition, FoundOffset] = {}
-        failures: dict[TopicPartition, KafkaError] = {}
-        wake = Event()
-        questions: LeaderRequests[TopicPartition, int, FoundOffset] = LeaderRequests(
-            self._cluster,
-            self._scope,
-            self._rng,
-            name="look offsets up at",
-            first_delay_s=self._config.retry_backoff_s,
-            ask=self.ask,
-            on_answer=lambda tp, offset, _: found.__setitem__(tp, offset),
-            on_failure=failures.__setitem__,
-            on_end=wake.set,
+        search = OffsetSearch(
+            self, self._cluster, self._scope, self._rng, self._config.retry_backoff_s
         )
+        found, wake = search.found, search.wake
 
         def view_changed(_: ClusterView) -> None:
             wake.set()
@@ -228,16 +252,16 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         try:
             async with timeout_at(deadline):
                 while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
-                    _raise_what_does_not_pass(failures, missing)
+                    _raise_what_does_not_pass(search.failures, missing)
                     self._scope.raise_if_failed()
                     self._cluster.raise_if_closed()
                     wake.clear()
-                    retry_at = questions.advance({tp: (tp, at) for tp, at in missing.items()})
+                    retry_at = search.advance({tp: (tp, at) for tp, at in missing.items()})
                     await until_set(wake, retry_at)
         except asyncio.TimeoutError:
-            raise self._not_found(missing, failures, questions.pending_nodes) from None
+            raise self._not_found(missing, search.failures, search.pending_nodes) from None
         finally:
-            questions.cancel()
+            search.cancel()
             self._cluster.remove_listener(view_changed)
         return found
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
@@ -53,45 +54,25 @@ class Failure(NamedTuple):
     retry_at: float
 
 
-class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
-    """Sends requests of one kind to the leaders of partitions.
+class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
+    """Sends requests of one kind to the leaders of partitions; a subclass is a kind.
 
     A wish is a hashable object that identifies one wanted result.
 
-    Args:
-        cluster: The brokers.
-        scope: Runs the tasks.
-        rng: For the back-offs.
+    Attributes:
         name: The tasks' name, before the node.
-        first_delay_s: The first back-off after a failure.
-        ask: Sends one request.
-        on_answer: Receives each result, with the leader epoch of its request.
-        on_failure: Receives each error. The wish is retried while it is wanted.
-        on_end: Called when `advance` may send more.
     """
 
+    name: ClassVar[str]
+
     def __init__(
-        self,
-        cluster: Cluster,
-        scope: TaskScope,
-        rng: random.Random,
-        *,
-        name: str,
-        first_delay_s: float,
-        ask: Callable[[int, Mapping[TopicPartition, QuestionT]], Awaitable[Answered[AnswerT]]],
-        on_answer: Callable[[WishT, AnswerT, int], None],
-        on_failure: Callable[[WishT, KafkaError], None],
-        on_end: Callable[[], None],
+        self, cluster: Cluster, scope: TaskScope, rng: random.Random, first_delay_s: float
     ) -> None:
         self._cluster = cluster
         self._scope = scope
         self._rng = rng
-        self._name = name
+        # The first back-off after a failure.
         self._first_delay_s = first_delay_s
-        self._ask = ask
-        self._on_answer = on_answer
-        self._on_failure = on_failure
-        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Task[None]] = {}
         # By node: fire when its response is overdue.
@@ -99,6 +80,26 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._overdue: frozenset[int] = frozenset()
         self._failures: dict[WishT, Failure] = {}
 
+    # --- Of the kind ----------------------------------------------------------------------
+    @abstractmethod
+    async def send(
+        self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
+    ) -> Answered[AnswerT]:
+        """Send one request."""
+
+    @abstractmethod
+    def answered(self, wish: WishT, answer: AnswerT, leader_epoch: int) -> None:
+        """Take a result, with the leader epoch of its request."""
+
+    def failed(self, wish: WishT, error: KafkaError) -> None:
+        """Note an error; the wish is retried while it is wanted."""
+        return
+
+    def ended(self) -> None:
+        """Note that `advance` may send more."""
+        return
+
+    # --- Requests -------------------------------------------------------------------------
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
         """Send the requests that are possible now; return the end of the next back-off, if any.
 
@@ -123,7 +124,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
             self._miss_leader(wish, wanted[wish][0], delays)
         for node_id, questions in asked.items():
             task = self._pending[node_id] = self._scope.spawn(
-                self._put(node_id, questions), name=f"{self._name} node {node_id}"
+                self._put(node_id, questions), name=f"{self.name} node {node_id}"
             )
             # The scope has handled a failure by then.
             task.add_done_callback(partial(self._ended, node_id))
@@ -149,7 +150,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self, node_id: int, asked: Mapping[WishT, tuple[TopicPartition, QuestionT, Leader]]
     ) -> None:
         """Send a request to a node, and pass on its response."""
-        found, failures = await self._ask(
+        found, failures = await self.send(
             node_id, {tp: question for tp, question, _ in asked.values()}
         )
         delays: dict[int, float] = {}
@@ -158,7 +159,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
                 continue
             if tp in found:
                 self._failures.pop(wish, None)
-                self._on_answer(wish, found[tp], leader.epoch)
+                self.answered(wish, found[tp], leader.epoch)
             else:
                 self._fail(wish, failures[tp], leader, delays)
 
@@ -178,7 +179,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._timers.pop(node_id).cancel()
         if node_id in self._overdue:
             self._suspect(self._overdue - {node_id})
-        self._on_end()
+        self.ended()
 
     def _suspect(self, overdue: frozenset[int]) -> None:
         self._overdue = overdue
@@ -200,7 +201,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         delay_s = delay_after(count, self._first_delay_s, LONGEST_BACKOFF_S, self._rng)
         retry_at = self._loop.time() + delays.setdefault(count, delay_s)
         self._failures[wish] = Failure(leader, count + 1, retry_at)
-        self._on_failure(wish, error)
+        self.failed(wish, error)
 
 
 async def until_set(event: Event, deadline: float | None) -> None:

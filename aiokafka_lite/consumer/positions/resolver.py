@@ -25,8 +25,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
@@ -59,9 +59,11 @@ from aiokafka_lite.consumer.positions.leader_lookup import (
     OffsetLookup,
 )
 from aiokafka_lite.consumer.positions.leader_requests import (
+    Answered,
     LeaderRequests,
     until_set,
 )
+from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
     KafkaError,
@@ -79,13 +81,21 @@ NOTHING_COMMITTED: Final = "no committed offset"
 TRUNCATED: Final = "truncated"
 STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 
-CommittedLookup = Callable[
-    [Iterable[TopicPartition]],
-    Awaitable[Mapping[TopicPartition, CommittedPosition | KafkaError | None]],
-]
+
+class CommittedOffsets(Protocol):
+    """Reads committed offsets."""
+
+    async def positions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedPosition | KafkaError | None]: ...
 
 
-CommitStarts = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[object]]
+class StartCommits(Protocol):
+    """Commits starts, as far as possible."""
+
+    async def commit_by_itself(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> object: ...
 
 
 class Start(NamedTuple):
@@ -109,9 +119,9 @@ class PositionResolver:
         buffer: Buffer,
         cluster: Cluster,
         lookup: OffsetLookup,
-        committed: CommittedLookup,
-        came_later: Callable[[TopicPartition], bool],
-        commit_starts: CommitStarts | None,
+        committed: CommittedOffsets,
+        topic_changes: TopicChanges,
+        start_commits: StartCommits | None,
         *,
         scope: TaskScope,
         rng: random.Random,
@@ -125,8 +135,8 @@ class PositionResolver:
         self._lookup = lookup
         self._committed = committed
         self._gate = gate
-        self._came_later = came_later
-        self._commit_starts = commit_starts
+        self._topic_changes = topic_changes
+        self._start_commits = start_commits
         # Starts to commit before they are applied, with leader epochs.
         self._starts: dict[Search, tuple[Start, int]] = {}
         self._committing: asyncio.Task[None] | None = None
@@ -134,28 +144,8 @@ class PositionResolver:
         self._rng = rng
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
-        self._checks: LeaderRequests[Search, int, EpochEnd] = LeaderRequests(
-            cluster,
-            scope,
-            rng,
-            name="check positions at",
-            first_delay_s=config.retry_backoff_s,
-            ask=EpochEndLookup(config, cluster).ask,
-            on_answer=self._checked,
-            on_failure=self._not_checked,
-            on_end=self._wake.set,
-        )
-        self._resets: LeaderRequests[Search, int, Start] = LeaderRequests(
-            cluster,
-            scope,
-            rng,
-            name="look positions up at",
-            first_delay_s=config.retry_backoff_s,
-            ask=self._ask_for_starts,
-            on_answer=self._found,
-            on_failure=self._not_found,
-            on_end=self._wake.set,
-        )
+        self._checks = Checks(self, cluster, scope, rng, config)
+        self._resets = Resets(self, cluster, scope, rng, config.retry_backoff_s)
         observers.on_assignment_change(self._wake.set)
         observers.on_partition_change(self._partition_changed)
 
@@ -240,7 +230,9 @@ class PositionResolver:
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         while searches := self._searches().get(Sought.COMMITTED):
             try:
-                committed = await self._committed([search.cursor.tp for search in searches])
+                committed = await self._committed.positions(
+                    [search.cursor.tp for search in searches]
+                )
             except KafkaError as error:
                 if error.retriable:
                     raise
@@ -289,7 +281,7 @@ class PositionResolver:
         "latest" means the consumer's start: newer partitions are read from their beginning.
         """
         timestamp = self._config.reset_timestamp
-        if timestamp == LATEST_TIMESTAMP and self._came_later(partition.tp):
+        if timestamp == LATEST_TIMESTAMP and self._topic_changes.came_later(partition.tp):
             timestamp = EARLIEST_TIMESTAMP
         if timestamp is not None:
             self._state.request_reset(partition, timestamp, reason=reason)
@@ -302,11 +294,11 @@ class PositionResolver:
         )
 
     # --- Validation -----------------------------------------------------------------------
-    def _checked(self, search: Search, end: EpochEnd, leader_epoch: int) -> None:
+    def checked(self, search: Search, end: EpochEnd, leader_epoch: int) -> None:
         if search.is_current:
             self._judge(search.cursor, end, leader_epoch)
 
-    def _not_checked(self, search: Search, error: KafkaError) -> None:
+    def not_checked(self, search: Search, error: KafkaError) -> None:
         partition = search.cursor
         if not search.is_current:
             return
@@ -364,12 +356,12 @@ class PositionResolver:
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
     # --- Reset ----------------------------------------------------------------------------
-    def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
+    def found(self, search: Search, start: Start, leader_epoch: int) -> None:
         is_found_by_all = (
             search.reason == NOTHING_COMMITTED
             and self._config.reset_timestamp == EARLIEST_TIMESTAMP
         )
-        if self._commit_starts is None or not search.reason or is_found_by_all:
+        if self._start_commits is None or not search.reason or is_found_by_all:
             self._take(search, start, leader_epoch)
             return
         self._starts[search] = start, leader_epoch
@@ -387,8 +379,8 @@ class PositionResolver:
             }
             current = {tp: offset for tp, offset in offsets.items() if offset is not None}
             try:
-                if current and self._commit_starts is not None:
-                    await self._commit_starts(current)
+                if current and self._start_commits is not None:
+                    await self._start_commits.commit_by_itself(current)
             finally:
                 for search in starts:
                     del self._starts[search]
@@ -407,11 +399,11 @@ class PositionResolver:
         if reason:
             self._publish_reset(partition.tp, before, offset.offset, reason, start.log_start)
 
-    def _not_found(self, search: Search, error: KafkaError) -> None:
+    def not_found(self, search: Search, error: KafkaError) -> None:
         if search.is_current:
             self._note_failure(search.cursor, error)
 
-    async def _ask_for_starts(
+    async def ask_for_starts(
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, KafkaError]]:
         """Look up start offsets at a leader, and the starts of its logs if needed."""
@@ -486,3 +478,64 @@ class PositionResolver:
         again, failed = await self._lookup.ask(node_id, {tp: timestamps[tp] for tp in ends})
         found = {tp: ends[tp] if offset.offset < 0 else offset for tp, offset in again.items()}
         return found, {**failures, **failed}
+
+
+class Checks(LeaderRequests[Search, int, EpochEnd]):
+    """The requests for VALIDATION."""
+
+    name = "check positions at"
+
+    def __init__(
+        self,
+        resolver: PositionResolver,
+        cluster: Cluster,
+        scope: TaskScope,
+        rng: random.Random,
+        config: ConsumerConfig,
+    ) -> None:
+        super().__init__(cluster, scope, rng, config.retry_backoff_s)
+        self._resolver = resolver
+        self._lookup = EpochEndLookup(config, cluster)
+
+    async def send(
+        self, node_id: int, questions: Mapping[TopicPartition, int]
+    ) -> Answered[EpochEnd]:
+        return await self._lookup.ask(node_id, questions)
+
+    def answered(self, wish: Search, answer: EpochEnd, leader_epoch: int) -> None:
+        self._resolver.checked(wish, answer, leader_epoch)
+
+    def failed(self, wish: Search, error: KafkaError) -> None:
+        self._resolver.not_checked(wish, error)
+
+    def ended(self) -> None:
+        self._resolver.wake()
+
+
+class Resets(LeaderRequests[Search, int, Start]):
+    """The requests for RESET."""
+
+    name = "look positions up at"
+
+    def __init__(
+        self,
+        resolver: PositionResolver,
+        cluster: Cluster,
+        scope: TaskScope,
+        rng: random.Random,
+        first_delay_s: float,
+    ) -> None:
+        super().__init__(cluster, scope, rng, first_delay_s)
+        self._resolver = resolver
+
+    async def send(self, node_id: int, questions: Mapping[TopicPartition, int]) -> Answered[Start]:
+        return await self._resolver.ask_for_starts(node_id, questions)
+
+    def answered(self, wish: Search, answer: Start, leader_epoch: int) -> None:
+        self._resolver.found(wish, answer, leader_epoch)
+
+    def failed(self, wish: Search, error: KafkaError) -> None:
+        self._resolver.not_found(wish, error)
+
+    def ended(self) -> None:
+        self._resolver.wake()

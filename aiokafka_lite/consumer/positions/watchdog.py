@@ -5,28 +5,98 @@ Every five seconds it notes the partitions, assigned and not paused, since when
 - there is no position, or none that the leader has validated
 - the first unfinished offset is the same, though the log has records from there on
 
-It wakes the position resolver, looks up log ends (log_ends.py), and has the pool retry lost brokers
+It wakes the position resolver, looks up log ends, and has the pool retry lost brokers
 that are no longer used, so that `health` does not report them forever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, NamedTuple
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.positions.log_ends import LogEnds
+from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset, OffsetLookup
+from aiokafka_lite.consumer.positions.leader_requests import Answered, LeaderRequests
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.positions.resolver import PositionResolver
 
 TICK_S: Final = 5.0
 # Without a position for longer, the resolver is woken.
 LONG_S: Final = 5.0
 # In one turn of the loop.
 MOST_AT_ONCE: Final = 1_000
+# Older log ends are looked up again.
+STALE_S: Final = 10.0
+# At a time: more would block the loop. The others follow later.
+MOST_ASKED: Final = 500
+
+
+class Fetches(Protocol):
+    """The sources that fetch from brokers."""
+
+    def is_asking_for(self, cursor: Cursor) -> bool:
+        """Whether a fetch is in flight that is answered when the log grows."""
+
+
+class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
+    """Looks up the log ends of partitions that are not being fetched, for their lag.
+
+    Paused partitions, and those of which enough is buffered or being handled, are not fetched.
+    """
+
+    name = "look log ends up at"
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        cluster: Cluster,
+        lookup: OffsetLookup,
+        fetches: Fetches,
+        *,
+        scope: TaskScope,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(cluster, scope, rng, config.retry_backoff_s)
+        self._is_stable = config.is_read_committed
+        self._lookup = lookup
+        self._fetches = fetches
+
+    def is_stale(self, cursor: Cursor, now: float) -> bool:
+        """Whether a log end is unknown or too old."""
+        heard_at = cursor.last_fetch_at
+        is_old = heard_at is None or now - heard_at > STALE_S
+        return is_old and cursor.search is None and not self._fetches.is_asking_for(cursor)
+
+    def ask(self, stale: list[Cursor]) -> None:
+        """Look up the ends of logs that have a leader."""
+        view = self._cluster.view
+        self.advance(
+            {
+                cursor: (cursor.tp, LATEST_TIMESTAMP)
+                for cursor in self._rng.sample(stale, min(len(stale), MOST_ASKED))
+                if view.leader(cursor.tp) is not None
+            }
+        )
+
+    async def send(
+        self, node_id: int, questions: Mapping[TopicPartition, int]
+    ) -> Answered[FoundOffset]:
+        return await self._lookup.ask(node_id, questions)
+
+    def answered(self, wish: Cursor, answer: FoundOffset, leader_epoch: int) -> None:
+        now = self._loop.time()
+        if wish.is_assigned and self.is_stale(wish, now):
+            wish.log_ends_at(answer.offset, now, is_stable=self._is_stable)
 
 
 class Standstill(NamedTuple):
@@ -45,13 +115,13 @@ class Watchdog:
         reads: Reads,
         cluster: Cluster,
         log_ends: LogEnds,
-        wake_resolver: Callable[[], None],
+        resolver: PositionResolver,
     ) -> None:
         self._state = state
         self._reads = reads
         self._cluster = cluster
         self._log_ends = log_ends
-        self._wake_resolver = wake_resolver
+        self._resolver = resolver
         self._loop = asyncio.get_running_loop()
         # Loop times since when.
         self._without_position: dict[Cursor, float] = {}
@@ -100,7 +170,7 @@ class Watchdog:
                     standstills[cursor] = standstill
         self._without_position, self._standstills = without_position, standstills
         if self.assigned_without_position_s > LONG_S:
-            self._wake_resolver()
+            self._resolver.wake()
         self._log_ends.ask(stale)
 
     def _standstill(self, cursor: Cursor, now: float) -> Standstill | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,8 +15,6 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.choice import (
     EitherMember,
     EitherMembership,
-    FallBack,
-    FirstMembership,
     member_of,
 )
 from aiokafka_lite.consumer.membership.classic.member import Member
@@ -94,17 +93,21 @@ class Choosing:
         self.first, self.second = Played("first", 1), Played("second", 2)
         self.state = State()
         self.scope = TaskScope("g")
-        self.either = EitherMembership(
-            self._make_first,
-            lambda: self.second,
-            group_id="g",
-            scope=self.scope,
-            events=self.state.events,
-        )
+        around = SimpleNamespace(scope=self.scope, events=self.state.events)
+        member = SimpleNamespace(group_id="g")
+        self.either = Either(cast("Any", around), cast("Any", member), cast("Any", self))
+        self.fall_back = self.either.fall_back
 
-    def _make_first(self, fall_back: FallBack) -> FirstMembership:
-        self.fall_back = fall_back
-        return cast("FirstMembership", self.first)
+
+class Either(EitherMembership):
+    """Begins with the memberships of a test; its first member is the test's `Choosing`."""
+
+    def _begin(self, first: Any) -> Any:
+        self._choosing = first
+        return first.first
+
+    def _take_over(self) -> Any:
+        return self._choosing.second
 
 
 @pytest.mark.parametrize("is_second", [False, True])

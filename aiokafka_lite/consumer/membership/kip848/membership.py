@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
@@ -58,6 +57,13 @@ BROKER_LOOKS_S: Final = 10.0
 REBALANCE: Final = "the group rebalances"
 
 
+class OtherProtocol(Protocol):
+    """Takes over if the group cannot be joined with KIP-848."""
+
+    def fall_back(self, error: KafkaError) -> None:
+        """Change to the classic protocol."""
+
+
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
     """One consumer's membership. It writes the member, `held`, and the assignment in `state`.
 
@@ -66,7 +72,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     Args:
         around: The parts of the membership.
         member: The member.
-        fall_back: Changes to the classic protocol. None: reads raise the broker's refusal.
+        other_protocol: Changes to the classic one. None: reads raise the broker's refusal.
     """
 
     def __init__(
@@ -74,13 +80,13 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         around: Surroundings,
         member: ConsumerMember,
         *,
-        fall_back: Callable[[KafkaError], None] | None = None,
+        other_protocol: OtherProtocol | None = None,
     ) -> None:
         super().__init__(around, member)
         self._schedule = HeartbeatSchedule(around.config, member, self)
         self._heartbeat = Heartbeat(around, member, self._schedule, self)
         self._lease = self._heartbeat.lease
-        self._fall_back = fall_back
+        self._other_protocol = other_protocol
         self._beating: asyncio.Task[Never] | None = None
         # Assigned and not revoked yet: the owned partitions in heartbeats.
         self.held: dict[PartitionId, TopicPartition] = {}
@@ -503,9 +509,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._regex = None
 
     def fall_back(self, error: KafkaError) -> bool:
-        if self._fall_back is None:
+        if self._other_protocol is None:
             return False
-        self._fall_back(error)
+        self._other_protocol.fall_back(error)
         return True
 
     # --- What happens to it ---------------------------------------------------------------
