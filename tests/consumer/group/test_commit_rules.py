@@ -50,7 +50,6 @@ from tests.support.plain_group import (
     B,
     Cluster,
     Group,
-    Member,
     Transaction,
     at,
     begun,
