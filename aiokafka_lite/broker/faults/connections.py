@@ -6,7 +6,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
@@ -69,7 +69,7 @@ class ConnectionRule(Removable):
         self.fault = fault
         self.after_bytes = after_bytes
         self._faults = faults
-        self._match = match
+        self.match: Final = match
         self._left = times
 
     @property
@@ -79,9 +79,6 @@ class ConnectionRule(Removable):
     def remove(self) -> None:
         """End the rule. Silenced connections stay silent. Idempotent."""
         self._faults.drop_for_connections(self)
-
-    def covers(self, connection: ServedConnection, node_id: int) -> bool:
-        return self._match.covers(connection, node_id)
 
     def take(self) -> None:
         self.hits += 1
@@ -125,7 +122,7 @@ class ConnectionFaults:
         self, connection: ServedConnection, node_id: int
     ) -> ConnectionRule | None:
         for rule in self._connection_rules:
-            if rule.covers(connection, node_id):
+            if rule.match.covers(connection, node_id):
                 rule.take()
                 return rule
         return None

@@ -85,7 +85,7 @@ def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
         case ResourceType.BROKER:
             if name == ALL_NODES:
                 return settings.of_all_nodes()
-            if _node_id_of(name) != ctx.node.id:
+            if _node_id("Broker", name) != ctx.node.id:
                 raise InvalidRequestError(
                     f"Unexpected broker id, expected {ctx.node.id} or empty string, "
                     f"but received {name}"
@@ -101,11 +101,11 @@ def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
             raise InvalidRequestError(f"Unsupported resource type: {kind}")
 
 
-def _node_id_of(name: str) -> int:
+def _node_id(kind: str, name: str) -> int:
     try:
         return int(name)
     except ValueError:
-        raise InvalidRequestError(f"Broker id must be an integer, but it is: {name}") from None
+        raise InvalidRequestError(f"{kind} id must be an integer, but it is: {name}") from None
 
 
 def _described(
@@ -206,8 +206,10 @@ def _resource_type(kind: int) -> ResourceType:
 
 def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> None:
     """Check changes of one node or of all. Unknown names are accepted, as in Kafka."""
-    if name != ALL_NODES:
-        _check_node_id(ctx, name)
+    if name != ALL_NODES and _node_id("Node", name) != ctx.node.id:
+        raise InvalidRequestError(
+            f"Unexpected broker id, expected {ctx.node.id}, but received {name}"
+        )
     known = [BROKER_CONFIGS[change.name] for change in changes if change.name in BROKER_CONFIGS]
     fixed = [each.name for each in known if not each.is_dynamic]
     if fixed:
@@ -220,17 +222,6 @@ def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> 
             definition.parse(change.value)
         except InvalidConfigurationError as error:
             raise InvalidRequestError(error.args[0]) from error
-
-
-def _check_node_id(ctx: RequestContext, name: str) -> None:
-    try:
-        node_id = int(name)
-    except ValueError:
-        raise InvalidRequestError(f"Node id must be an integer, but it is: {name}") from None
-    if node_id != ctx.node.id:
-        raise InvalidRequestError(
-            f"Unexpected broker id, expected {ctx.node.id}, but received {name}"
-        )
 
 
 def _changed(

@@ -83,10 +83,14 @@ def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> Desc
     """Describe classic groups. Before version 6, an unknown group is in state Dead (KIP-1043)."""
     groups = [_classic_group(ctx, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
-        for group in groups:
-            if group.error_code == NoError.errno:
-                group.authorized_operations = ALL_OPERATIONS
+        _add_operations(groups)
     return DescribeGroupsResponse(groups=groups)
+
+
+def _add_operations(groups: Iterable[DescribedClassicGroup | DescribedGroup]) -> None:
+    for group in groups:
+        if group.error_code == NoError.errno:
+            group.authorized_operations = ALL_OPERATIONS
 
 
 def _classic_group(ctx: RequestContext, group_id: str) -> DescribedClassicGroup:
@@ -141,9 +145,7 @@ def consumer_group_describe(
     """Describe KIP-848 groups, with each member's current and target assignment."""
     groups = [_consumer_group(ctx, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:
-        for group in groups:
-            if group.error_code == NoError.errno:
-                group.authorized_operations = ALL_OPERATIONS
+        _add_operations(groups)
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

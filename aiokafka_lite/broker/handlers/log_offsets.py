@@ -17,7 +17,6 @@ from aiokafka_lite.errors import (
     KafkaError,
     OffsetOutOfRangeError,
     PolicyViolationError,
-    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol.messages.log_offsets import (
@@ -90,11 +89,8 @@ def _look_up(
     ctx: RequestContext, topic: str, wanted: ListOffsetsPartition, *, is_committed: bool
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
-    known = ctx.cluster.topic(topic)
-    partition = None if known is None else known.partition(wanted.partition_index)
     try:
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no {topic}-{wanted.partition_index}")
+        partition = ctx.cluster.catalog.partition(topic, wanted.partition_index)
         _check_supported(ctx, wanted.timestamp)
         partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
         found = _offset_at(partition, wanted.timestamp, is_committed=is_committed)
@@ -153,11 +149,8 @@ def _end_of_epoch(
     ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition)
-    known = ctx.cluster.topic(topic)
-    partition = None if known is None else known.partition(wanted.partition)
     try:
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no {topic}-{wanted.partition}")
+        partition = ctx.cluster.catalog.partition(topic, wanted.partition)
         partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
     except KafkaError as error:
         answer.error_code = code_of(error)
@@ -198,10 +191,8 @@ def _delete(
 
 
 def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartition) -> int:
-    topic = ctx.cluster.topic(name)
-    partition = None if topic is None else topic.partition(wanted.partition_index)
-    if topic is None or partition is None:
-        raise UnknownTopicOrPartitionError(f"there is no partition {name}-{wanted.partition_index}")
+    partition = ctx.cluster.catalog.partition(name, wanted.partition_index)
+    topic = ctx.cluster.known_topic(name)
     if topic.is_internal:
         raise InvalidTopicError(f"clients cannot delete records of the internal topic {name}")
     partition.check_leader(ctx.node.id)

@@ -11,9 +11,8 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.broker.slices import in_slices
-from aiokafka_lite.broker.topics import NewTopic
+from aiokafka_lite.broker.topics import NewTopic, Topic
 from aiokafka_lite.errors import (
-    BrokerResponseError,
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
@@ -260,36 +259,29 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
         asked[state.name, state.topic_id] += 1
     results = []
     async for (name, topic_id), times in in_slices(asked.items()):
-        if times > 1:
-            twice = "Duplicate topic id." if name is None else "Duplicate topic name."
-            results.append(_not_deleted(name, topic_id, InvalidRequestError, twice))
+        result = DeletableTopicResult(name=name, topic_id=topic_id, error_message=None)
+        results.append(result)
+        try:
+            if times > 1:
+                raise InvalidRequestError(f"Duplicate topic {'id' if name is None else 'name'}.")
+            topic = _named(ctx, name, topic_id)
+        except KafkaError as error:
+            result.error_code, result.error_message = code_of(error), text_of(error)
         else:
-            results.append(_delete(ctx, name, topic_id))
+            ctx.cluster.delete_topic(topic)
+            result.name, result.topic_id = topic.name, topic.topic_id
     await ctx.cluster.disk.settled()
     return DeleteTopicsResponse(responses=results)
 
 
-def _delete(ctx: RequestContext, name: str | None, topic_id: bytes) -> DeletableTopicResult:
+def _named(ctx: RequestContext, name: str | None, topic_id: bytes) -> Topic:
     if name is not None and topic_id != ZERO_UUID:
-        both = "You may not specify both topic name and topic id."
-        return _not_deleted(name, topic_id, InvalidRequestError, both)
+        raise InvalidRequestError("You may not specify both topic name and topic id.")
     if name is None and topic_id == ZERO_UUID:
-        neither = "Neither topic name nor id were specified."
-        return _not_deleted(name, topic_id, InvalidRequestError, neither)
+        raise InvalidRequestError("Neither topic name nor id were specified.")
     topic = ctx.cluster.topic_by_id(topic_id) if name is None else ctx.cluster.topic(name)
+    if topic is None and name is None:
+        raise UnknownTopicIdError("This server does not host this topic ID.")
     if topic is None:
-        if name is None:
-            unknown = "This server does not host this topic ID."
-            return _not_deleted(name, topic_id, UnknownTopicIdError, unknown)
-        unknown = "This server does not host this topic-partition."
-        return _not_deleted(name, topic_id, UnknownTopicOrPartitionError, unknown)
-    ctx.cluster.delete_topic(topic)
-    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
-
-
-def _not_deleted(
-    name: str | None, topic_id: bytes, error: type[BrokerResponseError], reason: str
-) -> DeletableTopicResult:
-    return DeletableTopicResult(
-        name=name, topic_id=topic_id, error_code=error.errno, error_message=reason
-    )
+        raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+    return topic
