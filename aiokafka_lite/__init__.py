@@ -75,7 +75,7 @@ _HOMES = {
     "TopicPartition": "structs",
     "confluent_settings": "confluent",
 }
-# What programs written for aiokafka reach as attributes: aiokafka.errors.KafkaError.
+# Programs written for aiokafka reach these as attributes: aiokafka.errors.KafkaError.
 _MODULES = frozenset(
     {
         "abc", "admin", "client", "cluster", "consumer", "coordinator", "errors", "events",

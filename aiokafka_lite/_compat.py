@@ -91,7 +91,7 @@ if TYPE_CHECKING:  # a default is Python 3.13's, and only speaks to type checker
 
     KT = TypeVarWithDefault("KT", covariant=True, default=bytes | None)
     VT = TypeVarWithDefault("VT", covariant=True, default=bytes | None)
-    # What serializers take. Invariant: pyright gives a contravariant one its default at once.
+    # Arguments of serialisers. Invariant: pyright gives a contravariant one its default at once.
     # Any: a lambda's argument has no type of its own.
     SentKT = TypeVarWithDefault("SentKT", default=Any)
     SentVT = TypeVarWithDefault("SentVT", default=Any)

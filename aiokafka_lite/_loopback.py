@@ -12,7 +12,7 @@ def is_loopback(host: str) -> bool:
     import ipaddress  # late: a client that names its brokers does without
 
     try:
-        # Until Python 3.13 an IPv4 address written as an IPv6 one is none.
+        # Until Python 3.13 an IPv4 address written as an IPv6 one is no loopback.
         return ipaddress.ip_address(host.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return False

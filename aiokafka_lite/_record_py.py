@@ -77,7 +77,7 @@ class Receipt(Protocol):
     def nack(self, delay_ms: float) -> bool: ...
 
 
-# Finds what a transaction commits of a record that the current call of a handler has, if it is one.
+# In a call of a handler, returns the value of one of its records that a transaction commits.
 HANDLED: ContextVar[Callable[[Any], Any]] = ContextVar("HANDLED")
 
 

@@ -77,7 +77,7 @@ def takes_arguments_of(
             init(self, config(*args, **kwargs))
 
         taking = vars(config)["__init__"]
-        taking.__qualname__ = init.__qualname__  # which a TypeError names: what the user called
+        taking.__qualname__ = init.__qualname__  # for the text of a TypeError
         update_wrapper(construct, taking)
         construct.__module__ = init.__module__
         return construct
@@ -87,7 +87,7 @@ def takes_arguments_of(
 
 def nearest(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
     """Return "; did you mean x?" with the most similar known name, or ""."""
-    import difflib  # late: whoever makes no mistakes does without
+    import difflib  # only for mistakes
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {spelled(close[0])}?" if close else ""

@@ -58,8 +58,7 @@ class TaskScope:
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._on_restart = on_restart
-        # Those that run, and whether they may end by being cancelled: because the scope did it, or
-        # was told beforehand.
+        # Running tasks, and whether a cancellation is no failure.
         self._tasks: dict[asyncio.Task[object], bool] = {}
         self._failure: BaseException | None = None
         self._degraded: dict[str, BaseException] = {}
@@ -96,7 +95,7 @@ class TaskScope:
     def raise_if_failed(self) -> None:
         """Raise the scope's failure, with a new traceback each time."""
         if self._failure is not None:
-            # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
+            # A copy: the traceback refers to the caller, and the failure is kept here.
             raise own_copy(self._failure)
 
     def spawn(
@@ -207,7 +206,7 @@ class TaskScope:
         self._failure = error
         if isinstance(error, LoopEndedError):
             log.info("%s: %s", self.name, error)
-        elif not (self._is_closed and isinstance(error, KafkaError)):  # what closing may cause
+        elif not (self._is_closed and isinstance(error, KafkaError)):
             self._log_failure(f"task {task.get_name()} failed", error)
         self._end_after_failure(error)
 
@@ -254,7 +253,7 @@ class TaskScope:
         """End every task after the loop was closed, on which a cancellation would never arrive."""
         self._is_closed = True
         for task in tuple(self._tasks):
-            # Otherwise asyncio tells that it was destroyed, which nobody can do anything about.
+            # Otherwise asyncio warns that it was destroyed.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             try:
                 task.get_coro().close()
@@ -281,7 +280,7 @@ def own_copy(error: BaseException) -> BaseException:
     """Return a copy to raise, or the error itself if it cannot be copied."""
     try:
         own = copy.copy(error)
-    except TypeError:  # its class takes other arguments than it tells
+    except TypeError:  # its class takes other arguments than `args`
         return error.with_traceback(None)
     own.__cause__ = error.__cause__
     return own.with_traceback(None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# For what computes. A name may take long to be resolved, and then holds up other names only.
+# Resolving a name may take long, which then delays only other names.
 COMPUTING_THREADS: Final = max(2, min(4, os.cpu_count() or 1))
 RESOLVING_THREADS: Final = 4
 # A computation that no thread begins within this time is done on the loop.
@@ -68,7 +68,7 @@ def compute(work: Callable[[], T]) -> asyncio.Future[T]:
             try:
                 loop.call_soon_threadsafe(settle)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits
+                pass  # the loop is closed
 
     def do_here() -> None:
         settle = do()

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 INTEGER_MAX_VALUE: Final = 2**31 - 1
 INTEGER_MIN_VALUE: Final = -(2**31)
-# Whether plain Python does what the extension modules would do.
+# Whether plain Python replaces the extension modules.
 NO_EXTENSIONS: Final = not COMPILED
 
 get_running_loop = asyncio.get_running_loop

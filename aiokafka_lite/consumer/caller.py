@@ -47,7 +47,7 @@ class Owner:
     def __init__(self, end_gets: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.is_forked = False
-        # Ends the gets, which do not look here while nothing is wrong, in a child.
+        # Ends reads in a child, because they do not check the owner each time.
         self._end_gets = end_gets
         notify_of_forks(self)
 
@@ -101,7 +101,7 @@ class Callback:
         callbacks.discard(id(self))
 
 
-# Callbacks that run, in all threads, by their ids: so none is kept alive where its loop has ended.
+# Running callbacks of all threads, by id, so that a closed loop keeps none alive.
 callbacks: Final[set[int]] = set()
 _callback: ContextVar[Callback | None] = ContextVar("_callback", default=None)
 

@@ -496,7 +496,7 @@ EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
 BY_DURATION: Final = "by_duration:"
 
-# The lookup without a usable offset; "none" is an error instead.
+# The lookup without a usable offset. "none" is an error instead.
 _TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
     {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
 )
@@ -543,7 +543,7 @@ def _duration_ms(policy: str) -> int:
     return duration_ms
 
 
-# --- What methods are given -------------------------------------------------------------------
+# --- Arguments of methods ---------------------------------------------------------------------
 # The messages of aiokafka's seeks and pauses.
 INSTANCES: Final = "partitions must be TopicPartition instances"
 NAMED_TUPLES: Final = "partitions must be TopicPartition namedtuples"

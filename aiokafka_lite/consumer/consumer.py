@@ -21,7 +21,17 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from functools import cached_property
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, SupportsIndex, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    SupportsIndex,
+    TypeAlias,
+    overload,
+)
 
 from aiokafka_lite._arguments import FLAG, NUMBER
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
@@ -104,6 +114,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.structs import ConsumerRecord
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
+Take: TypeAlias = "Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]]"
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 # The concurrent handler calls of `run`.
 DEFAULT_CONCURRENCY: Final = 100
@@ -194,12 +205,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._choose_way()
         # Set by `start`: the wrappers of `getmany`.
-        self._wrapped_poll: (
-            Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
-        ) = None
-        self._wrapped_take: (
-            Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
-        ) = None
+        self._wrapped_poll: Take[KT, VT] | None = None
+        self._wrapped_take: Take[KT, VT] | None = None
         self._arrow_gets: ArrowGets | None = None
         # Set under aiokafka's name `_closed`, to suppress the warning of `__del__`.
         self._is_written_off = False
@@ -515,7 +522,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 max_records or self._config.max_poll_records,
                 max_records_per_partition or self._config.max_records_per_partition,
             )
-        except ConsumerStoppedError:  # meanwhile
+        except ConsumerStoppedError:  # during the call
             return {}
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[KT, VT]:
@@ -598,7 +605,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             timeout_ms: As `poll`. After that, the batch is empty.
             max_records_per_partition: As `poll`.
         """
-        # Imported where it is used: most consumers have no use for it.
+        # Imported here: most consumers have no use for it.
         from aiokafka_lite.consumer.delivery.batch import BatchScope
 
         self._engine.owner.check()
@@ -767,7 +774,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             KafkaError: A read failed, or a transaction failed permanently. It is raised after the
                 running handlers have returned, as is an error of a handler.
         """
-        # Imported where it is used: most consumers have no use for it.
+        # Imported here: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.handling import (
             Handling,
             breaker_of,
@@ -856,7 +863,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             if dead_letter is not None and delivery.has_deserializers:
                 delivery.keeps_serialized = True
                 for cursor in self._state.assignment.values():
-                    self._state.refetch(cursor)  # what is buffered was deserialised without
+                    self._state.refetch(cursor)  # buffered records have no serialised values
             yield
         finally:
             delivery.keeps_serialized = False
@@ -943,7 +950,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._wrapped_take = wrap_as_getmany(self._take_batch, type(self))
         self._choose_way()
 
-    if TYPE_CHECKING:  # RecordIterator's, which takes what is ready without a frame
+    if TYPE_CHECKING:  # RecordIterator's, which takes ready records without a frame
 
         async def __anext__(  # type: ignore[override]  # deserialised
             self,
@@ -1246,7 +1253,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the paused partitions."""
         return {tp for tp, state in self._state.assignment.items() if state.is_paused}
 
-    # --- What the last answers said -------------------------------------------------------
+    # --- The latest responses -------------------------------------------------------------
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the high watermark of the latest response: the offset after the last record.
 

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_TOPIC_RETRY_S: Final = 0.1
-# Of the time to stop: what the application has of it; the rest is for commits and the group.
+# The application's part of the time to stop. The rest is for commits and the group.
 WORK_SHARE: Final = 0.8
 
 
@@ -102,7 +102,7 @@ MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
         ),
         Stage.RUNNING: frozenset({Stage.DEAD, Stage.FINISHING, Stage.STOPPING, Stage.ABANDONED}),
         Stage.FINISHING: frozenset({Stage.STOPPING, Stage.ABANDONED}),
-        # A start whose task died may still fail of it; so may handlers go on for a while.
+        # A start whose task failed may still fail, and handlers may continue for a while.
         Stage.DEAD: frozenset({Stage.UNDOING, Stage.FINISHING, Stage.STOPPING, Stage.ABANDONED}),
         Stage.UNDOING: frozenset({Stage.NEW, Stage.STOPPING, Stage.ABANDONED}),
         Stage.STOPPING: frozenset({Stage.STOPPED}),
@@ -113,7 +113,7 @@ MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
 )
 # Stages in which there are parts that may be used.
 WITH_PARTS: Final = frozenset({Stage.STARTING, Stage.RUNNING, Stage.FINISHING, Stage.DEAD})
-# Stages after which nothing is done any more.
+# Final stages.
 OVER: Final = frozenset({Stage.STOPPING, Stage.STOPPED, Stage.ABANDONED})
 
 
@@ -139,11 +139,11 @@ class Life:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._stage = Stage.NEW
-        # Somebody has tried to start it: where it is new again, nothing is left of that.
+        # `start` was called. If the stage is NEW again, that start has left nothing behind.
         self.was_tried = False
         # Loop time and error of the latest start, if it failed.
         self.failed_start: tuple[float, Exception] | None = None
-        # What the application's `async with` was left by, in words; "": by nothing that is wrong.
+        # The exception that left the application's `async with`, in words.
         self.left_by = ""
         gate.refuse(_not_started)
 
@@ -235,14 +235,14 @@ class Engine:
         observers.on_subscription_change(self._watch_topics)
         self.gate.on_change(self._state_changed.set)
         self.probe = probe
-        # The latest parts, also when they are stopped: what they counted can still be read.
+        # The latest parts, even after the stop, because metrics read their counts.
         self.parts: Running | None = None
-        # The same in the stages that have parts, otherwise None; `_enter` keeps it.
+        # The same in the stages that have parts, set by `_enter`.
         self.current: Running | None = None
         # Set unless parts are being stopped, and once the stop is over.
         self._parts_ended, self._stopped = Event(), Event()
         self._parts_ended.set()
-        # What was to be committed at the stop, and is not, as far as known.
+        # Offsets that the stop could not commit, as far as known.
         self.uncommitted: Offsets = {}
 
     def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
@@ -372,12 +372,12 @@ class Engine:
     async def start(self) -> None:
         """Connect, look the topics up and join the group. A failure undoes it all."""
         while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
-            await self._parts_ended.wait()  # of an attempt that was cancelled, say
+            await self._parts_ended.wait()
         if self.life.stage is not Stage.NEW:
             raise AssertionError("a consumer can be started only once: create another consumer")
         self.life.was_tried = True
         self.config.check_isolation_level()
-        # Imported by the first start: with what it imports it is a quarter of all there is.
+        # Imported by the first start, because this is a quarter of the package.
         from aiokafka_lite.consumer.parts import Running
 
         running = self.parts = Running(self, self._rng)
@@ -403,7 +403,7 @@ class Engine:
 
     def _note_started(self) -> None:
         self.life.failed_start = None
-        if self.life.stage is Stage.STARTING:  # otherwise a task has died meanwhile
+        if self.life.stage is Stage.STARTING:  # and not DEAD
             self._enter(Stage.RUNNING)
 
     async def _undo(self) -> None:
@@ -481,7 +481,7 @@ class Engine:
     async def _finish_works(self, until: float) -> None:
         """Return no more records, and wait for those being processed, until a loop time."""
         processing = self.reads.processing
-        if processing is None or not processing.is_always_asking:  # otherwise that asks no more
+        if processing is None or not processing.is_always_asking:
             self.life.refuse_gets()
             if self.config.group_id is not None:
                 await self._until_finished(until)
@@ -595,7 +595,7 @@ class Engine:
         try:
             # Not at once: whatever runs, on whichever thread, may be this consumer's own code.
             self._loop.call_soon_threadsafe(self._give_up)
-        except RuntimeError:  # the loop is closed: nothing of it runs any more
+        except RuntimeError:  # the loop is closed
             if self.current is not None:
                 self.current.drop()
 

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-# Whoever publishes an event imports its class: not for the first time in the middle of it.
+# Imported here, so that publishing an event does not import its class.
 import aiokafka_lite.consumer.events.kinds  # noqa: F401
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
-# What an answer to Fetch has beside the records: some tens of bytes for each partition.
+# Of a fetch response besides the records: some tens of bytes for each partition.
 FRAME_OVERHEAD_BYTES: Final = 1 << 20
 # Each step of a stop gets this even when the time is used up: most need no network.
 LEAST_STEP_S: Final = 0.05
@@ -76,7 +76,7 @@ class Running:
         warn_of_plain_decoder()
         config, state = engine.config, engine.state
         self._config, self._state = config, state
-        # Of all parts, also of those that begin to observe later; whoever ends them closes it.
+        # Of all parts, even if they begin later. The engine closes it with the parts.
         self.observers = engine.observers.collect()
         on_failure, on_restart = engine.on_failure, engine.on_restart
         self.scopes = Scopes(
@@ -147,7 +147,7 @@ class Running:
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random
     ) -> tuple[Commits, Membership]:
-        # Imported where there is a group: most of it is for nothing else.
+        # Only consumers in a group need most of these modules.
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.membership.choice import member_of
         from aiokafka_lite.consumer.membership.coordinator import Coordinator

@@ -52,7 +52,7 @@ class AckedRecords(ReadyRecords):
         self._began_at = 0.0
         super().__init__(reads, buffer, gate, observers)
 
-    # --- What is open -----------------------------------------------------------------------
+    # --- The open list ----------------------------------------------------------------------
     @override
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Open the decoded records of a chunk, up to the next one that was finished earlier."""

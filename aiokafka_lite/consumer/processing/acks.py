@@ -475,7 +475,7 @@ class AckedGets(Gets):
                 if ready.has_rest(wanted):  # but the time slice is used up
                     await ready.go_on()
                 elif not await self._buffer.take(ready, limits, look):
-                    # None of the partitions is assigned any more, or they came back.
+                    # No partition is assigned any more, or they were assigned again.
                     for tp in wanted:
                         self._state.partition(tp)
             except Redelivery:

@@ -47,7 +47,7 @@ class OneByOne:
         admit: Callable[[Cursor, list[Record]], int] | None = None,
     ) -> None:
         self._accept = accept
-        # How many of some records may be taken, one at least; None: all.
+        # Returns how many of some records may be taken, at least one.
         self._admit = admit
         self._taken: list[tuple[Cursor, list[Record], Epochs]] = []
         self.count = 0
@@ -75,7 +75,7 @@ class OneByOne:
         self.count = 0
 
 
-# Of the byte budget: what all may have, what the shares are of, what is handed out uncounted.
+# Fractions of the byte budget: for all together, for the shares, and uncounted.
 ALL_PART: Final = 2
 SHARED_PART: Final = 4
 UNCOUNTED_PART: Final = 8
@@ -117,7 +117,7 @@ class Allowance:
         self._total = 0
         self._bytes: dict[Cursor, int] = {}
         self._total_bytes = 0
-        # From how many bytes on, with what was finished meanwhile, all is counted anew.
+        # All is counted again from this number of bytes on, which includes finished records.
         self._count_at_bytes = budget.limit_bytes // UNCOUNTED_PART
         self.is_exact = False
 
@@ -131,7 +131,7 @@ class Allowance:
     def uncommitted_count(self) -> int:
         return sum(map(_uncommitted, self._counts))
 
-    # --- What is handed out ----------------------------------------------------------------
+    # --- Returned records ------------------------------------------------------------------
     def admit(self, cursor: Cursor, records: list[Record]) -> int:
         """Count as many of these records as handlers may have now, at least one."""
         count = len(records)
@@ -173,7 +173,7 @@ class Allowance:
         self._count_at_bytes = self._total_bytes + self._budget.limit_bytes // UNCOUNTED_PART
         self.is_exact = self._count_at_bytes > self._most_bytes
 
-    # --- What is finished ------------------------------------------------------------------
+    # --- Finished records ------------------------------------------------------------------
     def finished(self, cursor: Cursor, record: Record) -> None:
         self._changed(cursor, -_size_bytes(record))
 

@@ -86,9 +86,9 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._events = events
         self._totals = totals
-        # What waits for another attempt.
+        # Records that wait for another attempt.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
-        # What has failed since a call succeeded, and how many of its failures are no attempts.
+        # Records that have failed since a call succeeded, and their failures that are no attempts.
         self._suspects: dict[Job, int] = {}
         self._probe: Job | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
@@ -101,7 +101,7 @@ class Attempts:
         if self._probe_timer is not None:
             self._probe_timer.cancel()
 
-    # --- What may be tried ------------------------------------------------------------------
+    # --- Admission --------------------------------------------------------------------------
     def admits(self, job: Job, breaker: Breaker) -> bool:
         """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
         if self.is_free(job):
@@ -146,7 +146,7 @@ class Attempts:
         if job.error is None:
             job.success_count = self.success_count
 
-    # --- What has become of an attempt ------------------------------------------------------
+    # --- Results ----------------------------------------------------------------------------
     def succeeded(self, job: Job) -> None:
         self.success_count += 1
         if self.breaker is not None and not self.breaker.is_closed:
@@ -177,7 +177,7 @@ class Attempts:
                     one_line(error),
                 )
             return "over"
-        # A record is the probe once more only if none is left that has not failed.
+        # A failed record is the probe only if every record has failed.
         may_give_up = is_probe and not is_new
         if not (counts or self._retry.stops(error) or (may_give_up and self._gives_up())):
             self._suspects[job] += 1
@@ -210,7 +210,7 @@ class Attempts:
             return True
         was_closed, is_new, now = breaker.is_closed, job.error is None, self._loop.time()
         if self._retry.is_bad_record(error):
-            # What handlers depend on has answered: a probe that fails by its record succeeds.
+            # The dependency works: a probe that fails because of its record succeeds.
             self.success_count += 1
             if not was_closed:
                 self._prove(job, breaker)
@@ -272,7 +272,7 @@ class Attempts:
     def _prove(self, job: Job, breaker: Breaker) -> None:
         """Try every record again, if this success proves that not all of them fail."""
         if breaker.succeeded(is_probe=job is self._probe):
-            self._probe = None  # if another one has proven it, this is no probe any more
+            self._probe = None
             log.info("handlers succeed again, and handling continues")
             self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
             self._run.offer()

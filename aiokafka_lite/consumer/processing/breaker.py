@@ -140,6 +140,7 @@ class Breaker:
         "_succeeded_before",
         "_succeeded_before_failures",
         "_window_ends_at",
+        "is_closed",
         "probe_at",
         "reason",
         "since",
@@ -149,22 +150,18 @@ class Breaker:
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
-        self.state = BreakerState.CLOSED
+        self.state, self.is_closed = BreakerState.CLOSED, True
         self.since = 0.0
         self.probe_at = 0.0
         self.reason = ""
         # A window begins with a failure. Its failures, and how many calls had succeeded before it.
         self._window_ends_at = 0.0
         self._failures = self._succeeded_before = 0
-        # How many calls had succeeded before those that have all failed (None: no call has failed);
-        # since when these have, the latest of them, and how many probes were among them.
+        # Of the latest calls, which have all failed: how many calls had succeeded before, when the
+        # first and the last failed, and how many of them were probes.
         self._succeeded_before_failures: int | None = None
         self._failing_since = self._failed_at = 0.0
         self._failed_probes = 0
-
-    @property
-    def is_closed(self) -> bool:
-        return self.state is BreakerState.CLOSED
 
     @property
     def is_suspicion(self) -> bool:
@@ -180,7 +177,7 @@ class Breaker:
             raise AssertionError(
                 f"a breaker cannot change its state from {self.state.name} to {state.name}"
             )
-        self.state = state
+        self.state, self.is_closed = state, state is BreakerState.CLOSED
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
         """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
@@ -203,7 +200,7 @@ class Breaker:
     def succeeded(self, *, is_probe: bool) -> bool:
         """Note a success while it is not closed. Return whether that closes it."""
         if not (is_probe or self.is_suspicion):
-            return False  # the call began before the breaker opened, and proves nothing
+            return False  # the call began before the breaker opened
         self._close()
         return True
 

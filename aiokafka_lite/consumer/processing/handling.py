@@ -88,7 +88,7 @@ class Retry:
             return "stop"
         if self.is_bad_record(error):
             return "dead"
-        # A handler that awaits what somebody has cancelled fails by that, as by an exception.
+        # If an awaitable of the handler was cancelled, the handler fails as by an exception.
         is_passing = _is_all(error, (self.on, asyncio.CancelledError))
         has_more = self.attempts is None or attempts < self.attempts
         return "retry" if is_passing and has_more else "dead"
@@ -130,7 +130,7 @@ class DeadRecord:
     record: ConsumerRecord
     error: BaseException
     attempts: int
-    # Whose it is to finish, in a table of what is finished.
+    # The holder in the partition's table.
     job: Job | None = field(default=None, repr=False)
 
     @property
@@ -190,7 +190,7 @@ def retry_of(retry: object) -> Retry:
 
 def dead_letter_of(dead_letter: object) -> DeadLetter | None:
     if isinstance(dead_letter, str):
-        # By name: the package of what users import stands above this one.
+        # By name: the package of the public API is above this one.
         kept: DeadLetter = import_module("aiokafka_lite.processing").DeadLetters(dead_letter)
         return kept
     if dead_letter is not None and not is_async_callable(dead_letter):

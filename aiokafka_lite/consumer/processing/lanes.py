@@ -133,7 +133,7 @@ class Lanes:
             if lane is not None and is_by_key:
                 name = job.name = job.record.key
                 if name is None:
-                    lane = job.lane = None  # records without a key are in no order
+                    lane = job.lane = None  # no order without a key
             if lane is None:
                 ready.append(job)
                 continue

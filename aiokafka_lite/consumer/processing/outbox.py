@@ -65,10 +65,10 @@ log = logging.getLogger(__name__)
 # In one transaction.
 MOST_ENTRIES: Final = 5_000
 MOST_BYTES: Final = 8 * 1024 * 1024
-# Between two attempts to write something, or to find out what became of a transaction.
+# Between two attempts to write, or to find out the outcome of a transaction.
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
-# How long the end of a run that is cancelled once more waits for the end of a transaction.
+# How long a run that is cancelled again waits for the end of a transaction.
 LONGEST_END_S: Final = 10.0
 
 
@@ -226,19 +226,19 @@ class Outbox:
         self._recipient = recipient
         self._entries: deque[Entry] = deque()
         self._writing: Sequence[Entry] = ()
-        # Records of lists that are handled again; what waits for something to come of them; and by
-        # lane from which offset on entries wait.
+        # Records of lists that are handled again, the entries that wait for these, and by lane the
+        # offset from which on entries wait.
         self._awaited: set[Job] = set()
         self._waiting: list[Entry] = []
         self._waits_from: dict[Hashable, int] = {}
-        # Topics that are being asked for: what names one waits, too.
+        # Requested topics, for which entries wait, too.
         self._asked_for: dict[str, asyncio.Task[None]] = {}
         self._knows: Callable[[str], bool] = _not_open
         self._size = 0
         self._most_bytes = math.inf
         self._encoded: Callable[..., Output] = _not_open
         self._came = Event()
-        # The first: nothing can be written until another entry comes.
+        # Blocked: no entry can be written until another one arrives.
         self._is_blocked = self._is_holding = self._is_closing = False
         self._error: BaseException | None = None
         self._failures = 0
@@ -247,7 +247,7 @@ class Outbox:
         self._scope = TaskScope("transactions", on_failure=self._task_failed)
         self._task: asyncio.Task[None] | None = None
 
-    # --- What comes -----------------------------------------------------------------------
+    # --- New entries ----------------------------------------------------------------------
     async def open(self) -> None:
         lease = await self._source.lend()
         self._most_bytes = lease.most_bytes
@@ -292,7 +292,7 @@ class Outbox:
                 self._entries.remove(entry)
                 self._size -= entry.size
 
-    # --- What waits for earlier records of its lanes --------------------------------------
+    # --- Entries that wait for earlier records of their lanes -----------------------------
     def awaits(self, job: Job) -> bool:
         """Whether outputs wait until a record is handled again."""
         return job in self._awaited
@@ -355,7 +355,7 @@ class Outbox:
             await self._scope.close()
             await self._source.dismiss()
 
-    # --- What is in it --------------------------------------------------------------------
+    # --- Contents -------------------------------------------------------------------------
     @property
     def is_full(self) -> bool:
         return self._size >= self._most_bytes
@@ -365,7 +365,7 @@ class Outbox:
         is_next = bool(self._entries) and not self._is_blocked
         return bool(self._writing) or is_next or bool(self._asked_for)
 
-    # --- What waits for its topic ---------------------------------------------------------
+    # --- Entries that wait for topics -----------------------------------------------------
     def _asks_for_topics(self, entry: Entry) -> bool:
         """Whether topics of an entry are unknown. They are requested, so no transaction waits."""
         unknown = {each.topic for each in entry.outputs if not self._knows(each.topic)}
@@ -494,7 +494,7 @@ class Outbox:
                 self._moved(())
                 return 0.0
             refused = await self._write(lease, offsets, seeks)
-        except Exception as error:  # noqa: BLE001 -- who waits for an entry raises it
+        except Exception as error:  # noqa: BLE001 -- callers that wait for an entry raise it
             if self._is_about_metadata(error, offsets):
                 self._offsets.note_refused_metadata(offsets)
                 entries, self._writing = self._writing, ()
@@ -503,14 +503,14 @@ class Outbox:
             is_over = lease is not None and lease.fatal_error is not None
             return self._not_written(error, is_over=is_over and not self._source.can_replace)
         except BaseException:
-            # Nobody will learn what becomes of it.
+            # The outcome of the transaction will be unknown.
             self._offsets.begin_anew(seeks)
             raise
         written, self._writing = self._writing, ()
         if refused:
             self._refused(written, refused)
             return 0.0
-        # No await since that was noted: the next commit of the consumer says so, too.
+        # Without an await since it was noted, the consumer's next commit includes it.
         self._failures, self._error = 0, None
         for entry in written:
             self._size -= entry.size
@@ -539,7 +539,7 @@ class Outbox:
         Raises:
             KafkaError: Nothing is written, and no single output is the cause.
         """
-        # As whom the offsets were looked at: a later generation may have given them to others.
+        # The generation of the offsets: a later one may have reassigned the partitions.
         group = self._offsets.group()
         by_tp = {
             cursor.tp: (*offset, cursor.epoch_before(offset.offset))
@@ -590,7 +590,7 @@ class Outbox:
                 failures += 1
                 await asyncio.sleep(delay_s)
 
-    # --- Which go into a transaction --------------------------------------------------------
+    # --- The entries of a transaction -------------------------------------------------------
     def _choose(self) -> tuple[Sequence[Entry], OffsetsByCursor]:
         """Take the entries of the next transaction, and the offsets that finish their records."""
         first = self._first_of(self._entries)
@@ -604,7 +604,7 @@ class Outbox:
         if self._recipient is None:
             self._fail_left_out(first, chosen)
         elif first and not chosen:
-            # What comes first waits for records before it, which have come later.
+            # The first entries wait for earlier records, whose entries arrived later.
             current = [each for each in self._entries if each.is_current]
             in_order = sorted(current, key=lambda each: each.jobs[0].record.offset)
             chosen, offsets = self._fitting(self._first_of(in_order))
@@ -668,7 +668,7 @@ class Outbox:
                 return fitting, offsets
             entries = fitting
 
-    # --- What could not be written ----------------------------------------------------------
+    # --- Failures ---------------------------------------------------------------------------
     def _refused(self, entries: Sequence[Entry], refused: dict[int, Exception]) -> None:
         """Fail the entries that cannot be written, or isolate them. Put the others back."""
         numbers = iter(range(sum(len(entry.outputs) for entry in entries)))
@@ -678,7 +678,7 @@ class Outbox:
                 if (error := refused.get(next(numbers))) is not None:
                     errors.setdefault(entry, error)
         if len(errors) > 1:
-            # They may have been in one batch, which one of them spoilt.
+            # They may have been in one batch, with one invalid record.
             for entry in errors:
                 entry.is_alone = True
             self._put_back(entries)

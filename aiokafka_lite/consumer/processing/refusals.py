@@ -21,7 +21,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.acks import RecordReceipt
 
-# Of a record that is refused again without a delay; those of `Retry`.
+# Of a record that is refused again without a delay, as in `Retry`.
 FIRST_DELAY_S: Final = 0.1
 LAST_DELAY_S: Final = 30.0
 
@@ -45,7 +45,7 @@ class Refusals:
         later = (receipt for _, _, receipt in self._later)
         return sum(receipt.is_current for receipt in itertools.chain(later, *self._due.values()))
 
-    # --- What comes -----------------------------------------------------------------------
+    # --- Refused --------------------------------------------------------------------------
     def put(self, receipt: RecordReceipt, delay_s: float) -> None:
         """Keep a refused record, whose `refusal_count` includes this refusal."""
         if not delay_s and receipt.refusal_count > 1:
@@ -79,7 +79,7 @@ class Refusals:
         self._due.clear()
         self._set_alarm()
 
-    # --- What goes ------------------------------------------------------------------------
+    # --- Returned -------------------------------------------------------------------------
     def first(self, may_be_served: Callable[[Cursor], bool]) -> Cursor | None:
         """Return the first partition in turn with due records."""
         self._look()

@@ -35,7 +35,7 @@ from collections.abc import (
     Set,
 )
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -135,7 +135,6 @@ class Run:
         end_s: How long they may continue after another failure. None: the same.
     """
 
-    #: Records are asked for as long as it goes on, whatever handlers do.
     is_always_asking: Final = True
 
     def __init__(
@@ -183,23 +182,22 @@ class Run:
             self._allowance,
             self._begin_slice,
         )
-        # Of whoever has called `run`.
+        # The context of the caller of `run`.
         self._context = copy_context()
         self._context.run(HANDLED.set, self._delivery_of)
         self._runner: asyncio.Task[Any] | None = None
-        # Who works on what just now; and whom we have cancelled.
+        # The worker of each record in a handler, and the workers that were cancelled here.
         self._running: dict[Job, asyncio.Task[None]] = {}
         self._cancelled_workers: set[asyncio.Task[None]] = set()
-        # Workers that have nothing to do, the latest last.
+        # Idle workers, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
         # Workers that became idle as the time of a turn was over, and were not woken since.
         self._displaced_count = 0
-        # What may not begin, as its partition is paused or goes.
+        # Records that may not begin, because their partition is paused or being revoked.
         self._parked: dict[Cursor, list[Job]] = {}
         self._sink = OneByOne(self._accept, self._allowance.admit)
-        # The feeder waits while so many are ready, unless one is to be tried that has not failed.
-        self._enough = 2 * handling.concurrency
+        # A record is to be tried that has not failed.
         self._is_new_wanted: bool
         self._wants_more = Event()
         self._returned = Event()
@@ -236,7 +234,7 @@ class Run:
         try:
             yield
         except Exception as error:
-            if self._error is None:  # of what it writes by, at its beginning
+            if self._error is None:  # at the start of the producer
                 self._error = error
             raise
         finally:
@@ -268,7 +266,7 @@ class Run:
             self._ended.set()
 
     async def _feed(self) -> None:
-        ready, enough = self._lanes.ready, self._enough
+        ready, enough = self._lanes.ready, 2 * self._handling.concurrency
         taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
         limits = Limits(max_records=min(taken, self._handling.max_uncommitted))
         try:
@@ -294,7 +292,7 @@ class Run:
         cursor = None if error.tp is None else self._state.assignment.get(error.tp)
         record, next_offset = error.record, error.next_offset
         if isinstance(error, DeserializerUnavailableError):
-            # It says nothing of the record.
+            # The record may be good.
             await asyncio.sleep(self._handling.retry.delay_s(1, self._rng))
             return
         if (
@@ -309,24 +307,13 @@ class Run:
         self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float) -> None:
-        """Begin no record, wait for handlers until a loop time, and cancel the rest.
-
-        The caller's own handler is not waited for.
-        """
+        """Begin no record, wait for handlers until a loop time, and cancel the rest."""
         self._steps.is_finishing = True
         if self._feeder is not None:
             self._scope.cancel(self._feeder)
-        own = asyncio.current_task()
         try:
-            await self._wait_for_handlers(until, own)
-        finally:
-            self._note_end(None)
-
-    async def _wait_for_handlers(self, until: float, own: asyncio.Task[Any] | None) -> None:
-        try:
-            async with timeout_at(until):
-                await self._until_returned(own)
-        except asyncio.TimeoutError:
+            if await self._have_returned(until):
+                return
             log.warning(
                 "run() is ending, and handlers that did not finish in time are cancelled: %s",
                 self._at_work(),
@@ -334,23 +321,28 @@ class Run:
             self._cancel_workers(self._running)
             if self._outbox is not None:
                 self._outbox.give_up(self._state.assignment)
-            try:
-                async with timeout_at(self._loop.time() + LONGEST_END_S):
-                    await self._until_returned(own)
-            except asyncio.TimeoutError:
+            if not await self._have_returned(self._loop.time() + LONGEST_END_S):
                 log.warning(
                     "handlers were cancelled but have not ended, and run() no longer waits for "
                     "them: %s",
                     self._at_work(),
                 )
+        finally:
+            self._note_end(None)
 
-    async def _until_returned(self, own: asyncio.Task[Any] | None) -> None:
-        outbox = self._outbox
-        while any(task is not own for task in self._running.values()) or (
-            outbox is not None and outbox.is_busy
-        ):
-            self._returned.clear()
-            await self._returned.wait()
+    async def _have_returned(self, until: float) -> bool:
+        """Wait until all handlers have returned except the caller's. False at a loop time."""
+        own, outbox = asyncio.current_task(), self._outbox
+        try:
+            async with timeout_at(until):
+                while any(task is not own for task in self._running.values()) or (
+                    outbox is not None and outbox.is_busy
+                ):
+                    self._returned.clear()
+                    await self._returned.wait()
+        except asyncio.TimeoutError:
+            return False
+        return True
 
     def _at_work(self) -> str:
         left = sorted(place_of(job) for job in self._running if job.is_current)
@@ -358,7 +350,7 @@ class Run:
             left.append(f"the outputs of {count} records were not committed")
         return ", ".join(left)
 
-    # --- What comes -----------------------------------------------------------------------
+    # --- Taken records --------------------------------------------------------------------
     def _accept(
         self,
         cursor: Cursor,
@@ -452,8 +444,10 @@ class Run:
             return None
         if self._steps.is_finishing or self._gate.holds:
             return None
-        if self._outbox is not None and self._outbox.is_full and not self._is_awaited_first():
-            return None
+        if self._outbox is not None and self._outbox.is_full:
+            ready = self._lanes.ready
+            if not (ready and self._is_awaited(ready[0])):
+                return None
         attempts = self._attempts
         breaker = attempts.breaker
         job: Job | None = None
@@ -488,9 +482,6 @@ class Run:
             else:
                 return None
         return None
-
-    def _is_awaited_first(self) -> bool:
-        return bool(self._lanes.ready) and self._is_awaited(self._lanes.ready[0])
 
     def _is_awaited(self, job: Job) -> bool:
         """Whether a full outbox may wait for it: the first unfinished, or one handled again."""
@@ -549,11 +540,15 @@ class Run:
                 del calls.job, job
                 if cursor.is_revoking or not cursor.is_assigned or self._steps.is_finishing:
                     self._note_returned(cursor)
-            try:
-                if copy_context() != base:
-                    self._steps.isolates = True
-            except Exception:  # noqa: BLE001 -- a value that cannot be compared
+            self._isolate_if_changed(base)
+
+    def _isolate_if_changed(self, base: Context) -> None:
+        """Isolate calls from now on, if one has changed its worker's context variables."""
+        try:
+            if copy_context() != base:
                 self._steps.isolates = True
+        except Exception:  # noqa: BLE001 -- a value that cannot be compared
+            self._steps.isolates = True
 
     async def _work_on_lists(self) -> None:
         task = _current_task()
@@ -591,10 +586,7 @@ class Run:
                 for job in jobs:
                     del running[job]
                     self._note_returned(job.cursor)
-            try:
-                self._steps.isolates = self._steps.isolates or copy_context() != base
-            except Exception:  # noqa: BLE001 -- likewise
-                self._steps.isolates = True
+            self._isolate_if_changed(base)
 
     def _next_list(self, now: float) -> list[list[Job]]:
         """Return the records that begin now as one list: of each lane the next ones, in order."""
@@ -602,7 +594,7 @@ class Run:
         left = self._handling.batch_size or 1
         while left > 0 and (job := self._next(now)) is not None:
             is_alone, is_again = self._attempts.is_alone(job), self._is_handled_again(job)
-            # What others wait for is in no list with those, or they would wait for each other.
+            # A record that others wait for is in no list with those, which would be a deadlock.
             if chains and (is_alone or is_again is not self._is_handled_again(chains[0][0])):
                 self._lanes.ready.appendleft(job)
                 break
@@ -653,7 +645,7 @@ class Run:
         if self._steps.is_finishing:
             self._returned.set()
 
-    # --- What becomes of a record ----------------------------------------------------------
+    # --- Results ---------------------------------------------------------------------------
     def finish(self, job: Job) -> None:
         cursor, record = job.cursor, job.record
         if not self._allowance.is_exact:
@@ -696,13 +688,13 @@ class Run:
             self._lanes.leave(job)
         elif fate == "stop":
             self._stop_at(job, error)
-        # Otherwise it comes back by a timer; or it is dead, and whoever works on it goes on.
+        # Otherwise a timer makes it ready again, or its worker writes the dead letter.
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
         log.error("%s: the handler failed, so run() ends: %s", place_of(job), one_line(error))
         if isinstance(error, asyncio.CancelledError):
-            # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
-            # goes on as if nothing had failed.
+            # The caller of run() would take that for its own cancellation: an asyncio.TaskGroup
+            # continues as if no task had failed.
             cancelled = RuntimeError(
                 f"{place_of(job)}: the handler raised CancelledError, but run() was not cancelled"
             )
@@ -729,7 +721,7 @@ class Run:
             self._outbox.put(Entry([job], []))
         self._lanes.leave(job)
 
-    # --- As what an outbox tells (outbox.py) --------------------------------------------------
+    # --- As the recipient of an outbox --------------------------------------------------------
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
         """Make a dead letter of a record that cannot be written. Of several, try each alone."""
         if len(jobs) > 1:
