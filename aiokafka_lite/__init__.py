@@ -6,11 +6,8 @@
         async for message in consumer:
             print(message.topic, message.partition, message.offset, message.value)
 
-Names are imported on first use, because the embedded broker, the command line and every run of
-pytest need no consumer.
-
-Programs written for aiokafka find its module paths here. AIOKafkaClient and the admin client are
-aiokafka's own and need it installed. They are not in ``__all__``.
+Names are imported on first use. aiokafka's module paths are here, too. AIOKafkaClient and the admin
+client are aiokafka's own, which has to be installed.
 """
 
 from __future__ import annotations

@@ -112,9 +112,7 @@ def checks_arguments(
 ) -> Callable[[ClassT], ClassT]:
     """Decorate a class: its constructor and its public methods check their arguments.
 
-    Args:
-        kinds: The kinds of further annotations.
-        unchecked: The methods that are called too often for a check.
+    `kinds` has further annotations. Methods that are called often are `unchecked`.
     """
 
     def decorate(cls: ClassT) -> ClassT:

@@ -1,8 +1,4 @@
-"""The only module that checks the Python version.
-
-asyncio and zstd are imported on first use, because blocking code needs no asyncio. `task_of` is
-`asyncio.current_task(loop)`, which is slow before Python 3.12.
-"""
+"""The only module that checks the Python version. It imports asyncio and zstd on first use."""
 
 from __future__ import annotations
 

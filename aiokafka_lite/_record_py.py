@@ -44,7 +44,7 @@ class ConsumerRecord(Generic[KT, VT]):
     def ack(self) -> bool:
         """Mark the record as processed: for a consumer with ``ack_mode="explicit"``.
 
-        In any order, and at any time. The call sends no request. A commit follows soon.
+        In any order, and at any time, without a request. A commit follows soon.
 
         Returns:
             False if it has no effect: the record is already acknowledged, or its partition was
@@ -59,9 +59,9 @@ class ConsumerRecord(Generic[KT, VT]):
     def nack(self, delay_ms: float = 0) -> bool:
         """Have a later read return the record again, after `delay_ms` milliseconds.
 
-        Other records of its partition continue to be returned, and no fetch is needed. Without a
-        delay, the first rejection returns it at once. From the second one on it waits 0.1 s, then
-        twice as long each time, 30 s at most. Result and errors are as those of `ack`.
+        Other records of its partition continue to be returned. Without a delay, the first rejection
+        returns it at once. From the second one on it waits 0.1 s, then twice as long each time, 30
+        s at most. Result and errors are as those of `ack`.
 
         Raises:
             ValueError: The delay is negative.

@@ -1,8 +1,8 @@
 """TaskScope, the only place that creates tasks, a small Event, and notifications of forks.
 
-A scope owns named tasks that belong together. The first unexpected exception of a task is the
-scope's failure: the siblings are cancelled, and users of the scope raise it (``raise_if_failed``)
-until the scope is closed. A task that is cancelled by anything but its scope has failed as well.
+The first unexpected exception of a task is its scope's failure: the siblings are cancelled, and
+users of the scope raise it (``raise_if_failed``) until the scope is closed. A cancellation by
+anything but the scope is a failure as well.
 
 A temporary error is a degradation: of a supervised task that is being restarted, or of one that
 reports it (``degrade``, ``recovered``) while it tries again.
@@ -93,7 +93,6 @@ class TaskScope:
         return sorted(task.get_name() for task in self._tasks)
 
     def raise_if_failed(self) -> None:
-        """Raise the scope's failure, with a new traceback each time."""
         if self._failure is not None:
             # A copy: the traceback refers to the caller, and the failure is kept here.
             raise own_copy(self._failure)
@@ -117,7 +116,7 @@ class TaskScope:
         return task
 
     def cancel(self, task: asyncio.Task[T]) -> None:
-        """Cancel a task of the scope, which is no failure then. Does not wait for its end."""
+        """Cancel a task of the scope, which is no failure then."""
         if not task.done():
             self._tasks[task] = True
             task.cancel()
@@ -129,7 +128,6 @@ class TaskScope:
             await asyncio.wait({task})
 
     def fail(self, error: BaseException, *, name: str) -> None:
-        """Make an exception of an event loop callback the scope's failure."""
         if self._failure is not None or self._is_closed:
             return
         self._failure = error

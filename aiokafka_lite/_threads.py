@@ -1,7 +1,6 @@
 """The package's own threads, for work that would block the event loop.
 
-The loop's default executor is the application's: its workers may never end, or wait for this
-consumer.
+Workers of the loop's default executor, the application's, may never end, or wait for this consumer.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class BadRecord(NamedTuple):
 class RawRecord(ConsumerRecord[KT, VT]):
     """A record whose key and value are bytes, because they could not be deserialised.
 
-    Test with isinstance before you use them: the consumer's type promises other types.
+    Test with isinstance: the consumer's type promises other types.
 
     Attributes:
         error: The reason.

@@ -47,10 +47,9 @@ class Translated(NamedTuple):
     """A setting with an argument here.
 
     Attributes:
-        argument: Its name. The name of a part follows after a dot if several settings form it.
+        argument: Its name, with a dot and a part if several settings form it.
         read: Converts a value, or raises ValueError if it has no equal.
         client: The client that has the argument. The other ignores the setting.
-        note: How it differs.
     """
 
     argument: str
@@ -711,13 +710,10 @@ def confluent_settings(
         consumer = AIOKafkaConsumer("orders", **confluent_settings(conf))
         producer = AIOKafkaProducer(**confluent_settings(conf, kind="producer"))
 
-    ``docs/confluent-kafka.md`` lists every setting. As in librdkafka, values may be strings, an
-    empty text is the default (as is None), a server may have the prefix of the security protocol,
-    and settings of the other client, and of a protocol that is not used, are ignored. A consumer's
-    ``group.id`` must not be empty.
-
-    These defaults of librdkafka are kept: ``isolation.level``, ``session.timeout.ms``,
-    ``partitioner``, and the consumer's ``allow.auto.create.topics``.
+    ``docs/confluent-kafka.md`` lists every setting, and the defaults of librdkafka that are kept.
+    As in librdkafka, values may be strings, an empty text is the default (as is None), and settings
+    of the other client, and of a protocol that is not used, are ignored. A consumer's ``group.id``
+    must not be empty.
 
     Args:
         conf: Settings by their names with dots.

@@ -1,15 +1,14 @@
 """Deserialisers that need more than bytes, that await, or that convert many records at once.
 
-A plain callable of the bytes, as in aiokafka, is the fastest. For null it is called with None. For
-topic and headers, or a request to a schema registry, subclass one of these classes, and pass an
-instance as `key_deserializer` or `value_deserializer`. For type checkers, a record's value with a
-``Deserializer[Order]`` is an Order, or None for null.
+A plain callable of the bytes, as in aiokafka, is the fastest. For null it is called with None.
+Otherwise subclass one of these classes, and pass an instance as `key_deserializer` or
+`value_deserializer`. For type checkers, a value with a ``Deserializer[Order]`` is an Order, or None
+for null.
 
-An exception of a deserialiser rejects its record: the read that reaches the record raises
-`DeserializationError`, unless `on_bad_record` decides otherwise. After a temporary error (a
-`KafkaError` that is `retriable`, ConnectionError, TimeoutError) the read raises
-`DeserializerUnavailableError` without asking `on_bad_record`, and the next read tries again. If a
-read is cancelled, so is an async call, and the next read repeats it.
+If a deserialiser raises, the read that reaches the record raises `DeserializationError`, unless
+`on_bad_record` decides otherwise. After a temporary error (a `KafkaError` that is `retriable`,
+ConnectionError, TimeoutError) the read raises `DeserializerUnavailableError`, and the next read
+tries again. If a read is cancelled, so is an async call, and the next read repeats it.
 """
 
 # No annotations from __future__: NamedTuple's constructors would have unreadable strings.

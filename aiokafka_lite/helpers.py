@@ -27,8 +27,7 @@ def create_ssl_context(
     """Return a context for ``ssl_context=``: TLS 1.2 or newer, with verified host names.
 
     Args:
-        cafile: A PEM file of trusted certificates. Without it, `capath` and `cadata`, the system's
-            are trusted.
+        cafile: A PEM file of trusted certificates. Without any, the system's are trusted.
         capath: A folder of hashed PEM files of trusted certificates.
         cadata: Trusted certificates as PEM text or DER bytes.
         certfile: The client's certificate chain, for brokers that request one.

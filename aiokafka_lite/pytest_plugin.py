@@ -71,7 +71,6 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker `kafka_broker` and its old name `kafka`."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}({', '.join(_CHECKS)}): sets options of the fixtures kafka_broker and "
@@ -161,7 +160,6 @@ def _options(request: pytest.FixtureRequest) -> MarkerOptions:
 
 
 def _is_ours(marker: pytest.Mark) -> bool:
-    """Whether a marker by the old name has only options of the fixtures."""
     return not marker.args and bool(marker.kwargs) and marker.kwargs.keys() <= _CHECKS.keys()
 
 

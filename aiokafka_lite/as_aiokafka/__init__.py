@@ -8,12 +8,11 @@ For code that cannot be changed, such as FastStream. In the program's first line
 
     from faststream.kafka import KafkaBroker
 
-aiokafka has to be installed: its admin client, and the other parts that this package does not have,
-stay aiokafka's. They use this package's errors and structs, so a program has only one
-``KafkaError`` and one ``TopicPartition``. The inner parts of aiokafka's consumer and producer,
-which some programs import or patch by name, exist but have no effect.
+aiokafka has to be installed: its admin client, and other parts that this package does not have,
+stay aiokafka's. They use this package's errors and structs. The inner parts of aiokafka's consumer
+and producer, which some programs import or patch by name, exist but have no effect.
 
-``aiokafka.AIOKafkaConsumer`` then also has aiokafka's defaults for groups: ``group_protocol`` is
+``aiokafka.AIOKafkaConsumer`` then has aiokafka's defaults for groups: ``group_protocol`` is
 "classic", and the assignor is round robin.
 """
 
@@ -96,5 +95,5 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `install` was called, so that importing aiokafka's consumer loads this package's."""
+    """Whether `install` was called."""
     return sys.modules.get("aiokafka.consumer") is sys.modules.get(f"{__name__}.consumer", ...)

@@ -179,16 +179,15 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             group_protocol: "consumer" (KIP-848: the broker computes the assignment, and only
                 partitions that move are revoked), "classic" or "auto": "consumer" if the broker
                 supports it for this group and `partition_assignment_strategy` is not given.
-            group_remote_assignor: The broker's assignor of KIP-848: "uniform", "range" or another
-                one that it has. None: its default.
+            group_remote_assignor: The broker's assignor of KIP-848: "uniform", "range" or another.
+                None: its default.
             key_deserializer: A sync or async callable of bytes, or an instance of a class of
                 `aiokafka_lite.deserializers`.
             value_deserializer: The same for values.
             fetch_max_wait_ms: How long a broker may wait for `fetch_min_bytes`.
             fetch_max_bytes: The most bytes of a response, unless its first batch is larger.
             fetch_min_bytes: The bytes that a broker collects before it responds.
-            max_partition_fetch_bytes: The most bytes of one partition in a response, with the same
-                exception.
+            max_partition_fetch_bytes: The same limit for one partition in a response.
             request_timeout_ms: How long a broker may be silent before a request fails. The first
                 attempts have a part of it.
             retry_backoff_ms: The first pause before a request is retried.
@@ -197,8 +196,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             enable_auto_commit: Commit periodically the records that were returned before the latest
                 read.
             auto_commit_interval_ms: The time between commits. If it is not given, records that
-                `run` or `ack_mode="explicit"` finish are committed up to ten times a second. If it
-                is given, commits are sooner only for partitions that leave this member.
+                `run` or `ack_mode="explicit"` finish are committed up to ten times a second.
             check_crcs: Verify the checksum of each batch.
             metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
             partition_assignment_strategy: Assignor classes for the classic protocol, which giving
@@ -214,9 +212,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 how long records are returned without a response.
             heartbeat_interval_ms: The time between heartbeats. With KIP-848, if it is not given,
                 250 to 1,000 ms, longer in larger groups.
-            consumer_timeout_ms: Without effect, as are the arguments of GSSAPI.
+            consumer_timeout_ms: Without effect.
             max_poll_records: The most records of a read. None: each read decides.
-            ssl_context: The TLS context, as returned by `aiokafka_lite.helpers.create_ssl_context`.
+            ssl_context: As `aiokafka_lite.helpers.create_ssl_context` returns it.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
             api_version: Deprecated, without effect.
             exclude_internal_topics: Exclude internal topics from the matches of a pattern.
@@ -237,9 +235,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             max_buffered_bytes: The most bytes of records that are fetched and not returned. With
                 `run`, unfinished records count too.
             max_batch_bytes: The most decompressed bytes of one batch in memory. Larger batches are
-                decompressed in pieces of 1 MiB. A record larger than this is a
-                `DecompressionLimitError`. So is a batch that cannot be read in pieces: one of
-                librdkafka's snappy, LZ4 with linked blocks, or message format 0 or 1.
+                decompressed in pieces of 1 MiB. A larger record is a `DecompressionLimitError`, as
+                is a batch that has no pieces: one of librdkafka's snappy, LZ4 with linked blocks,
+                or message format 0 or 1.
             allow_auto_create_topics: Let brokers create missing topics.
             max_records_per_partition: The most records of one partition in a read.
             on_bad_record: The decision about records that cannot be read or deserialised: "raise",
@@ -251,8 +249,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             ack_mode: "implicit": a read finishes the records returned before it. "explicit": only
                 `record.ack()` finishes a record, in any order.
             heartbeat_thread: Send heartbeats from a thread while the event loop is blocked, until
-                the last read is `max_poll_interval_ms` ago. For code that blocks the loop for
-                longer than a session. It costs a thread, and a connection from the first block on.
+                the last read is `max_poll_interval_ms` ago. It costs a thread, and a connection
+                from the first block on.
         """
         self.topics = topics
         self.loop = loop

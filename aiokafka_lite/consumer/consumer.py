@@ -265,27 +265,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         A cancellation leaves no task and no socket. Incomplete commits are lost, and the group
         removes the member when its session expires. A second call returns the uncommitted offsets.
 
-        The partitions of a member that leaves are reassigned at once, those of one that stays after
-        a session. The coordinator receives (KIP-1092):
-
-        =======  ===================  =========================  ======================
-        `leave`  meaning              classic protocol           KIP-848
-        =======  ===================  =========================  ======================
-        None     dynamic members      as True for a dynamic      as True for a dynamic
-                 leave, static ones   member, as False for a     member, as False for a
-                 (with an instance    static one                 static one
-                 id) stay
-        True     the member leaves    LeaveGroup, with the       a last heartbeat of
-                                      instance id of a static    epoch -1
-                                      one
-        False    the member stays     no request                 of a static member: a
-                                                                 last heartbeat of
-                                                                 epoch -2; otherwise
-                                                                 no request
-        =======  ===================  =========================  ======================
-
-        A dynamic member that stays avoids one of two rebalances if its successor starts soon. But
-        in the classic protocol, a rebalance before its session expires waits for it.
+        Args:
+            timeout: Seconds.
+            leave: Whether the group reassigns the partitions at once, or after a session
+                (KIP-1092). True: LeaveGroup, with the instance id of a static member, or with
+                KIP-848 a last heartbeat of epoch -1. False: no request, except for a static KIP-848
+                member a last heartbeat of epoch -2. None: True for a dynamic, False for a static
+                member. A dynamic member that stays avoids one of two rebalances if its successor
+                starts soon. But in the classic protocol, a rebalance before its session expires
+                waits for it.
 
         Returns:
             The offsets that could not be committed.
@@ -313,7 +301,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Stop; after an exception, without committing the records of the latest read."""
+        """Stop. After an exception, the records of the latest read are not committed."""
         if isinstance(exc, Exception) and not self._engine.life.is_over:
             from aiokafka_lite.consumer.monitoring.diagnosis import last_words
 
@@ -383,9 +371,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         With auto-commit all returned records are committed, including those of the latest read.
         Then the listener's `on_partitions_revoked` is called, or `on_partitions_lost` if other
         members already have the partitions. Finally the member leaves the group, unless it is
-        static. `stop()` completes these steps. A new subscription waits for them, for half of the
-        rebalance timeout at most, and starts at the committed offsets. Offsets that could not be
-        committed are in an event `CommitFailed` and in the result of `stop()`.
+        static. `stop()` completes these steps, and a new subscription waits for them, for half of
+        the rebalance timeout at most. Offsets that could not be committed are in an event
+        `CommitFailed` and in the result of `stop()`.
         """
         self._engine.owner.check_now()
         self._state.unsubscribe()
@@ -438,11 +426,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the next records, at most `max_records` in all, in order per partition.
 
         Args:
-            timeout_ms: The limit of the whole call, which then returns {}. None: without limit.
+            timeout_ms: The limit of the whole call, which then returns {}. None: no limit.
             max_records: By default `max_poll_records` of the constructor. If that is None, as many
-                as fit into the processor's caches, at most 2,000, which is the fastest.
-            max_records_per_partition: By default the constructor's value. Partitions take turns in
-                any case.
+                as fit into the processor's caches, at most 2,000.
+            max_records_per_partition: By default the constructor's value.
 
         Raises:
             KafkaError: An error precedes the next record, such as a bad record. A call raises one.
@@ -480,10 +467,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         """Return the available records of the partitions (default: all), as aiokafka does.
 
-        Without a limit it returns up to 2,000 records of each partition, fewer if they are large,
-        so that they stay in the processor's caches.
-
-        A waiting call returns {} at once when the consumer is stopped, or when the last of its
+        Without a limit it returns up to 2,000 records of each partition, fewer if they are large. A
+        waiting call returns {} at once when the consumer is stopped, or when the last of its
         partitions is removed.
 
         Raises:
@@ -585,18 +570,17 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Entering the block waits for records, as `poll` does. Leaving it finishes them: auto-commit
         may commit them, and a rebalance may revoke their partitions. A rebalance that needs them
         earlier sets `batch.revoking`, an awaitable, and waits for the block, for `max_hold_ms` at
-        most. Until then it cannot make a commit in the block fail. After that, `batch.commit`
-        raises BatchRevokedError, and other members read the records again.
+        most. Until then a commit in the block succeeds. After that, `batch.commit` raises
+        BatchRevokedError, and other members read the records again.
 
         A block that raises or is cancelled finishes only the records that it has committed. The
         next read of any task returns the others again, unless the block has sought. `stop` waits
         for the block, unless the block's own task calls it, and commits no records of a block that
         is open after that.
 
-        No other read returns records of the block's partitions, so several tasks may have open
-        blocks, each partition in order. With ack_mode="explicit" other reads continue: records may
-        be acknowledged and rejected singly. Leaving the block, or `batch.commit`, acknowledges the
-        others, and an exception rejects them.
+        No other read returns records of the block's partitions. With ack_mode="explicit" other
+        reads do, and records may be acknowledged and rejected singly. Leaving the block, or
+        `batch.commit`, acknowledges the others, and an exception rejects them.
 
         Args:
             max_records: As `poll`.
@@ -743,22 +727,20 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Args:
             handler: A coroutine function of a record, or with `batch_size` of a list of records.
             concurrency: The most concurrent calls of the handler.
-            order: "key": the records of one key in a partition are processed in order, records
-                without a key in none. "partition": all records of a partition in order. None: no
-                order.
-            batch_size: The most records of a list. They are of any partitions. If a list fails,
-                each of its records is tried alone.
+            order: "key": the records of one key in a partition are in order, records without a key
+                in none. "partition": all records of a partition. None: no order.
+            batch_size: The most records of a list, of any partitions. If a list fails, each of its
+                records is tried alone.
             retry: Which errors are retried, how often and when. A number: that many attempts in
                 all. None: one attempt.
-            dead_letter: `DeadLetters(topic)`, or the name of a topic for that, or an async function
-                of a `DeadRecord`. It receives the records that have no attempts left, and finishes
-                a record by returning. If it raises, it is called again after a pause. None: `run`
+            dead_letter: Receives the records that have no attempts left: `DeadLetters(topic)`, the
+                name of a topic for that, or an async function of a `DeadRecord`. It finishes a
+                record by returning. If it raises, it is called again after a pause. None: `run`
                 raises the handler's error.
             breaker: When to pause because handlers fail one after the other, so that an outage of a
                 database causes no dead letters. None: never.
             max_uncommitted: The most records that are returned and not committed. At this limit, or
-                when they take half of `max_buffered_bytes`, each partition may still use its share
-                of it.
+                when they take half of `max_buffered_bytes`, each partition may still use its share.
             transactions: A started producer with a transactional_id, for exactly-once processing.
                 The handler then has a second argument, `outputs`. The records of
                 `outputs.send(topic, value, key=key)` are written in one transaction with the
@@ -878,14 +860,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> pa.RecordBatch:
         """Return the next records as one Arrow record batch, with keys and values as bytes.
 
-        Its rows are in order per partition. It has as many as can be decoded in about half a
-        millisecond, at most `max_rows`, and at most 16 MiB of keys, values and headers unless one
-        row is larger. Calls of `poll` and `poll_arrow` may be mixed. The first call imports
-        pyarrow.
+        Its rows are in order per partition: as many as can be decoded in about half a millisecond,
+        at most `max_rows`, and at most 16 MiB of keys, values and headers unless one row is larger.
+        The first call imports pyarrow.
 
         Args:
             timeout_ms: How long to wait for the first row. After that, the result has no rows.
-                None: without limit.
+                None: no limit.
             max_rows: By default `max_poll_records` of the constructor, and if that is None 65,536.
             schema: The columns, from those that docs/arrow.md lists. By default all.
 
@@ -1384,9 +1365,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             async for event in consumer.events():
                 print(event.name, event)
 
-        May be called before `start`, and several times: every iterator receives all events, and a
-        slow one does not delay the consumer. The iteration ends when the consumer is stopped.
-        Cancelling a wait loses no event.
+        May be called before `start`, and several times: every iterator receives all events. The
+        iteration ends when the consumer is stopped. Cancelling a wait loses no event.
 
         Args:
             max_buffered: The most events that wait for this iterator. Above that, the oldest are
@@ -1423,8 +1403,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def metrics(self) -> dict[str, object]:
         """Return the consumer's metrics, as values that `json.dumps` accepts.
 
-        Names that end in _total count since the consumer was created; docs/monitoring.md lists all.
-        "partitions" and "nodes" are lists of dicts. After `stop` the counters keep their values.
+        docs/monitoring.md lists them. Names that end in _total count since the consumer was
+        created, and keep their values after `stop`.
         """
         from aiokafka_lite.consumer.monitoring.metrics import measure
 

@@ -10,8 +10,7 @@
     STARTING   `start` connects, looks topics up and joins the group
     RUNNING    `start` has returned
     DEAD       a background task has failed; every read raises its error until the stop
-    FINISHING  `stop` waits for records in handlers of `run`, in blocks of `batch`, or not
-               acknowledged yet. Reads return no records, everything else continues
+    FINISHING  `stop` waits for unfinished records. Reads return none, everything else continues
     UNDOING    a start failed or was cancelled: its parts are being stopped
     STOPPING   `stop` commits, leaves the group and disconnects
     ABANDONED  the consumer was garbage-collected without `stop`
@@ -186,9 +185,7 @@ class Life:
 class Engine:
     """A consumer without its public methods: its state, its start and its stop.
 
-    Args:
-        config: Without the callables that are called for each record.
-        delivery: Those callables, which only the consumer keeps alive.
+    Only the consumer keeps `delivery` alive, the callables for each record, which `config` lacks.
     """
 
     def __init__(

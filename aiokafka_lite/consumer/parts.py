@@ -243,7 +243,7 @@ class Running:
     def give_up(self) -> None:
         """Stop all tasks and close all sockets at once, for a consumer that was garbage-collected.
 
-        Nothing is committed. A request to leave the group is sent if that is possible.
+        Nothing is committed.
         """
         self.sources.close()
         self.membership.leave_nowait("the consumer was garbage-collected without stop()")

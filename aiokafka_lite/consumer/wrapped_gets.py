@@ -1,8 +1,4 @@
-"""Applies wrappers of `getone` and `getmany`, as instrumentation sets them, to the other reads.
-
-If the class's `getone` was replaced, `async for` calls it, as in aiokafka. At the start, wrappers
-of `getmany` are also put around `poll`, and wrappers of aiokafka's consumer around this package's.
-"""
+"""Applies wrappers of `getone` and `getmany`, as instrumentation sets them, to the other reads."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Dead letters in a topic: failed records with their original bytes, and the reason.
 
 Headers are added with the names of share groups' dead letters in Kafka's brokers (KIP-1191,
-ShareGroupDLQStateManager), and with the exception's class and the record's timestamp. A replay
-removes them, so a letter has the headers of the last failure only.
+ShareGroupDLQStateManager), the exception's class and the record's timestamp. A replay removes them.
 
-A letter's timestamp is the time of writing. With the record's timestamp, the topic's retention
-would delete letters of old records at once.
+A letter's timestamp is the time of writing, because the topic's retention would delete letters of
+old records at once.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ __all__ = ["AIOKafkaConsumer"]
 
 
 class AiokafkasConfig(ConsumerConfig[KT, VT]):
-    """The arguments of a consumer, with aiokafka's defaults for groups."""
-
     if not TYPE_CHECKING:
         __init__ = with_defaults(
             ConsumerConfig.__init__,
@@ -25,10 +23,7 @@ class AiokafkasConfig(ConsumerConfig[KT, VT]):
 
 
 class AIOKafkaConsumer(consumer.AIOKafkaConsumer[KT, VT]):
-    """This package's consumer for programs that expect aiokafka's.
-
-    Its `group_protocol` is "classic" and its assignor round robin, unless others are given.
-    """
+    """This package's consumer with aiokafka's defaults: "classic" groups and round robin."""
 
     @takes_arguments_of(AiokafkasConfig)
     def __init__(self, config: AiokafkasConfig[KT, VT]) -> None:

@@ -7,14 +7,11 @@ still have its share, so that one that stands still does not stop the others.
 bound                   all partitions together  then each: a share of
 ======================  =======================  ==============================
 uncommitted records     `most`                   `most`
-bytes                   half of the byte budget  a quarter of the byte budget
+bytes (serialised)      half of the byte budget  a quarter of the byte budget
 ======================  =======================  ==============================
 
-The bytes are serialised sizes, taken from the consumer's byte budget.
-
-Both counts are exact only while a bound is near (`is_exact`). Otherwise they include records that
-were finished since a partition's latest read. When a bound seems to be reached, all partitions are
-counted again.
+Both counts are exact only while a bound is near (`is_exact`). Otherwise they include finished
+records, and are corrected when a bound seems to be reached.
 """
 
 from __future__ import annotations

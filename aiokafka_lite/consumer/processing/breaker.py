@@ -17,15 +17,13 @@ The record that is being tried is the probe. Its success closes the breaker, its
 returns to the state before.
 
 A record that has failed for the last time looks the same whether it is bad, or the database is
-down. The difference shows when another record succeeds, so until then the record waits. A new
-record (one that has not failed yet) is tried at once: if it succeeds, the first record is bad. Any
-success of a call that began before proves the same. When a second record has failed, only a probe's
-success closes the breaker. Failures while it is not closed are no attempts of the record.
+down. The difference shows when another record succeeds. So a new record (one that has not failed
+yet) is tried at once: if it succeeds, the first record is bad. When a second record has failed,
+only a probe's success closes the breaker. Failures while it is not closed are no attempts of the
+record.
 
 Once only failed records are left, the pause has an end: a record that is the only one to fail
 counts as bad after `probes` more tries, several when no call has succeeded for `give_up_ms`.
-
-The caller passes the loop's time.
 """
 
 from __future__ import annotations
@@ -127,7 +125,6 @@ class Breaker:
     Attributes:
         since: The loop time since when it is not closed.
         probe_at: The loop time at which the pause ends.
-        reason: Why it opened, or did not close.
     """
 
     __slots__ = (

@@ -50,13 +50,10 @@ class Job:
     """One record on its way through a handler.
 
     Attributes:
-        cursor: The assignment that it was returned of.
         lane: The lanes of its partition, if it is in one.
         name: The key of its lane among them.
         follower: The next record of its lane.
         began_at: The loop time at which its latest attempt began.
-        error: The error of the latest attempt.
-        state: Changed by `enter`.
         success_count: How many calls had succeeded when it was first tried.
     """
 

@@ -12,11 +12,10 @@ It runs on its own port, or in an application of aiohttp, FastAPI or Starlette::
     app.add_subapp("/kafka/", web.application(consumer))  # aiohttp
     app.mount("/kafka", web.asgi(lambda: app.state.consumer))  # FastAPI, Starlette
 
-All requests are GET or HEAD. They change no state and cause no request to a broker. Every client
-that can reach the port sees the names of topics, group and client, and the error that stopped the
-consumer. By default only this machine can. ``/health`` and ``/metrics`` accept every host name. The
-page accepts IP addresses, "localhost" and the names in `hosts`, so that a foreign web page cannot
-read it (DNS rebinding).
+Requests change no state and cause no request to a broker. Every client that can reach the port sees
+the names of topics, group and client, and the error that stopped the consumer. By default only this
+machine can. ``/health`` and ``/metrics`` accept every host name. The page accepts IP addresses,
+"localhost" and the names in `hosts`, so that a foreign web page cannot read it (DNS rebinding).
 
 =================  =================================================================================
 ``/``              the page, which reads the three below every second or two
@@ -25,11 +24,11 @@ read it (DNS rebinding).
 ``/api/…``         the data of the page, a private format that may change
 =================  =================================================================================
 
-Measuring takes at most 1 % of the event loop's time; above that, responses repeat the latest
-values. `serve` keeps at most 32 connections open. A further one closes the oldest.
+Measuring takes at most 1 % of the event loop's time. Above that, responses repeat the latest
+values. `serve` closes the oldest connection above 32.
 
-`serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``. `asgi` needs
-only prometheus_client, for ``/metrics``.
+`serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``, and `asgi` only
+prometheus_client, for ``/metrics``.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Applicat
     """Return an aiohttp application that shows a consumer's state. The module lists its paths.
 
     Serve it on its own or mount it with `add_subapp`, in the consumer's event loop. The consumer
-    may start before or after. The application does not start, stop or keep the consumer alive. When
-    it is mounted, the server limits the connections.
+    may start before or after, and is not kept alive.
 
     Args:
         consumer: The consumer, or a function that returns it, or None until the consumer exists.
@@ -119,10 +118,7 @@ async def serve(
 
 
 class _Door:
-    """Accepts connections, and closes the oldest one above the limit.
-
-    So clients that send or read slowly hold a bounded number of sockets and buffers.
-    """
+    """Accepts connections, and closes the oldest one above the limit."""
 
     def __init__(self, server: web.Server) -> None:
         self._server = server

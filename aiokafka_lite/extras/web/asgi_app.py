@@ -20,11 +20,11 @@ def asgi(consumer: Shown, *, hosts: Collection[str] = ()) -> Application:
     """Return an ASGI application that shows a consumer's state, as `application` does.
 
     Mount it in FastAPI or Starlette with `app.mount("/kafka", asgi(…))`, or run it in a server such
-    as uvicorn. The server limits the connections.
+    as uvicorn, which limits the connections.
 
     Args:
-        consumer: As for `application`. A consumer needs a running loop, and an application is often
-            created before that: pass a function.
+        consumer: As for `application`. A function, if the application is created before a loop
+            runs.
         hosts: As for `application`.
     """
     return _Asgi(Pages(consumer, hosts))

@@ -92,10 +92,7 @@ class HealthAnswer(NamedTuple):
 
 
 def _rest_s(began: float) -> float:
-    """Return the pause after work that began at a `thread_time`.
-
-    This is CPU time, so it excludes the time in which the process was suspended.
-    """
+    """Return the pause after work that began at a `thread_time`, which excludes suspensions."""
     return (thread_time() - began) * REST_PER_WORK
 
 
@@ -124,7 +121,6 @@ class Measured:
 
     @property
     def refresh_ms(self) -> int:
-        """The time after which the page should repeat its request."""
         return int(max(LEAST_REFRESH_S, self.until - self._clock()) * 1000)
 
     @property
@@ -158,7 +154,7 @@ class Measuring:
         self._health: HealthAnswer | None = None
 
     def health(self) -> HealthAnswer:
-        """Return the consumer's health, or the latest measured one, or raise NoConsumerError."""
+        """Return the consumer's health, or the latest measured one."""
         consumer = self._consumer()
         loop = asyncio.get_running_loop()
         if self._health is None or self._health.until <= loop.time():
@@ -172,7 +168,7 @@ class Measuring:
         return self._health
 
     def now(self) -> Measured:
-        """Return a measurement of the consumer, or the latest one, or raise NoConsumerError."""
+        """Return a measurement of the consumer, or the latest one."""
         consumer = self._consumer()
         if self._measured is None or self._measured.until <= asyncio.get_running_loop().time():
             self._measured = Measured(consumer, self.health())
