@@ -225,11 +225,20 @@ async def test_each_node_answers_for_itself() -> None:
 
 async def test_what_brokers_were_started_with_is_described() -> None:
     async with Broker(
-        num_partitions=3, message_max_bytes=5_000, connections_max_idle_s=1.5
+        num_partitions=3,
+        message_max_bytes=5_000,
+        connections_max_idle_s=1.5,
+        auto_create_topics=False,
+        group_consumer_migration_policy="upgrade",
     ) as broker:
         broker.create_topic("t")
         async with RawClient(broker.bootstrap_servers) as client:
-            for name, value in (("connections.max.idle.ms", "1500"), ("log.dirs", "memory")):
+            for name, value in (
+                ("auto.create.topics.enable", "false"),
+                ("connections.max.idle.ms", "1500"),
+                ("group.consumer.migration.policy", "upgrade"),
+                ("log.dirs", "memory"),
+            ):
                 assert (await described(client, BROKER, "1", name)).value == value
             config = await described(client, BROKER, "1", "num.partitions")
             assert (config.value, config.read_only) == ("3", True)
