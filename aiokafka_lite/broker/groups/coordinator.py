@@ -36,7 +36,7 @@ from aiokafka_lite.broker.groups.kip848.machine import (
 )
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.groups.offsets.cache import (
     CommittedOffset,
     Committer,
@@ -147,7 +147,7 @@ class GroupTimers(Generic[TimedT]):
             self.arm(group)
 
 
-class GroupCoordinator:
+class GroupCoordinator(PartitionCoordinator[LogEntry]):
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
         self._settings = services.group_settings
@@ -178,13 +178,7 @@ class GroupCoordinator:
             arm=self._timers.arm,
             became_classic=self._became_classic,
         )
-        self._partitions = CoordinatedPartitions(
-            self._log,
-            services.scope,
-            replay=self._replay,
-            loaded=self._restart_sessions,
-            unload=self._unload,
-        )
+        super().__init__(self._log, services.scope)
         self.removal = OffsetRemoval(
             self._groups,
             self.offsets,
@@ -196,20 +190,6 @@ class GroupCoordinator:
         self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
-
-    def elect(self, partitions: Iterable[int]) -> None:
-        """Coordinate the groups of partitions of the offsets topic, which this node leads now.
-
-        Requests for their groups fail with COORDINATOR_LOAD_IN_PROGRESS until a task has read the
-        log.
-        """
-        self._partitions.elect(partitions)
-
-    def resign(self, partitions: Iterable[int]) -> None:
-        self._partitions.resign(partitions)
-
-    async def until_loaded(self) -> None:
-        await self._partitions.until_loaded()
 
     async def close(self) -> None:
         """Answer parked requests with NOT_COORDINATOR, and refuse new ones. Idempotent."""
@@ -224,7 +204,7 @@ class GroupCoordinator:
             self.offsets.unload(group_id)
         self.offsets.unload_pending(partition)
 
-    def _restart_sessions(self, partition: int) -> None:
+    def _loaded(self, partition: int) -> None:
         for group_id in self._ids_in(partition, self._groups):
             group = self._groups[group_id]
             if isinstance(group, ConsumerGroup):
@@ -446,11 +426,6 @@ class GroupCoordinator:
         return self._groups
 
     @property
-    def is_loading(self) -> bool:
-        """Whether `groups` may be incomplete."""
-        return self._partitions.is_loading
-
-    @property
     def parked_count(self) -> int:
         """JoinGroup and SyncGroup requests that wait for a rebalance."""
         return self._classic.parked_count
@@ -463,9 +438,6 @@ class GroupCoordinator:
         if not self._is_open:
             return CoordinatorNotAvailableError
         return self.availability_of(self._log.partition_for(group_id))
-
-    def availability_of(self, partition: int) -> ErrorType:
-        return self._partitions.availability(partition)
 
     def delete(self, group_id: str) -> ErrorType:
         error = self.availability(group_id)

@@ -8,7 +8,8 @@ LOADING, ACTIVE → absent   resigned: the groups are dropped, the log remains
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -35,37 +36,37 @@ class RecordSource(Protocol[RecordT]):
     def read(self, partition: int) -> Iterator[list[RecordT]]: ...
 
 
-class CoordinatedPartitions(Generic[RecordT]):
-    """The partitions of a coordinator's internal topic that this node leads.
+class PartitionCoordinator(ABC, Generic[RecordT]):
+    """Serves the partitions of its internal topic that its node leads.
 
-    A damaged log is a failure of `scope`, which runs the load task. `unload` drops the state of a
-    partition, and `loaded` completes it.
+    A damaged log is a failure of `scope`, which runs the load task.
     """
 
-    def __init__(
-        self,
-        source: RecordSource[RecordT],
-        scope: TaskScope,
-        *,
-        replay: Callable[[RecordT], None],
-        loaded: Callable[[int], None],
-        unload: Callable[[int], None],
-        task_name: str = "group-load",
-    ) -> None:
-        self._log = source
-        self._task_name = task_name
+    load_task_name = "group-load"
+
+    def __init__(self, source: RecordSource[RecordT], scope: TaskScope) -> None:
+        self._source = source
         self._scope = scope
-        self._replay = replay
-        self._loaded = loaded
-        self._unload = unload
         self._terms: dict[int, Term] = {}
         self._load_task: asyncio.Task[None] | None = None
 
+    @abstractmethod
+    def _replay(self, record: RecordT) -> None: ...
+
+    @abstractmethod
+    def _loaded(self, partition: int) -> None:
+        """Continue after the last record of a partition."""
+
+    @abstractmethod
+    def _unload(self, partition: int) -> None:
+        """Drop the state of a partition."""
+
     @property
     def is_loading(self) -> bool:
+        """Whether the state of some partitions may be incomplete."""
         return any(term.is_loading for term in self._terms.values())
 
-    def availability(self, partition: int) -> ErrorType:
+    def availability_of(self, partition: int) -> ErrorType:
         """Return NoError, or the error for requests about a partition."""
         term = self._terms.get(partition)
         if term is None:
@@ -73,12 +74,15 @@ class CoordinatedPartitions(Generic[RecordT]):
         return CoordinatorLoadInProgressError if term.is_loading else NoError
 
     def elect(self, partitions: Iterable[int]) -> None:
-        """Serve partitions, once the load task has read their records."""
+        """Serve partitions, which the node leads now.
+
+        Requests fail with COORDINATOR_LOAD_IN_PROGRESS until a task has read the log.
+        """
         for partition in partitions:
             if partition not in self._terms:
-                self._terms[partition] = Term(is_loading=not self._log.is_empty(partition))
+                self._terms[partition] = Term(is_loading=not self._source.is_empty(partition))
         if self.is_loading and (self._load_task is None or self._load_task.done()):
-            self._load_task = self._scope.spawn(self._load(), name=self._task_name)
+            self._load_task = self._scope.spawn(self._load(), name=self.load_task_name)
 
     def resign(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
@@ -102,7 +106,7 @@ class CoordinatedPartitions(Generic[RecordT]):
 
     async def _read(self, partition: int, term: Term) -> bool:
         """Replay a partition. Return False if its term ended, even if another term has begun."""
-        for records in self._log.read(partition):
+        for records in self._source.read(partition):
             for record in records:
                 self._replay(record)
             await asyncio.sleep(0)  # a long log must not hold the loop

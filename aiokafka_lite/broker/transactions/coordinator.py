@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
-from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import (
@@ -82,8 +82,10 @@ class TransactionServices(Protocol):
         """Write a marker to the leader of a partition."""
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     """The transactions that a node coordinates. One writer: this class, on the broker's loop."""
+
+    load_task_name = "transaction-load"
 
     def __init__(self, services: TransactionServices) -> None:
         self._services = services
@@ -95,29 +97,12 @@ class TransactionCoordinator:
             version=self._settings.version,
         )
         self._transactions: dict[str, Transaction] = {}
-        self._partitions = CoordinatedPartitions(
-            self._log,
-            services.scope,
-            replay=self._replay,
-            loaded=self._resume,
-            unload=self._unload,
-            task_name="transaction-load",
-        )
+        super().__init__(self._log, services.scope)
         self.markers = MarkerWriter(self._write_marker, self._complete)
         self._timeouts: dict[str, asyncio.TimerHandle] = {}
         self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
-
-    def elect(self, partitions: Iterable[int]) -> None:
-        self._partitions.elect(partitions)
-
-    def resign(self, partitions: Iterable[int]) -> None:
-        self._partitions.resign(partitions)
-
-    async def until_loaded(self) -> None:
-        """Wait for the load task, and raise its error."""
-        await self._partitions.until_loaded()
 
     def close(self) -> None:
         """Refuse requests. The next start completes transactions that end. Idempotent."""
@@ -132,7 +117,7 @@ class TransactionCoordinator:
         """Return NoError if this coordinator serves a transactional id now."""
         if not self._is_open:
             return CoordinatorNotAvailableError
-        return self._partitions.availability(self._log.partition_for(transactional_id))
+        return self.availability_of(self._log.partition_for(transactional_id))
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
@@ -230,11 +215,6 @@ class TransactionCoordinator:
     def transactions(self) -> Mapping[str, Transaction]:
         return self._transactions
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether `transactions` may be incomplete."""
-        return self._partitions.is_loading
-
     # -- the log -------------------------------------------------------------------------------
 
     def _carry_out(self, transaction: Transaction, decision: Decision) -> ErrorType:
@@ -272,7 +252,7 @@ class TransactionCoordinator:
                 record.transactional_id, record.value
             )
 
-    def _resume(self, partition: int) -> None:
+    def _loaded(self, partition: int) -> None:
         for transaction in self._in(partition):
             self._watch(transaction)
             if transaction.is_ending:

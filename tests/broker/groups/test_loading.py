@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     NoError,
@@ -24,13 +24,7 @@ class Logs:
         self.loaded: list[int] = []
         self.unloaded: list[int] = []
         self.scope = TaskScope("test")
-        self.partitions = CoordinatedPartitions[str](
-            self,
-            self.scope,
-            replay=self.replayed.append,
-            loaded=self.loaded.append,
-            unload=self.unloaded.append,
-        )
+        self.partitions = Partitions(self)
 
     def is_empty(self, partition: int) -> bool:
         return partition == EMPTY
@@ -40,18 +34,33 @@ class Logs:
             yield [f"{partition}{batch}"]
 
 
+class Partitions(PartitionCoordinator[str]):
+    def __init__(self, logs: Logs) -> None:
+        super().__init__(logs, logs.scope)
+        self._logs = logs
+
+    def _replay(self, record: str) -> None:
+        self._logs.replayed.append(record)
+
+    def _loaded(self, partition: int) -> None:
+        self._logs.loaded.append(partition)
+
+    def _unload(self, partition: int) -> None:
+        self._logs.unloaded.append(partition)
+
+
 async def test_partitions_are_read_once_whenever_they_are_elected() -> None:
     logs = Logs()
     partitions = logs.partitions
     partitions.elect([EMPTY])
-    assert (partitions.availability(EMPTY), partitions.is_loading) == (NoError, False)
+    assert (partitions.availability_of(EMPTY), partitions.is_loading) == (NoError, False)
     partitions.elect([0])
     partitions.elect([0, 1])
-    states = [partitions.availability(index) for index in (0, 1, 2)]
+    states = [partitions.availability_of(index) for index in (0, 1, 2)]
     assert states == [CoordinatorLoadInProgressError] * 2 + [NotCoordinatorError]
     await partitions.until_loaded()
     partitions.elect([0, 2])
-    assert partitions.availability(0) is NoError
+    assert partitions.availability_of(0) is NoError
     await partitions.until_loaded()
     assert logs.replayed == [f"{index}{batch}" for index in range(3) for batch in "abc"]
     assert (logs.loaded, logs.unloaded, partitions.is_loading) == ([0, 1, 2], [], False)
@@ -65,7 +74,7 @@ async def test_partition_that_is_lost_while_it_is_read_is_not_loaded() -> None:
     logs.partitions.resign([0, 1])
     await logs.partitions.until_loaded()
     assert (logs.replayed, logs.loaded, logs.unloaded) == (["0a"], [], [0])
-    assert logs.partitions.availability(0) is NotCoordinatorError
+    assert logs.partitions.availability_of(0) is NotCoordinatorError
     await logs.scope.close()
 
 
