@@ -69,19 +69,14 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-class SettingOption(NamedTuple):
-    name: str
-    value: int | float
-
-
-def setting_option(text: str) -> SettingOption:
+def setting_option(text: str) -> tuple[str, int | float]:
     name, _, value = text.partition("=")
     if name not in _SETTINGS:
         raise argparse.ArgumentTypeError(
             f"there is no setting {name!r}. The settings are {_SETTINGS}"
         )
     try:
-        return SettingOption(name, int(value) if value.isdecimal() else float(value))
+        return name, int(value) if value.isdecimal() else float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{value!r} is not a number: write {name}=1") from None
 
@@ -182,7 +177,11 @@ async def _serve(options: argparse.Namespace) -> None:
         for topic in options.topic:
             if not broker.has_topic(topic.name):
                 broker.create_topic(topic.name, topic.partitions, topic.configs)
-        loaded = None if options.load is None else await _load(broker, options.load)
+        loaded = None
+        if options.load is not None:
+            title = f"Loading {options.load.name}"
+            with file_progress(title, file_size(options.load)) as on_progress:
+                loaded = await load_file(broker, options.load, on_progress)
         credentials = broker_security.write_credentials(broker, security)
         # Clients may produce after the lines below, and must not lose records with the topic.
         await broker.disk.settled()
@@ -221,11 +220,6 @@ def _broker(options: argparse.Namespace, security: broker_security.BrokerSecurit
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
-
-
-async def _load(broker: Broker, path: Path) -> Loaded:
-    with file_progress(f"Loading {path.name}", file_size(path)) as on_progress:
-        return await load_file(broker, path, on_progress)
 
 
 def _report(loaded: Loaded, path: Path) -> None:

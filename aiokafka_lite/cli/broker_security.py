@@ -46,30 +46,16 @@ class BrokerSecurity(NamedTuple):
         return any(SaslMechanism.OAUTHBEARER in each.mechanisms for each in self.listeners)
 
 
-class ListenOption(NamedTuple):
-    """An address: `host:port`, `protocol://host:port` or `name=protocol://host:port`."""
-
-    name: str
-    protocol: str
-    host: str
-    port: int
-
-
-class UserOption(NamedTuple):
-    name: str
-    password: Secret
-
-
-def user_option(text: str) -> UserOption:
+def user_option(text: str) -> tuple[str, Secret]:
     """Parse `name:password`. Errors do not repeat it."""
     name, _, password = text.partition(":")
     if not (name and password):
         raise argparse.ArgumentTypeError("a user must be written as name:password")
-    return UserOption(name, Secret(password))
+    return name, Secret(password)
 
 
-def listen_option(text: str) -> ListenOption:
-    """Parse an address. The protocol is empty if it is missing."""
+def listen_option(text: str) -> tuple[str, str, str, int]:
+    """Parse `[[name=]protocol://]host:port`. Missing parts are empty."""
     before, slashes, address = text.rpartition("://")
     name, _, protocol = before.rpartition("=")
     if slashes and protocol not in tuple(SecurityProtocol):
@@ -78,8 +64,7 @@ def listen_option(text: str) -> ListenOption:
             f"{', '.join(SecurityProtocol)}: write "
             "SASL_SSL://127.0.0.1:9093, or name=SASL_SSL://127.0.0.1:9093"
         )
-    host, port = host_and_port(address)
-    return ListenOption(name, protocol, host, port)
+    return name, protocol, *host_and_port(address)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -287,12 +272,12 @@ def read_users(path: Path) -> dict[str, Secret]:
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            user = user_option(line)
+            name, password = user_option(line)
         except argparse.ArgumentTypeError as error:
             raise CommandError(f"{path}, line {number}: {error}") from None
-        if user.name in users:
-            raise CommandError(f"{path}, line {number}: the user {user.name} is defined twice")
-        users[user.name] = user.password
+        if name in users:
+            raise CommandError(f"{path}, line {number}: the user {name} is defined twice")
+        users[name] = password
     return users
 
 

@@ -123,11 +123,6 @@ class _Letter(NamedTuple):
     record: Record
 
 
-class _Plan(NamedTuple):
-    spans: dict[TopicPartition, Span]
-    counts: dict[str, int]
-
-
 def run(options: argparse.Namespace) -> int:
     if options.group is not None and options.start is not None:
         raise UsageError("--from and --group both set the start: leave one out")
@@ -142,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
         )
     where = connecting(options)
     wanted = _patterns(options.where)
-    loops.run(_Replay(options, where, _plan(options, where), wanted).run())
+    loops.run(_Replay(options, where, *_plan(options, where), wanted).run())
     return 0
 
 
@@ -154,7 +149,10 @@ def _patterns(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return list(given)
 
 
-def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
+def _plan(
+    options: argparse.Namespace, where: Connecting
+) -> tuple[dict[TopicPartition, Span], dict[str, int]]:
+    """Return the spans of dead letters, and the known numbers of partitions of target topics."""
     with where.cluster() as cluster:
         topic = ask_for_topic(cluster, options.topic)
         tps = partitions_of(topic, options.partition, action="read")
@@ -164,7 +162,7 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
         if options.to is not None:
             counts[options.to] = len(ask_for_topic(cluster, options.to).partitions)
     starts = found[0] if found else begins
-    return _Plan({tp: Span(starts[tp], ends[tp]) for tp in tps}, counts)
+    return {tp: Span(starts[tp], ends[tp]) for tp in tps}, counts
 
 
 class _Replay:
@@ -172,13 +170,14 @@ class _Replay:
         self,
         options: argparse.Namespace,
         where: Connecting,
-        plan: _Plan,
+        spans: dict[TopicPartition, Span],
+        counts: dict[str, int],
         wanted: Sequence[tuple[str, str]],
     ) -> None:
         self._options = options
         self._where = where
-        self._spans = plan.spans
-        self._counts = plan.counts
+        self._spans = spans
+        self._counts = counts
         self._wanted = wanted
         self._written: Counter[str] = Counter()
         self._chosen_count = 0

@@ -384,7 +384,10 @@ class Accumulator:
             tell=tell or self._tell,
         )
         queue.begin(batch)
-        self._add_pending(batch)
+        self._made_count += 1
+        self._pending.append(batch)
+        if self._expiry is None:
+            self._expiry = self._loop.call_at(self._deadline_of(batch), self._expire)
         if not linger_s:
             if not queue.is_listed:
                 self._wake(queue)
@@ -418,7 +421,9 @@ class Accumulator:
         # It keeps its place until the end.
         place = [self._loop.create_future()]
         if self._linger_s and not self._room:
-            self._close_open_batches()
+            for queue in self.queues():
+                if queue.open is not None:
+                    self._close(queue, queue.open)
         self._room.append(place)
         try:
             async with timeout_at(deadline):
@@ -437,22 +442,11 @@ class Accumulator:
             self._room.remove(place)
             self._wake_first()
 
-    def _close_open_batches(self) -> None:
-        for queue in self.queues():
-            if queue.open is not None:
-                self._close(queue, queue.open)
-
     def _wake_first(self) -> None:
         if self._room and not self._room[0][0].done():
             self._room[0][0].set_result(None)
 
     # --- Batches ---------------------------------------------------------------------------
-    def _add_pending(self, batch: ProducerBatch) -> None:
-        self._made_count += 1
-        self._pending.append(batch)
-        if self._expiry is None:
-            self._expiry = self._loop.call_at(self._deadline_of(batch), self._expire)
-
     def _deadline_of(self, batch: ProducerBatch) -> float:
         return batch.created_at + self._delivery_timeout_s
 
@@ -465,8 +459,9 @@ class Accumulator:
         while pending and (pending[0].state is BatchState.DONE or pending[0].is_expired):
             pending.popleft()
             self._done_count += 1
-        if self._flushes:
-            self._check_flushes()
+        for number, waiter in self._flushes:
+            if number <= self._done_count and not waiter.done():
+                waiter.set_result(None)
 
     def replaced(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
         before = deque[ProducerBatch]()
@@ -552,11 +547,6 @@ class Accumulator:
                 await done
             finally:
                 self._flushes = [each for each in self._flushes if each[1] is not done]
-
-    def _check_flushes(self) -> None:
-        for number, waiter in self._flushes:
-            if number <= self._done_count and not waiter.done():
-                waiter.set_result(None)
 
 
 def _gone(batch: ProducerBatch, count: int) -> KafkaError:

@@ -162,7 +162,10 @@ class ProducerLease:
         finally:
             if self._transactions.is_open:
                 self._transactions.begin_abort()  # the task continues
-            failures = [each.exception() if _has_failed(each) else None for each in futures]
+            failures = [
+                each.exception() if each.done() and not each.cancelled() else None
+                for each in futures
+            ]
         self._raise_if_ended()
         refused |= {n: each for n, each in enumerate(failures) if isinstance(each, REFUSALS)}
         if error is not None and not refused:
@@ -233,7 +236,3 @@ def _checked_partition(number: object) -> int:
     if number < 0:
         raise ValueError(f"partition must not be negative, but is {number}")
     return number
-
-
-def _has_failed(future: asyncio.Future[RecordMetadata]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is not None

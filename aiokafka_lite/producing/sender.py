@@ -240,7 +240,9 @@ class BatchSender:
         while leader.listed and leader.in_flight_count < MAX_IN_FLIGHT:
             connection = self._cluster.pool.ready_connection(leader.node_id, Lane.PRODUCE)
             if connection is None:
-                self._connect(leader)
+                leader.connecting = self._scope.spawn(
+                    self._until_connected(leader), name=f"connect to leader {leader.node_id}"
+                )
                 return
             batches = self._take(leader)
             if not batches:
@@ -256,14 +258,15 @@ class BatchSender:
             batch = queue.next_batch(now)
             identity = queue.identity if batch and queue.numbered else self._identity.current
             if batch is None or identity is None or not self._may_send(queue):
-                self._unlist(leader, queue)
+                leader.listed.pop(queue, None)
+                queue.is_listed = False
                 continue
             if batches and batch.size_bytes > left_bytes:
                 break
             left_bytes -= batch.size_bytes
             queue.send(batch, identity)
             batches.append(batch)
-            # Behind the others; off the list when it has no more.
+            # It is listed behind the others, if it has more batches.
             del leader.listed[queue]
             if queue.next_batch(now) is None:
                 queue.is_listed = False
@@ -273,10 +276,6 @@ class BatchSender:
 
     def _may_send(self, queue: PartitionQueue) -> bool:
         return self.abort_reason is None and (queue.is_in_transaction or self._admit(queue))
-
-    def _unlist(self, leader: Destination, queue: PartitionQueue) -> None:
-        leader.listed.pop(queue, None)
-        queue.is_listed = False
 
     def _send(
         self, leader: Destination, connection: Connection, batches: list[ProducerBatch]
@@ -310,11 +309,6 @@ class BatchSender:
         except KafkaError as error:
             self._note_answer(leader)
             self._all_failed(leader, batches, error)
-
-    def _connect(self, leader: Destination) -> None:
-        leader.connecting = self._scope.spawn(
-            self._until_connected(leader), name=f"connect to leader {leader.node_id}"
-        )
 
     def why_unsent(self, queue: PartitionQueue) -> KafkaError | None:
         """Return why the leader takes no batches of a queue, or None if it takes them."""

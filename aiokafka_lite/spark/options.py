@@ -7,7 +7,7 @@ process that Spark starts parses options, so this module imports little.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings, nearest
@@ -143,6 +143,7 @@ class SubscribePattern(_Value):
 Subscription: TypeAlias = Assign | Subscribe | SubscribePattern
 
 
+ChoiceT = TypeVar("ChoiceT", bound=str)
 TimestampStrategy: TypeAlias = Literal["error", "latest"]
 AdmissionControl: TypeAlias = Literal["engine", "source"]
 
@@ -265,7 +266,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
         subscription=_subscription(raw),
         starting=starting,
         ending=ending,
-        timestamp_strategy=_timestamp_strategy(raw),
+        timestamp_strategy=_one_of(raw, "startingOffsetsByTimestampStrategy", "error", "latest"),
         fail_on_data_loss=raw.boolean("failOnDataLoss", default=True),
         include_headers=raw.boolean("includeHeaders", default=False),
         min_partitions=raw.integer("minPartitions", at_least=1, at_most=MAX_INT),
@@ -281,24 +282,13 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
             "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_S, at_least=1
         ),
         group_id_prefix=raw.text("groupIdPrefix"),
-        group_id=kafka.group_id,
-        isolation_level=kafka.isolation_level,
-        client=kafka.client,
-        mechanism=kafka.mechanism,
-        client_rack=kafka.client_rack,
-        max_wait_ms=kafka.max_wait_ms,
-        min_bytes=kafka.min_bytes,
-        max_bytes=kafka.max_bytes,
-        partition_max_bytes=kafka.partition_max_bytes,
-        check_crcs=kafka.check_crcs,
-        receive_buffer_bytes=kafka.receive_buffer_bytes,
-        send_buffer_bytes=kafka.send_buffer_bytes,
         min_records_per_task=raw.number(
             "minRecordsPerTask", DEFAULT_MIN_RECORDS_PER_TASK, at_least=1
         ),
         commit_group=_commit_group(raw),
-        admission_control=_admission_control(raw),
+        admission_control=_one_of(raw, "admissionControl", "engine", "source"),
         warnings=tuple(raw.warnings),
+        **kafka._asdict(),
     )
 
 
@@ -434,15 +424,13 @@ def _check_order(
             )
 
 
-def _timestamp_strategy(raw: RawOptions) -> TimestampStrategy:
-    name = "startingOffsetsByTimestampStrategy"
+def _one_of(raw: RawOptions, name: str, *choices: ChoiceT) -> ChoiceT:
+    """Read a choice, which is by default the first one."""
     text = raw.text(name)
-    match text if text is None else text.lower():
-        case None | "error":
-            return "error"
-        case "latest":
-            return "latest"
-    raise raw.refusal(name, "the value must be error or latest")
+    for choice in choices:
+        if text is None or text.lower() == choice:
+            return choice
+    raise raw.refusal(name, f"the value must be {' or '.join(choices)}")
 
 
 def _offsets_per_trigger(raw: RawOptions) -> tuple[int | None, int | None]:
@@ -465,13 +453,3 @@ def _commit_group(raw: RawOptions) -> str | None:
     if group is not None and not trimmed(group):
         raise raw.refusal("commitOffsetsToGroup", "the value must be the name of a consumer group")
     return group
-
-
-def _admission_control(raw: RawOptions) -> AdmissionControl:
-    text = raw.text("admissionControl")
-    match text if text is None else text.lower():
-        case None | "engine":
-            return "engine"
-        case "source":
-            return "source"
-    raise raw.refusal("admissionControl", "the value must be engine or source")

@@ -50,15 +50,10 @@ async def records_of(
             if records:
                 yield records
         if not polled:
-            for tp in await _passed(consumer, ends):
-                del ends[tp]
+            for tp, end in tuple(ends.items()):
+                if await consumer.position(tp) >= end:
+                    del ends[tp]
             yield []
-
-
-async def _passed(
-    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
-) -> list[TopicPartition]:
-    return [tp for tp, end in ends.items() if await consumer.position(tp) >= end]
 
 
 async def follow(

@@ -122,12 +122,18 @@ def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
         raise error(f"group {group_id} cannot be described: {message or why(error)}")
 
 
+def _member(
+    member: consumer_group_describe.Member | groups.DescribedGroupMember,
+    partitions: frozenset[TopicPartition],
+) -> MemberDescription:
+    host = member.client_host.lstrip("/")
+    return MemberDescription(member.member_id, member.client_id, host, partitions)
+
+
 def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescription:
     members = tuple(
-        MemberDescription(
-            each.member_id,
-            each.client_id,
-            each.client_host.lstrip("/"),
+        _member(
+            each,
             frozenset(
                 TopicPartition(topic.topic_name, number)
                 for topic in each.assignment.topic_partitions
@@ -140,15 +146,7 @@ def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescript
 
 
 def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
-    members = tuple(
-        MemberDescription(
-            each.member_id,
-            each.client_id,
-            each.client_host.lstrip("/"),
-            _assigned(each.member_assignment),
-        )
-        for each in group.members
-    )
+    members = tuple(_member(each, _assigned(each.member_assignment)) for each in group.members)
     state = DEAD if group.error_code == GroupIdNotFound.errno else group.group_state
     return GroupDescription(group.group_id, state, group.protocol_data, members)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offset_lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
@@ -28,12 +28,7 @@ from aiokafka_lite.spark.planning.data_loss import (
     check_continuation,
     named,
 )
-from aiokafka_lite.spark.planning.resolution import (
-    Bounds,
-    EndingOffsets,
-    StartingOffsets,
-    Subscribed,
-)
+from aiokafka_lite.spark.planning.resolution import Bounds, Edge, Subscribed
 from aiokafka_lite.spark.planning.splitting import Task, split
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
@@ -41,8 +36,6 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger("aiokafka_lite.spark")
 
 T = TypeVar("T")
-
-ATTEMPTS_AT_LEAST: Final = 1
 
 
 class Beginning(NamedTuple):
@@ -70,7 +63,7 @@ class Planner:
         self._options = options
         self._subscribed = Subscribed(options.subscription)
         self._data_loss = DataLossPolicy(are_fatal=options.fail_on_data_loss)
-        self._attempts = max(options.fetch_retries, ATTEMPTS_AT_LEAST)
+        self._attempts = max(options.fetch_retries, 1)
         self._sleep = sleep
         self._lookups = Lookups(
             cluster,
@@ -164,11 +157,15 @@ class Planner:
             OptionError: A partition has no record as late as the timestamp.
             DataLossError: The log does not have an offset that the option names.
         """
-        start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
+        start = self._start()
         tps = self.partitions()
         bounds, (times,) = self._bounds(tps, start.query(tps))
         offsets = start.within(start.resolve(bounds, times), bounds, self._data_loss)
         return Beginning(offsets, start.mismatch(tps))
+
+    def _start(self) -> Edge:
+        options = self._options
+        return Edge("starting", options.starting, is_strict=options.timestamp_strategy == "error")
 
     def batch_ranges(self) -> list[KafkaOffsetRange]:
         """Return the ranges of a batch query, in order. Empty ranges are left out.
@@ -177,8 +174,7 @@ class Planner:
             OptionError: An option names other partitions than there are, or a start is after its
                 end.
         """
-        start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
-        end = EndingOffsets(self._options.ending)
+        start, end = self._start(), Edge("ending", self._options.ending)
         tps = self.partitions()
         for edge in (start, end):
             if (mismatch := edge.mismatch(tps)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from aiokafka_lite.client.offset_lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
@@ -23,7 +23,6 @@ from aiokafka_lite.spark.options import (
     Position,
     Subscribe,
     Subscription,
-    TimestampStrategy,
 )
 from aiokafka_lite.spark.planning.data_loss import DataLossPolicy, named
 from aiokafka_lite.structs import TopicPartition
@@ -120,20 +119,28 @@ class Bounds(NamedTuple):
     latest: Offsets
 
 
-class _Edge:
-    name: str
+class Edge:
+    """The start or the end of a query.
 
-    def __init__(self, position: Position) -> None:
+    With `is_strict`, a partition without a record as late as the timestamp is an error. Otherwise
+    its offset is the latest one.
+    """
+
+    def __init__(
+        self, name: Literal["starting", "ending"], position: Position, *, is_strict: bool = False
+    ) -> None:
+        self._name = name
         self._position = position
+        self._is_strict = is_strict
 
     @property
     def option(self) -> str:
         match self._position:
             case AtTimestamp():
-                return f"{self.name}Timestamp"
+                return f"{self._name}Timestamp"
             case AtTimestamps():
-                return f"{self.name}OffsetsByTimestamp"
-        return f"{self.name}Offsets"
+                return f"{self._name}OffsetsByTimestamp"
+        return f"{self._name}Offsets"
 
     def mismatch(self, tps: Collection[TopicPartition]) -> OptionError | None:
         """Return the error of an option that does not name these partitions exactly."""
@@ -187,8 +194,13 @@ class _Edge:
         }
 
     def _unmatched(self, tp: TopicPartition, bounds: Bounds) -> int:
-        """Return the offset of a partition that has no record as late as the timestamp."""
-        return bounds.latest[tp]
+        if not self._is_strict:
+            return bounds.latest[tp]
+        raise OptionError(
+            f"option {self.option}: topic {tp.topic}, partition {tp.partition} has no record "
+            f"at or after {self.query([tp])[tp]} (ms since the epoch). To begin with the next new "
+            "record, set startingOffsetsByTimestampStrategy to latest"
+        )
 
     def within(self, offsets: Offsets, bounds: Bounds, data_loss: DataLossPolicy) -> Offsets:
         """Return offsets that the log has: the nearest ones, if `data_loss` does not raise."""
@@ -208,32 +220,7 @@ class _Edge:
                 nearest[tp] = min(max(offset, first), last)
         return nearest
 
-
-class StartingOffsets(_Edge):
-    name = "starting"
-
-    def __init__(self, position: Position, strategy: TimestampStrategy) -> None:
-        super().__init__(position)
-        self._strategy = strategy
-
-    def _unmatched(self, tp: TopicPartition, bounds: Bounds) -> int:
-        if self._strategy == "error":
-            position = self._position
-            at_ms = (
-                position.timestamps_ms[tp]
-                if isinstance(position, AtTimestamps)
-                else position.timestamp_ms
-                if isinstance(position, AtTimestamp)
-                else None
-            )
-            raise OptionError(
-                f"option {self.option}: topic {tp.topic}, partition {tp.partition} has no record "
-                f"at or after {at_ms} (ms since the epoch). To begin with the next new record, set "
-                "startingOffsetsByTimestampStrategy to latest"
-            )
-        return bounds.latest[tp]
-
-    def check_order(self, begins: Offsets, ends: Offsets, end: EndingOffsets) -> None:
+    def check_order(self, begins: Offsets, ends: Offsets, end: Edge) -> None:
         for tp, begin in begins.items():
             if ends[tp] < begin:
                 raise OptionError(
@@ -241,7 +228,3 @@ class StartingOffsets(_Edge):
                     f"(option {self.option}) is after the end offset {ends[tp]} (option "
                     f"{end.option}). Change option {self.option} or option {end.option}"
                 )
-
-
-class EndingOffsets(_Edge):
-    name = "ending"
