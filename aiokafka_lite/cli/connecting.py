@@ -130,6 +130,11 @@ class Connecting(NamedTuple):
     login: Login | None
     client_rack: str | None
 
+    @property
+    def patience_s(self) -> float:
+        """How long brokers may answer no fetch before a command ends."""
+        return max(FETCHES_IN_A_ROW * self.config.request_timeout_s, LEAST_PATIENCE_S)
+
     @contextmanager
     def cluster(self) -> Iterator[BlockingCluster]:
         """Lend a client, which has the time of one request for all (`BlockingCluster.limit`)."""
@@ -201,6 +206,9 @@ class Connecting(NamedTuple):
         }
 
 
+# Brokers restart in this time. It is longer than the longest wait of a fetch for records.
+FETCHES_IN_A_ROW: Final = 3
+LEAST_PATIENCE_S: Final = 2.0
 # A few responses per second are as fast as the decoding.
 MAX_PARTITION_FETCH_BYTES: Final = 4 << 20
 # Not noticeable for single lines. Many lines fill batches sooner.

@@ -203,7 +203,8 @@ class _Replay:
                         write = partial(self._write_in_transactions, consumer, producer)
                 if options.group is not None:
                     await self._begin_where_committed(consumer)
-                found = await stack.enter_async_context(aclosing(records_of(consumer, self._spans)))
+                reading = records_of(consumer, self._spans, patience_s=self._where.patience_s)
+                found = await stack.enter_async_context(aclosing(reading))
                 async for records in found:
                     if not records:
                         continue

@@ -114,7 +114,7 @@ class _Reading:
     ) -> None:
         async with (
             where.consumer(isolation_level="read_uncommitted") as consumer,
-            aclosing(records_of(consumer, spans)) as found,
+            aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
         ):
             async for records in found:
                 for record in records:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.network.endpoint import close_server
+from aiokafka_lite.cli.cat.reading import Record, Span, records_of
 from aiokafka_lite.cli.main import build_parser
-from aiokafka_lite.errors import CoordinatorNotAvailableError, NotLeaderForPartitionError
+from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
+    KafkaTimeoutError,
+    NotLeaderForPartitionError,
+)
 from tests.cli.running import Running
 
 TIMEOUT_S = 1.0
@@ -91,3 +99,42 @@ async def test_offsets_are_waited_for_once(
         await failed_in_time(cli, command, broker.bootstrap_servers)
     broker.on("ListOffsets").silence(times=None)
     await failed_in_time(cli, command, broker.bootstrap_servers)
+
+
+class SilentConsumer:
+    """Reads from brokers that answer fetches until a loop time."""
+
+    def __init__(self, answered_until: float) -> None:
+        self._answered_until = answered_until
+
+    def assign(self, partitions: object) -> None: ...
+
+    def seek(self, tp: TopicPartition, offset: int) -> None: ...
+
+    async def poll(self, timeout_ms: float) -> dict[TopicPartition, list[Record]]:
+        await asyncio.sleep(timeout_ms / 1000)
+        return {}
+
+    async def position(self, tp: TopicPartition) -> int:
+        return 0
+
+    def explain(self, tp: TopicPartition) -> str:
+        return "a fetch is in flight"
+
+    def health(self) -> SimpleNamespace:
+        if not self._answered_until:
+            return SimpleNamespace(last_fetch_s=None)
+        silent_s = asyncio.get_running_loop().time() - self._answered_until
+        return SimpleNamespace(last_fetch_s=max(0.0, silent_s))
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("answered_until", [0.0, 100.0])
+async def test_reads_end_when_no_fetch_is_answered(answered_until: float) -> None:
+    loop = asyncio.get_running_loop()
+    consumer = cast("AIOKafkaConsumer", SilentConsumer(answered_until))
+    tp = TopicPartition("t", 0)
+    found = records_of(consumer, {tp: Span(0, 1)}, patience_s=60.0)
+    with pytest.raises(KafkaTimeoutError, match=r"no fetch for 60 s: .* a fetch is in flight"):
+        assert [records async for records in found if records] == []
+    assert loop.time() == pytest.approx(answered_until + 60, abs=0.2)

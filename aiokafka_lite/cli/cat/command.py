@@ -321,6 +321,7 @@ def _formatter(options: argparse.Namespace) -> Formatter:
 class _Plan(NamedTuple):
     known: Collection[int]
     spans: dict[TopicPartition, Span]
+    patience_s: float
 
 
 def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
@@ -338,7 +339,7 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
     if options.last is not None and not _filters(options):
         starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
     spans = {tp: Span(starts[tp], stops[tp]) for tp in tps}
-    return _Plan(topic.partitions.keys(), spans)
+    return _Plan(topic.partitions.keys(), spans, where.patience_s)
 
 
 def _warn_of_missing_offset(
@@ -412,7 +413,7 @@ async def _write_last(
     sink: Sink,
 ) -> int:
     last: dict[int, deque[Record]] = {}
-    async with aclosing(records_of(consumer, plan.spans)) as found:
+    async with aclosing(_to_the_end(consumer, plan)) as found:
         async for records in found:
             if kept := keep(records):
                 last.setdefault(kept[0].partition, deque(maxlen=options.last)).extend(kept)
@@ -422,11 +423,15 @@ async def _write_last(
     return len(records)
 
 
+def _to_the_end(consumer: AIOKafkaConsumer, plan: _Plan) -> AsyncGenerator[list[Record], None]:
+    return records_of(consumer, plan.spans, patience_s=plan.patience_s)
+
+
 def _found(
     options: argparse.Namespace, consumer: AIOKafkaConsumer, plan: _Plan
 ) -> AsyncGenerator[list[Record], None]:
     if not options.follow:
-        return records_of(consumer, plan.spans)
+        return _to_the_end(consumer, plan)
     new_partitions = None
     if options.partition is None:
         new_partitions = NewPartitions(consumer, options.topic, plan.known)

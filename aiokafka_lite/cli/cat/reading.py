@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.cli.problems import UsageError
+from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -29,15 +30,18 @@ class Span(NamedTuple):
 
 
 async def records_of(
-    consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span]
+    consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span], *, patience_s: float
 ) -> AsyncGenerator[list[Record], None]:
     """Yield the records of some spans, in order per partition, and [] while none arrive.
 
     Raises:
+        KafkaTimeoutError: For `patience_s`, no fetch was answered.
         KafkaError: As the consumer's `poll`.
     """
     ends = {tp: span.end for tp, span in spans.items() if span.start < span.end}
     _begin(consumer, {tp: spans[tp].start for tp in ends})
+    now_s = asyncio.get_running_loop().time
+    began_at = now_s()
     while ends:
         polled = await consumer.poll(LOOK_FOR_GAPS_AFTER_MS)
         for tp, records in polled.items():
@@ -53,6 +57,15 @@ async def records_of(
             for tp, end in tuple(ends.items()):
                 if await consumer.position(tp) >= end:
                     del ends[tp]
+            silent_s = now_s() - began_at
+            if (last_fetch_s := consumer.health().last_fetch_s) is not None:
+                silent_s = min(silent_s, last_fetch_s)
+            if ends and silent_s >= patience_s:
+                tp = min(ends)
+                raise KafkaTimeoutError(
+                    f"brokers have answered no fetch for {silent_s:.0f} s: check the brokers, or "
+                    f"raise --timeout ({tp.topic}/{tp.partition}: {consumer.explain(tp)})"
+                )
             yield []
 
 
