@@ -168,23 +168,14 @@ class TopicCatalog:
         return parse_topic_config(overrides, self.settings.topic_defaults())
 
     def check_name(self, name: str) -> None:
-        """Check that a topic of this name may be created, whether or not it exists.
-
-        Raises:
-            InvalidTopicError: It breaks a rule, or is too similar to another topic's name.
-        """
+        """Check that a topic of this name may be created, whether or not it exists."""
         check_topic_name(name)
         other = self._by_plain_name.get(_plain(name))
         if other is not None and other.name != name:
             raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other.name}")
 
     def check_growth(self, more: int) -> None:
-        """Check that `more` partitions may be created.
-
-        Raises:
-            InvalidPartitionsError: The number is not positive.
-            PolicyViolationError: The broker would have too many.
-        """
+        """Check that `more` partitions may be created."""
         if more < 1:
             raise InvalidPartitionsError(
                 "Number of partitions was set to an invalid non-positive value."
@@ -237,7 +228,6 @@ class TopicCatalog:
         )
 
     def delete(self, topic: Topic) -> None:
-        """Delete a topic with its records, and wake the requests that wait for its partitions."""
         del self._topics[topic.name], self._by_id[topic.topic_id]
         del self._by_plain_name[_plain(topic.name)]
         self.version = next(self._versions)
@@ -262,11 +252,7 @@ class TopicCatalog:
     def configure(
         self, kind: ResourceType, name: str, settings: Mapping[str, str], *, validate_only: bool
     ) -> None:
-        """Replace the settings of a resource other than a topic. Topics follow their defaults.
-
-        Raises:
-            InvalidConfigurationError: A topic's configuration would become invalid.
-        """
+        """Replace the settings of a resource other than a topic. Topics follow their defaults."""
         before = self.settings.overrides(kind, name)
         self.settings.put(kind, name, settings)
         try:
@@ -364,11 +350,7 @@ class TopicCatalog:
         self._disk.submit(save)
 
     def load(self, data_dir: Path) -> None:
-        """Lock the data directory and load it. Blocks on the disk.
-
-        Raises:
-            KafkaStorageError: Another broker uses the directory, or its content is invalid.
-        """
+        """Lock the data directory and load it. Blocks on the disk."""
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
             self._lock(data_dir)

@@ -38,13 +38,8 @@ SCRAM_MECHANISMS: Final[Mapping[SaslMechanism, ScramMechanism]] = {
 class ClusterSecurity:
     """Creates the SASL sessions and TLS contexts of a cluster's listeners.
 
-    Args:
-        clock: Returns the wall-clock time in milliseconds.
-        rng: The source of salts, nonces and keys, by default the system's. A seeded one is for
-            tests.
-
-    Raises:
-        KafkaConfigurationError: A listener needs a package that is not installed.
+    `rng` is the source of salts, nonces and keys, by default the system's. A seeded one is for
+    tests.
     """
 
     def __init__(

@@ -20,11 +20,8 @@ from aiokafka_lite.errors import (
 class Leadership:
     """The only writer of leaders and replicas in sync.
 
-    Args:
-        node_ids: All nodes of the cluster, in order.
-        is_up: Returns whether a node can lead.
-        min_in_sync: Returns the number of replicas in sync that acks=all requires.
-        on_election: Called after each election, also if there is no leader.
+    `min_in_sync` returns the number of replicas in sync that acks=all requires. `on_election` is
+    called after each election, also if there is no leader.
     """
 
     def __init__(
@@ -45,9 +42,6 @@ class Leadership:
         """Return the replicas of `count` partitions, spread over the nodes from `first` on.
 
         Stopped nodes get a replica only if the others are not enough, and do not lead.
-
-        Raises:
-            InvalidReplicationFactorError: The cluster has fewer nodes.
         """
         nodes = self._node_ids
         if not 1 <= replication <= len(nodes):
@@ -88,9 +82,6 @@ class Leadership:
         """Make a node the leader, by default the next possible replica, and return the leader.
 
         A node without a replica gets that of the old leader.
-
-        Raises:
-            BrokerNotAvailableError: The node is stopped, or no other replica is in sync.
         """
         old = partition.leader_id
         if node_id is None:
@@ -167,11 +158,7 @@ class Leadership:
     # Lagging followers
 
     def hold(self, partition: Partition, node_id: int) -> None:
-        """Remove a follower from the replicas in sync.
-
-        Raises:
-            BrokerNotAvailableError: The node leads, or has no replica.
-        """
+        """Remove a follower from the replicas in sync."""
         if node_id not in partition.replicas or node_id == partition.leader_id:
             raise BrokerNotAvailableError(
                 f"node {node_id} is not a follower of {partition.topic}-{partition.index}: "

@@ -299,7 +299,6 @@ class _Splitter:
 def named_partitions(
     request: Request[Response], version: int, topic_name: TopicName
 ) -> list[tuple[str | None, int | None]]:
-    """Return the topics, and the partitions if there are any, in a request."""
     found: list[tuple[str | None, int | None]] = []
 
     def note(topic: str | None, index: int | None) -> bool:
@@ -343,7 +342,6 @@ def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
 
 @functools.cache
 def _collector(cls: type[Struct]) -> Callable[[Struct], frozenset[int]]:
-    """Return compiled code, because it runs for every logged response."""
     return compile_function(f"error_codes({cls.__name__})", *_collecting(cls, in_steps=False))
 
 
@@ -379,7 +377,7 @@ def _collect(source: SourceWriter, cls: type[Struct], depth: int) -> None:
 
 @functools.cache
 def _error_places(cls: type[Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a struct that are error codes, and the lists that contain more."""
+    """Return the error codes of a struct, and the lists with more of them."""
     fields = tuple(field.name for field in cls.schema if field.name.endswith("error_code"))
     lists = tuple(
         field.name

@@ -67,7 +67,6 @@ async def sorted_in_slices(names: Iterable[str]) -> list[str]:
 
 
 async def run_in_slices(steps: Steps[T]) -> T:
-    """Run steps in slices, and return the result."""
     slices = LoopSlices()
     with closing(steps):
         while True:

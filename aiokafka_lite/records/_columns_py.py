@@ -128,15 +128,10 @@ class Columns:
     ) -> None:
         """Start without rows. A flag says whether to fill its column.
 
-        Args:
-            offsets: A flag.
-            timestamp_factor: Kafka's milliseconds are multiplied by it. 0 leaves timestamps out. A
-                product beyond int64 becomes null.
-            keys: A flag.
-            values: A flag.
-            headers: A flag. A row without headers has null, not an empty list.
-            byte_limit: The limit of `size_bytes`, unless one row alone exceeds it. At most the
-                limit of int32 bounds, the default.
+        Kafka's milliseconds are multiplied by `timestamp_factor`. 0 leaves timestamps out, and a
+        product beyond int64 becomes null. A row without headers has null, not an empty list.
+        `byte_limit` limits `size_bytes`, unless one row alone exceeds it. By default it is the
+        limit of int32 bounds.
         """
         self._wants_offsets = offsets
         self._timestamp_factor = timestamp_factor

@@ -215,9 +215,8 @@ class BatchCursor:
 def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
     """Find the complete records of magic 2, by their lengths only.
 
-    Returns:
-        Their number, at most `limit`, their end, and the bytes of the record after them, 0 if its
-        length is missing or invalid.
+    Returns their number, at most `limit`, their end, and the bytes of the record after them, 0 if
+    its length is missing or invalid.
     """
     count = pos = 0
     while count < limit:

@@ -38,10 +38,7 @@ def next_offset_after(view: memoryview, pos: int, floor: int) -> int:
 
 
 def next_offset_after_last(view: memoryview, end: int, floor: int) -> int:
-    """Return the next offset after the batch that ends at `end`, at least `floor` + 1.
-
-    All headers before `end` are readable.
-    """
+    """Return the next offset after the batch that ends at `end`, at least `floor` + 1."""
     pos = 0
     while pos < end and (header := read_header(view, pos)) is not None:
         pos += header.size

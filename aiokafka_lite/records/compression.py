@@ -52,11 +52,7 @@ _int32 = struct.Struct(">i")
 def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memoryview:
     """Decompress the records of one batch into a buffer of the scratch pool, and return them.
 
-    Args:
-        codec: Any but NONE.
-        view: The compressed bytes, without the batch's header.
-        cap: The limit of decompressed bytes.
-        magic: Of the batch. Magic 0 and 1 have another LZ4 header checksum.
+    `cap` limits the decompressed bytes. Magic 0 and 1 have another LZ4 header checksum.
 
     Raises:
         CorruptRecordException: The bytes do not match the codec, or are incomplete.

@@ -50,12 +50,8 @@ class BatchPieces:
     ) -> None:
         """Prepare without decompressing.
 
-        Args:
-            stream: The decompressed bytes. Each item is valid until the next.
-            count: The record count in the header.
-            max_bytes: The limit of the buffer.
-            cursor: The cursor of the batch, without records yet.
-            whole_records: The decoder's function of that name.
+        Each item of `stream` is valid until the next. `max_bytes` limits the buffer. `cursor` is
+        the batch's, without records yet. `whole_records` is the decoder's function.
         """
         if count < 0:
             raise CorruptRecordException(f"a batch has the invalid record count {count}")

@@ -41,10 +41,9 @@ class EndMarker(NamedTuple):
 
 
 def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
-    """Return the marker in a control batch, or None for another type or if compaction removed it.
+    """Return the marker in a control batch.
 
-    Raises:
-        CorruptRecordException: It is not a control record.
+    None for another type, or if compaction removed it.
     """
     if header.count == 0:
         return None

@@ -70,7 +70,6 @@ def _features(config: BrokerConfig) -> Sequence[_Feature]:
 
 @handler(ApiVersionsRequest)
 def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """List the APIs that have a handler."""
     if ctx.api_version >= FIRST_WITH_SOFTWARE_NAME and not (
         _LEGAL_SOFTWARE_NAME.fullmatch(request.client_software_name)
         and _LEGAL_SOFTWARE_NAME.fullmatch(request.client_software_version)

@@ -50,7 +50,6 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 @handler(CreateTopicsRequest)
 async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics, each independently of the others."""
     named, asked = await _by_name(request.topics)
     results = []
     async for wanted in in_slices(asked.values()):
@@ -253,7 +252,6 @@ def _new_replicas(
 
 @handler(DeleteTopicsRequest)
 async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete topics, each by its name or its id."""
     asked: Counter[tuple[str | None, bytes]] = Counter()
     async for state in in_slices(request.topics):
         asked[state.name, state.topic_id] += 1

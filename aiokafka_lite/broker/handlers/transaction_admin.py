@@ -52,7 +52,6 @@ from aiokafka_lite.structs import TopicPartition
 def describe_producers(
     ctx: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Return the producers of partitions that this node leads."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(

@@ -42,12 +42,10 @@ class Endpoint:
 
     @property
     def handshake_count(self) -> int:
-        """The connections whose TLS handshake is not complete."""
         return 0 if self._handshakes is None else len(self._handshakes.task_names)
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" for clients."""
         host = self.address.host
         return f"{f'[{host}]' if ':' in host else host}:{self.address.port}"
 
@@ -73,7 +71,6 @@ class Endpoint:
         self.address = self.address._replace(port=bound_port)
 
     async def stop_accepting(self) -> None:
-        """Close the listening sockets, after accepted connections have arrived."""
         server, self._server = self._server, None
         if server is None:
             return

@@ -24,7 +24,6 @@ LARGEST_PIECE: Final = 1_000
 
 
 def is_large(answer: Response) -> bool:
-    """Return whether a response has so many elements that it is sent in slices."""
     return _counter(type(answer))(answer) > LARGEST_SMALL
 
 
@@ -74,7 +73,7 @@ class Shape:
         ]
 
     def weight(self, item: object, limit: int, level: int = 0) -> int:
-        """Count the elements of the innermost lists; stop where there are more than the limit."""
+        """Count the elements of the innermost lists, up to the limit."""
         if level == len(self.asked):
             return 1
         inner = getattr(item, self.asked[level]) or ()

@@ -182,12 +182,10 @@ class Processor(asyncio.BufferedProtocol):
 
     @property
     def listener_name(self) -> str:
-        """The listener that the client connected to."""
         return self._listener.name
 
     @property
     def principal(self) -> str:
-        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
         name = None if self.sasl is None else self.sasl.username
         return f"User:{name or self._certified_name}"
 
@@ -519,7 +517,6 @@ class Processor(asyncio.BufferedProtocol):
     # The end
 
     def fail(self, work: RequestWork, error: BaseException) -> None:
-        """End the connection because its request in flight raised an error."""
         # Handlers raise the first to close the connection. After a failed write to the disk, a
         # response would promise data that a restart loses.
         if isinstance(error, KafkaProtocolError | KafkaStorageError):
@@ -543,12 +540,10 @@ class Processor(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_after(self, sent_bytes: int) -> None:
-        """Close after `sent_bytes` more bytes, in the middle of a response."""
         self._bytes_left = sent_bytes
         self._write_more()
 
     def reset(self) -> None:
-        """Close at once, with a TCP reset."""
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

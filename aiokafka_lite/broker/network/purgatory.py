@@ -17,8 +17,6 @@ R = TypeVar("R")
 
 
 class Watch(Generic[R]):
-    """A waiting response."""
-
     __slots__ = ("_delayed", "_on_answer", "_purgatory", "_timer")
 
     def __init__(
@@ -82,10 +80,8 @@ class Purgatory(Generic[R]):
     def watch(self, delayed: Delayed[R], on_answer: Callable[[Callable[[], R]], None]) -> Watch[R]:
         """Keep a response until it is ready or due.
 
-        Args:
-            delayed: The response.
-            on_answer: Called once, with a function that returns the response or raises. Never
-                called during this method, or after `cancel` of the returned watch.
+        `on_answer` is called once, with a function that returns the response or raises. It is never
+        called during this method, or after `cancel` of the returned watch.
         """
         watch = Watch(self, delayed, on_answer, self._loop)
         for key in delayed.keys:

@@ -57,8 +57,7 @@ class SeenRequest:
         is_extract: Whether `request` is an extract of a large request.
         size_bytes: Its size on the wire, without the 4 bytes of the size itself.
         arrived_at: The loop's time at its last byte.
-        answered_at: The loop's time when the response was written, or None. A request without a
-            response is answered when it has been handled.
+        answered_at: The loop's time when it was handled or its response was written, or None.
         error_codes: All error codes of the response, other than 0.
     """
 
@@ -262,7 +261,6 @@ class RequestLog:
             oldest.is_extract = True
 
     def answered(self, seen: SeenRequest, codes: frozenset[int], now: float) -> None:
-        """Note the response's error codes."""
         seen.answered_at = now
         seen.error_codes = codes
         if seen.size_bytes > KEPT_BYTES:

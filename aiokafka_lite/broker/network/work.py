@@ -16,11 +16,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 class RequestWork:
     """A request in a node.
 
-    Attributes:
-        seen: Its entry in the request log, if there is a log.
-        rule: The fault that applies to it, if any.
-        refused: The response for elements that the fault refuses, while the rest is handled.
-        is_large: It was decoded in slices.
+    `refused` is the response for elements that a fault refuses, while the rest is handled.
     """
 
     __slots__ = (
@@ -100,8 +96,7 @@ class FaultPort(Protocol):
     is_armed: bool
     is_armed_for_connections: bool
 
-    def take(self, work: RequestWork) -> RequestFault | None:
-        """Return the fault of a request, if a rule matches."""
+    def take(self, work: RequestWork) -> RequestFault | None: ...
 
     def take_for_connection(
         self, connection: ServedConnection, node_id: int

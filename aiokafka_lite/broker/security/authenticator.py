@@ -87,13 +87,7 @@ class Verdict(enum.Enum):
 
 
 class SaslServerAuthenticator:
-    """The state machine of one connection. Times are the loop's, in seconds.
-
-    Args:
-        mechanisms: The available mechanisms, in the order that clients get.
-        new_server: Begins an exchange.
-        max_reauth_ms: The longest session, 0 without a limit (`connections.max.reauth.ms`).
-    """
+    """The state machine of one connection. Times are the loop's, in seconds."""
 
     def __init__(
         self,
@@ -175,11 +169,7 @@ class SaslServerAuthenticator:
         return True
 
     def advance(self, step: Step, now: float, wall_clock_ms: int) -> int:
-        """Process the result of a token. Return the session's lifetime in ms, or 0.
-
-        Raises:
-            SaslAuthenticationFailed: A re-authentication changed the user, which fails.
-        """
+        """Process the result of a token. Return the session's lifetime in ms, or 0."""
         if not isinstance(step, Authenticated):
             return 0
         if self.username is not None and step.username != self.username:

@@ -50,11 +50,7 @@ class CredentialStore:
     """Credentials by mechanism and user name.
 
     Written on the broker's loop. Before it listens, `load` and `add_users` run in an executor.
-
-    Args:
-        data_dir: The directory of credentials that clients set (KIP-554). None does not keep them.
-        run_slowly: Queues work for the disk.
-        rng: The source of salts. A predictable one is for tests only.
+    `data_dir` keeps credentials that clients set (KIP-554). A predictable `rng` is for tests only.
     """
 
     def __init__(
@@ -151,11 +147,7 @@ class CredentialStore:
         self._run_slowly(lambda: replace_file(path, content, OWNER_ONLY))
 
     def load(self) -> None:
-        """Load the credentials that clients set earlier. Blocks on the disk.
-
-        Raises:
-            KafkaStorageError: The content of the file is invalid.
-        """
+        """Load the credentials that clients set earlier. Blocks on the disk."""
         if self._path is None:
             return
         try:

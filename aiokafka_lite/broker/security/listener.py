@@ -104,12 +104,7 @@ def check_listeners(
     allow_remote: bool,
     allow_cleartext_credentials: bool,
 ) -> None:
-    """Check the listeners of a broker.
-
-    Raises:
-        ValueError: Two have the same name, or a port is not allowed.
-        InsecureConfigError: Other machines can reach a listener that does not allow it.
-    """
+    """Check the names, ports and addresses of a broker's listeners."""
     names = [listener.name for listener in listeners]
     if len(set(names)) < len(names):
         raise ValueError(f"two listeners have the same name: {', '.join(names)}")

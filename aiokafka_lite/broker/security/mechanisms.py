@@ -28,8 +28,6 @@ class SaslMechanism(StrEnum):
 
 
 class Continue(NamedTuple):
-    """The exchange continues with this token for the client."""
-
     token: bytes
 
 
@@ -135,10 +133,7 @@ class ScramServer:
         return Continue(self._server_first.encode())
 
     def _finish(self, first: ClientFirst, final: ClientFinal) -> Step:
-        """Check the nonce, the channel binding and the proof of the client's final message.
-
-        The complete nonce must be equal (CVE-2024-56128).
-        """
+        """Check the client's final message. The complete nonce must be equal (CVE-2024-56128)."""
         credential = self._known.credential
         signed = scram.auth_message(first, self._server_first.encode(), final)
         # All checks run, so that the time of the response does not depend on the failed one.

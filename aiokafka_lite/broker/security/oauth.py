@@ -85,11 +85,7 @@ class TokenAuthority:
         return jwt.encode(claims, self._key.reveal(), algorithm=ALGORITHM)
 
     def check(self, token: str) -> ValidToken:
-        """Return the claims of a token.
-
-        Raises:
-            InvalidTokenError: It is not signed by this authority, not valid now, or malformed.
-        """
+        """Return the claims of a token, or raise InvalidTokenError."""
         if len(token) > MAX_TOKEN_BYTES:
             raise InvalidTokenError(f"the token has more than {MAX_TOKEN_BYTES} characters")
         claims = self._claims(token)

@@ -101,7 +101,6 @@ class SaslSession:
     # The handlers
 
     def note_versions(self) -> bool:
-        """Note a valid ApiVersions request. False refuses it."""
         return self._authenticator.note_versions()
 
     def handshake(
