@@ -440,7 +440,7 @@ class EmbeddedCluster:
                 node.coordinator(known.name).resign(range(known.partition_count))
         self.catalog.delete(known)
         for node in self.nodes.values():
-            node.groups.removal.topic_deleted(known.name, known.topic_id)
+            node.groups.topic_deleted(known.name, known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Delete a topic and return a new one of this name, by default with as many partitions."""

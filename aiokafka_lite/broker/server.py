@@ -308,7 +308,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
 
     def _expire_offsets(self) -> Steps[None]:
         for node in self.live_nodes:
-            yield from node.groups.removal.expire(self.config.offsets_retention_minutes * 60_000)
+            yield from node.groups.expire_offsets(self.config.offsets_retention_minutes * 60_000)
 
     async def clean_logs(self) -> None:
         """Run retention, compaction and the expiry of offsets now, by the topics' configurations.

@@ -44,7 +44,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
     OffsetManager,
     OpenTransaction,
 )
-from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval, end_of
+from aiokafka_lite.broker.groups.offsets.expiry import end_of, expired, is_subscribed_to
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
     GroupSettings,
@@ -59,11 +59,13 @@ from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     GroupIdNotFound,
+    GroupSubscribedToTopicError,
     IllegalGenerationError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     KafkaError,
     NoError,
+    NonEmptyGroup,
     NotCoordinatorError,
     RebalanceInProgressError,
     StaleMemberEpochError,
@@ -79,6 +81,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -179,14 +182,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             became_classic=self._became_classic,
         )
         super().__init__(self._log, services.scope)
-        self.removal = OffsetRemoval(
-            self._groups,
-            self.offsets,
-            clock=services.clock,
-            check=self._check,
-            availability=self.availability,
-            append=self._append,
-        )
         self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
@@ -418,6 +413,44 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
         return group.check_fetch(member_id, epoch)
+
+    def delete_offsets(
+        self, group_id: str, tps: Sequence[TopicPartition]
+    ) -> tuple[ErrorType, Sequence[ErrorType]]:
+        """Delete offsets of topics that the group does not consume now."""
+        error = self._check(group_id)
+        if error is not NoError:
+            return error, ()
+        group = self._groups.get(group_id)
+        if group is None:
+            return GroupIdNotFound, ()
+        if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
+            return NonEmptyGroup, ()
+        topics = {tp.topic for tp in tps}
+        consumed = {topic for topic in topics if is_subscribed_to(group, topic)}
+        records = self.offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
+        error = self._append(group_id, records)
+        if error is not NoError:
+            return error, ()
+        return NoError, [
+            GroupSubscribedToTopicError if tp.topic in consumed else NoError for tp in tps
+        ]
+
+    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
+        for group_id, records in self.offsets.delete_topic(topic, topic_id).items():
+            self._append(group_id, records)
+
+    def expire_offsets(self, retention_ms: int) -> Steps[None]:
+        """Delete expired offsets, and empty groups without offsets. One group per step."""
+        now_ms = self._services.clock()
+        for group_id, group in tuple(self._groups.items()):
+            if self.availability(group_id) is NoError and self._groups.get(group_id) is group:
+                tps = list(expired(group, group_id, self.offsets, now_ms, retention_ms))
+                self._append(group_id, self.offsets.delete(group_id, tps))
+                has_pending = self.offsets.has_pending(group_id)
+                if group.is_empty and not (self.offsets.has_offsets(group_id) or has_pending):
+                    self._append(group_id, end_of(group))
+            yield
 
     # -- administration ------------------------------------------------------------------------
 

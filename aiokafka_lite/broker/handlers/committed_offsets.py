@@ -323,7 +323,7 @@ def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDe
             else:
                 accepted.append(result)
                 tps.append(TopicPartition(item.name, partition.partition_index))
-    error, errors = ctx.groups.removal.delete(request.group_id, tps)
+    error, errors = ctx.groups.delete_offsets(request.group_id, tps)
     if error is not NoError:
         return OffsetDeleteResponse(error_code=error.errno)
     for result, delete_error in zip(accepted, errors, strict=True):

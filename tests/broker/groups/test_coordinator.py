@@ -141,7 +141,7 @@ async def test_deletion_that_cannot_be_stored_deletes_nothing(
 ) -> None:
     commit(coordinator)
     services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
-    assert coordinator.removal.delete("g", [TP]) == (NotCoordinatorError, ())
+    assert coordinator.delete_offsets("g", [TP]) == (NotCoordinatorError, ())
     assert coordinator.delete("g") is NotCoordinatorError
     assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
 
@@ -201,7 +201,7 @@ async def test_deleted_topic_takes_its_offsets_along_but_not_its_namesakes(
     commit(coordinator)
     commit(coordinator, group_id="other", topic_id=b"\x08" * 16)
     commit(coordinator, group_id="unsaid", topic_id=ZERO_UUID)
-    coordinator.removal.topic_deleted("t", TOPIC_ID)
+    coordinator.topic_deleted("t", TOPIC_ID)
     offsets = [coordinator.committed(g, TP, ZERO_UUID).offset for g in ("g", "other", "unsaid")]
     assert offsets == [-1, 5, -1]
 
@@ -212,7 +212,7 @@ async def test_successor_has_the_same_offsets(
     for number in range(20):
         commit(coordinator, number, group_id=f"g{number}")
     commit(coordinator, 99, group_id="g3")
-    coordinator.removal.delete("g4", [TP])
+    coordinator.delete_offsets("g4", [TP])
     coordinator.delete("g5")
     heir = await successor(services)
     for number in range(20):
@@ -248,7 +248,7 @@ async def test_requests_are_refused_while_the_log_is_read(
     assert (await heir.sync("g", Sync("m", 1))).error is CoordinatorLoadInProgressError
     assert heir.leave("g", [Leaver("m")]) == (CoordinatorLoadInProgressError, ())
     assert heir.delete("g") is CoordinatorLoadInProgressError
-    assert heir.removal.delete("g", [TP])[0] is CoordinatorLoadInProgressError
+    assert heir.delete_offsets("g", [TP])[0] is CoordinatorLoadInProgressError
     # A heartbeat cannot be wrong yet: sessions start when the log has been read.
     assert heir.heartbeat("g", "whoever", None, 9) is NoError
     await heir.until_loaded()
@@ -439,7 +439,7 @@ async def test_closed_coordinator_forgets_no_offsets(
     commit(coordinator)
     await coordinator.close()
     services.now_ms += 10_000
-    for _ in coordinator.removal.expire(1):
+    for _ in coordinator.expire_offsets(1):
         pass
     assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
 

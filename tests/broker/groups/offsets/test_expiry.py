@@ -49,7 +49,7 @@ async def coordinator(services: Services) -> AsyncIterator[GroupCoordinator]:
 
 
 def expire(coordinator: GroupCoordinator) -> None:
-    for _ in coordinator.removal.expire(RETENTION_MS):
+    for _ in coordinator.expire_offsets(RETENTION_MS):
         pass
 
 
@@ -135,7 +135,7 @@ async def test_group_whose_members_cannot_be_understood_keeps_everything(
     services.now_ms += 100 * RETENTION_MS
     expire(coordinator)
     assert known(coordinator, CONSUMED, LEFT) == [True, True]
-    assert coordinator.removal.delete("g", [LEFT]) == (NoError, [GroupSubscribedToTopicError])
+    assert coordinator.delete_offsets("g", [LEFT]) == (NoError, [GroupSubscribedToTopicError])
 
 
 async def test_group_of_kip_848_loses_only_what_it_does_not_consume(
@@ -172,7 +172,7 @@ async def test_group_that_begins_while_others_are_looked_at_stays(
     for group_id in ("g", "h"):
         commit(coordinator, group_id=group_id)
     services.now_ms += RETENTION_MS
-    steps = coordinator.removal.expire(RETENTION_MS)
+    steps = coordinator.expire_offsets(RETENTION_MS)
     next(steps)
     beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=9, topic_names=["t"], owned={})
     coordinator.consumer_group_heartbeat("h", beat)

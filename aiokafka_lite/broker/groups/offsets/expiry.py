@@ -1,4 +1,4 @@
-"""Removal of committed offsets: on request, with their topic, or when they expire (KIP-211).
+"""Expiry of committed offsets (KIP-211), and subscriptions, which protect them (KIP-496).
 
 Offsets of subscribed topics do not expire. Other offsets expire offsets.retention.minutes after
 
@@ -13,7 +13,7 @@ OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
@@ -23,17 +23,11 @@ from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.offsets.cache import NO_EXPIRY, CommittedOffset, OffsetManager
-from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import (
-    GroupIdNotFound,
-    GroupSubscribedToTopicError,
     KafkaError,
-    NoError,
-    NonEmptyGroup,
 )
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 # Returns the start of an offset's retention in ms.
@@ -103,68 +97,3 @@ def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
         except (ValueError, KafkaError):
             return None
     return frozenset(topics)
-
-
-class OffsetRemoval:
-    """The part of `GroupCoordinator` that deletes offsets.
-
-    `check` and `availability` return NoError if requests about a group can be answered. Only
-    `availability` accepts the empty id.
-    """
-
-    def __init__(
-        self,
-        groups: Mapping[str, Group],
-        offsets: OffsetManager,
-        *,
-        clock: Callable[[], int],
-        check: Callable[[str], ErrorType],
-        availability: Callable[[str], ErrorType],
-        append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType],
-    ) -> None:
-        self._groups = groups
-        self._offsets = offsets
-        self._clock = clock
-        self._check = check
-        self._availability = availability
-        self._append = append
-
-    def delete(
-        self, group_id: str, tps: Sequence[TopicPartition]
-    ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        """Delete offsets of topics that the group does not consume now."""
-        error = self._check(group_id)
-        if error is not NoError:
-            return error, ()
-        group = self._groups.get(group_id)
-        if group is None:
-            return GroupIdNotFound, ()
-        if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
-            return NonEmptyGroup, ()
-        topics = {tp.topic for tp in tps}
-        consumed = {topic for topic in topics if is_subscribed_to(group, topic)}
-        records = self._offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
-        error = self._append(group_id, records)
-        if error is not NoError:
-            return error, ()
-        return NoError, [
-            GroupSubscribedToTopicError if tp.topic in consumed else NoError for tp in tps
-        ]
-
-    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
-        for group_id, records in self._offsets.delete_topic(topic, topic_id).items():
-            self._append(group_id, records)
-
-    def expire(self, retention_ms: int) -> Steps[None]:
-        """Delete expired offsets, and empty groups without offsets. One group per step."""
-        now_ms = self._clock()
-        for group_id, group in tuple(self._groups.items()):
-            if self._availability(group_id) is NoError and self._groups.get(group_id) is group:
-                expired_tps = list(expired(group, group_id, self._offsets, now_ms, retention_ms))
-                self._append(group_id, self._offsets.delete(group_id, expired_tps))
-                is_needed = self._offsets.has_offsets(group_id) or self._offsets.has_pending(
-                    group_id
-                )
-                if group.is_empty and not is_needed:
-                    self._append(group_id, end_of(group))
-            yield
