@@ -58,6 +58,14 @@ class Translated(NamedTuple):
     note: str = ""
 
 
+class Own(NamedTuple):
+    """A setting whose argument here has its name, with underscores; see `Translated`."""
+
+    read: Callable[[object], object]
+    client: Client = "both"
+    note: str = ""
+
+
 class Unneeded(NamedTuple):
     note: str
 
@@ -329,11 +337,6 @@ _PROTOCOLS: Final = {
 }
 
 
-def _same(name: str, read: Callable[[object], object], client: Client, note: str = "") -> Setting:
-    """Return the translation of a setting that has its own name here, with underscores."""
-    return Translated(name.replace(".", "_"), read, client, note)
-
-
 _OWN_CONTEXT: Final = "create an `ssl.SSLContext` and pass it as `ssl_context=`"
 _OIDC: Final = Refused("pass `sasl_oauth_token_provider=`, an object with `async def token()`")
 _C_ONLY: Final = Refused("only C programs can use this setting")
@@ -357,23 +360,23 @@ _ASSERTIONS: Final = (
     "claim.sub", "jwt.template.file",
 )  # fmt: skip
 
-SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+_TABLE: Final[Mapping[str, Setting | Own]] = MappingProxyType(
     {
         # The cluster
         "metadata.broker.list": Translated("bootstrap_servers", _servers),
-        "bootstrap.servers": _same("bootstrap.servers", _servers, "both"),
-        "client.id": _same("client.id", _text, "both"),
-        "client.rack": _same("client.rack", _text, "consumer"),
+        "bootstrap.servers": Own(_servers),
+        "client.id": Own(_text),
+        "client.rack": Own(_text, "consumer"),
         "socket.timeout.ms": Translated("request_timeout_ms", _number),
-        "connections.max.idle.ms": _same("connections.max.idle.ms", _number, "both"),
-        "retry.backoff.ms": _same("retry.backoff.ms", _number, "both"),
-        "metadata.max.age.ms": _same("metadata.max.age.ms", _number, "both"),
+        "connections.max.idle.ms": Own(_number),
+        "retry.backoff.ms": Own(_number),
+        "metadata.max.age.ms": Own(_number),
         "topic.metadata.refresh.interval.ms": Translated("metadata_max_age_ms", _refresh_ms),
-        "allow.auto.create.topics": _same("allow.auto.create.topics", _flag, "both"),
+        "allow.auto.create.topics": Own(_flag),
         # Security
-        "security.protocol": _same("security.protocol", _one_of(_PROTOCOLS), "both"),
+        "security.protocol": Own(_one_of(_PROTOCOLS)),
         "sasl.mechanisms": Translated("sasl_mechanism", _mechanism),
-        "sasl.mechanism": _same("sasl.mechanism", _mechanism, "both", "GSSAPI is refused"),
+        "sasl.mechanism": Own(_mechanism, "both", "GSSAPI is refused"),
         "sasl.username": Translated("sasl_plain_username", _text, note="also used for SCRAM"),
         "sasl.password": Translated("sasl_plain_password", _text, note="also used for SCRAM"),
         "oauth_cb": Translated(
@@ -392,48 +395,37 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "ssl.crl.location": Translated("ssl_context.crl", _text),
         "ssl.cipher.suites": Translated("ssl_context.ciphers", _text, note="for TLS 1.2 and older"),
         # The consumer
-        "group.id": _same("group.id", _text, "consumer"),
-        "group.instance.id": _same("group.instance.id", _text, "consumer"),
-        "group.protocol": _same(
-            "group.protocol", _one_of({"classic": "classic", "consumer": "consumer"}), "consumer"
-        ),
-        "group.remote.assignor": _same("group.remote.assignor", _text, "consumer"),
-        "partition.assignment.strategy": _same(
-            "partition.assignment.strategy",
-            _assignors,
-            "consumer",
+        "group.id": Own(_text, "consumer"),
+        "group.instance.id": Own(_text, "consumer"),
+        "group.protocol": Own(_one_of({"classic": "classic", "consumer": "consumer"}), "consumer"),
+        "group.remote.assignor": Own(_text, "consumer"),
+        "partition.assignment.strategy": Own(
+            _assignors, "consumer",
             "the names become assignor classes, and the group uses the classic protocol",
         ),
-        "session.timeout.ms": _same("session.timeout.ms", _number, "consumer"),
-        "heartbeat.interval.ms": _same("heartbeat.interval.ms", _number, "consumer"),
-        "max.poll.interval.ms": _same("max.poll.interval.ms", _number, "consumer"),
-        "enable.auto.commit": _same("enable.auto.commit", _flag, "consumer"),
-        "auto.commit.interval.ms": _same(
-            "auto.commit.interval.ms", _commit_ms, "consumer", "0 is refused with auto-commit"
-        ),
+        "session.timeout.ms": Own(_number, "consumer"),
+        "heartbeat.interval.ms": Own(_number, "consumer"),
+        "max.poll.interval.ms": Own(_number, "consumer"),
+        "enable.auto.commit": Own(_flag, "consumer"),
+        "auto.commit.interval.ms": Own(_commit_ms, "consumer", "0 is refused with auto-commit"),
         "enable.auto.offset.store": Translated(
             "ack_mode",
             lambda given: "implicit" if _flag(given) else "explicit",
             "consumer",
             "false becomes `explicit`, so `record.ack()` replaces `store_offsets`",
         ),
-        "auto.offset.reset": _same(
-            "auto.offset.reset",
-            _one_of(_EARLIEST_OR_LATEST),
-            "consumer",
-            "`error` becomes `none`",
+        "auto.offset.reset": Own(
+            _one_of(_EARLIEST_OR_LATEST), "consumer", "`error` becomes `none`"
         ),
-        "isolation.level": _same(
-            "isolation.level",
-            _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
-            "consumer",
+        "isolation.level": Own(
+            _one_of({name: name for name in ("read_uncommitted", "read_committed")}), "consumer"
         ),
-        "check.crcs": _same("check.crcs", _flag, "consumer"),
+        "check.crcs": Own(_flag, "consumer"),
         "fetch.wait.max.ms": Translated("fetch_max_wait_ms", _number, "consumer"),
-        "fetch.min.bytes": _same("fetch.min.bytes", _number, "consumer"),
-        "fetch.max.bytes": _same("fetch.max.bytes", _number, "consumer"),
+        "fetch.min.bytes": Own(_number, "consumer"),
+        "fetch.max.bytes": Own(_number, "consumer"),
         "fetch.message.max.bytes": Translated("max_partition_fetch_bytes", _number, "consumer"),
-        "max.partition.fetch.bytes": _same("max.partition.fetch.bytes", _number, "consumer"),
+        "max.partition.fetch.bytes": Own(_number, "consumer"),
         "queued.max.messages.kbytes": Translated(
             "max_buffered_bytes",
             _kbytes,
@@ -442,19 +434,14 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         # The producer
         "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
-        "acks": _same(
-            "acks", _one_of(_ACKS), "producer", "0 and 1 have the same effect as `all`"
+        "acks": Own(_one_of(_ACKS), "producer", "0 and 1 have the same effect as `all`"),
+        "enable.idempotence": Own(
+            _flag, "producer", "false has no effect: the producer is always idempotent"
         ),
-        "enable.idempotence": _same(
-            "enable.idempotence",
-            _flag,
-            "producer",
-            "false has no effect: the producer is always idempotent",
-        ),
-        "transactional.id": _same("transactional.id", _text, "producer"),
-        "transaction.timeout.ms": _same("transaction.timeout.ms", _number, "producer"),
+        "transactional.id": Own(_text, "producer"),
+        "transaction.timeout.ms": Own(_number, "producer"),
         "queue.buffering.max.ms": Translated("linger_ms", _number, "producer"),
-        "linger.ms": _same("linger.ms", _number, "producer", "rounded to whole milliseconds"),
+        "linger.ms": Own(_number, "producer", "rounded to whole milliseconds"),
         "queue.buffering.max.kbytes": Translated(
             "buffer_memory",
             _kbytes,
@@ -464,21 +451,18 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "batch.size": Translated("max_batch_size", _number, "producer"),
         "message.max.bytes": Translated("max_request_size", _number, "producer"),
         "message.timeout.ms": Translated("delivery_timeout_ms", _endless_ms, "producer"),
-        "delivery.timeout.ms": _same(
-            "delivery.timeout.ms",
-            _endless_ms,
-            "producer",
+        "delivery.timeout.ms": Own(
+            _endless_ms, "producer",
             "0 (no limit) becomes 24 days. A longer `request_timeout_ms` is lowered to this "
             "timeout",
         ),
         "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
-        "compression.type": _same("compression.type", _one_of(_CODECS), "producer"),
-        "partitioner": _same(
+        "compression.type": Own(_one_of(_CODECS), "producer"),
+        "partitioner": Own(
+            _partitioner, "producer",
+            "keys have the same partitions as in librdkafka. Records without a key have no "
+            "fixed partition. `murmur2` and `murmur2_random` become this producer's default "
             "partitioner",
-            _partitioner,
-            "producer",
-            "keys have the same partitions as in librdkafka. Records without a key have no fixed "
-            "partition. `murmur2` and `murmur2_random` become this producer's default partitioner",
         ),
         # Unneeded: the cluster
         **dict.fromkeys(
@@ -684,6 +668,12 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        name: Translated(name.replace(".", "_"), *each) if isinstance(each, Own) else each
+        for name, each in _TABLE.items()
+    }
+)
 
 # librdkafka's defaults, if another value would change the records that are read, their partition,
 # or what brokers do.

@@ -584,14 +584,10 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
                 f"a topic's name must be a string, not {name!r}: pass a list of topics as "
                 "AIOKafkaConsumer(*topics)"
             )
-        if not _is_name(name):
+        if not isinstance(name, str) or not name:
             raise ValueError(f"a topic's name must be a non-empty string, not {name!r}")
-        check_text("a topic's name", cast("str", name))
+        check_text("a topic's name", name)
     return frozenset(names)
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and bool(name)
 
 
 def check_listener(listener: ConsumerRebalanceListener | None) -> None:

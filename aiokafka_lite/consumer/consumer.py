@@ -599,7 +599,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         if timeout_ms is not None:
             seconds(timeout_ms)
-        block = self._block(None if max_hold_ms is None else seconds(max_hold_ms, "max_hold_ms"))
+        hold_s = None if max_hold_ms is None else seconds(max_hold_ms, "max_hold_ms")
+        block: Block
+        if self._config.ack_mode == "explicit":
+            from aiokafka_lite.consumer.processing.acks import AckedBatch
+
+            block = AckedBatch(self._engine.works, hold_s)
+        else:
+            block = OpenBatch(self._engine.works, hold_s)
 
         def take() -> Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]:
             return (self._wrapped_take or self._take_batch)(
@@ -611,13 +618,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         return BatchScope(block, take, self.commit, self._engine.deliver)
 
-    def _block(self, hold_s: float | None) -> Block:
-        if self._config.ack_mode != "explicit":
-            return OpenBatch(self._engine.works, hold_s)
-        from aiokafka_lite.consumer.processing.acks import AckedBatch
-
-        return AckedBatch(self._engine.works, hold_s)
-
     async def _take_batch(
         self,
         *,
@@ -627,7 +627,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         max_records_per_partition: int | None,
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         found = await self._poll(timeout_ms, max_records, max_records_per_partition)
-        block.open(found)  # before anybody else runs
+        block.open(found)  # before another task runs
         return found
 
     @overload

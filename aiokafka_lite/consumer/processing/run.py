@@ -97,6 +97,7 @@ class JobReceipt(NamedTuple):
 
     run: Run
     job: Job
+    refusal_count: int = 0
 
     @property
     def offset(self) -> int:
@@ -113,10 +114,6 @@ class JobReceipt(NamedTuple):
     @property
     def is_finished(self) -> bool:
         return self.job.cursor.is_assigned and not self.job.is_current
-
-    @property
-    def refusal_count(self) -> int:
-        return 0
 
     def enlist(self, transaction: object | None) -> None:
         """Do nothing: no handler acknowledges a record."""

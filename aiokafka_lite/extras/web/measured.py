@@ -40,23 +40,11 @@ class TooManyError(Exception):
 
 
 class NoConsumerError(Exception):
-    verdict: str
-    text: str
-    health_status: int
+    """There is no consumer to show. The attributes replace its state."""
 
-
-class ConsumerGoneError(NoConsumerError):
-    """The consumer was garbage-collected. Serving its state does not keep it alive."""
-
-    verdict = "dead"
-    text = "the consumer was garbage-collected without stop()"
-    health_status = 503
-
-
-class ConsumerNotMadeError(NoConsumerError):
-    verdict = "degraded"
-    text = "the application has not created the consumer yet"
-    health_status = 200
+    def __init__(self, verdict: str, text: str, health_status: int) -> None:
+        super().__init__(text)
+        self.verdict, self.text, self.health_status = verdict, text, health_status
 
 
 def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
@@ -70,7 +58,8 @@ def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
 
 def _made(consumer: AnyConsumer | None) -> AnyConsumer:
     if consumer is None:
-        raise ConsumerNotMadeError
+        text = "the application has not created the consumer yet"
+        raise NoConsumerError("degraded", text, health_status=200)
     if not _is_consumer(consumer):
         wanted = "an AIOKafkaConsumer or None"
         raise TypeError(expected("the result of the function", wanted, consumer))
@@ -79,7 +68,8 @@ def _made(consumer: AnyConsumer | None) -> AnyConsumer:
 
 def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
     if (consumer := reference()) is None:
-        raise ConsumerGoneError
+        text = "the consumer was garbage-collected without stop()"
+        raise NoConsumerError("dead", text, health_status=503)
     return consumer
 
 
