@@ -42,8 +42,6 @@ class ClusterTopics(Protocol):
 
 @runtime_checkable
 class KnowsRacks(Protocol):
-    """An optional method of clusters."""
-
     def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
         """Return, for each partition of a topic, the known racks of its replicas."""
 
@@ -136,8 +134,7 @@ class Assignor(Protocol):
 class LearnsGeneration(Protocol):
     """An optional method of assignors, with the name in aiokafka's sticky assignor."""
 
-    def on_generation_assignment(self, generation: int) -> object:
-        """Receive the assignment's generation; called after `on_assignment`."""
+    def on_generation_assignment(self, generation: int) -> object: ...
 
 
 class AbstractPartitionAssignor(abc.ABC):
@@ -169,11 +166,10 @@ class AbstractPartitionAssignor(abc.ABC):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign the partitions of all subscribed topics; only called in the leader.
+        """Assign the partitions of all subscribed topics; called in the leader only.
 
         Args:
-            cluster: Has ``partitions_for_topic(topic) -> set[int] | None``, and
-                ``replica_racks(topic)`` with the racks of each partition's replicas.
+            cluster: Has the partitions, and perhaps ``replica_racks(topic)``.
             members: Metadata by member id, for each member of the group.
 
         Returns:
@@ -194,8 +190,8 @@ class AbstractPartitionAssignor(abc.ABC):
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
     """Return the member ids in the order in which partitions are assigned.
 
-    Static members are first, by instance id: a restarted one has a new member id, and an order by
-    member id would move partitions (KIP-345). Metadata of aiokafka's assignors have no instance id.
+    Static members are first, by instance id: a restarted one has a new member id (KIP-345).
+    Metadata of aiokafka's assignors have no instance id.
     """
 
     def rank(member_id: str) -> tuple[bool, str, str]:

@@ -31,8 +31,6 @@ NEWEST_SUBSCRIPTION: Final = 3
 
 
 class Belongings(NamedTuple):
-    """The fields of a subscription that the assignor does not supply."""
-
     # Of the generation, if the member is cooperative.
     owned: Collection[TopicPartition] = ()
     generation: int = -1

@@ -29,11 +29,10 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     the rebalance.
 
     To change a group over from another assignor, restart its members twice, one by one: first with
-    both in `partition_assignment_strategy`, this one first, then with this one alone. A member is
-    cooperative if all its assignors are.
+    both in `partition_assignment_strategy`, this one first, then with this one alone.
 
     Names and bytes are those of Kafka's ``CooperativeStickyAssignor``, so one group may have
-    members of Java and librdkafka. For older leaders, the user data contain the generation, too.
+    members of Java and librdkafka.
     """
 
     name = "cooperative-sticky"

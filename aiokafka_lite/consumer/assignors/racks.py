@@ -1,8 +1,8 @@
-"""Finds the members near partitions: in the rack of one of their replicas (KIP-881).
+"""Finds the members in the rack of one of a partition's replicas (KIP-881).
 
-A member that reads from a replica in its own rack causes no traffic between racks (`client_rack`,
-KIP-392). So of equally balanced assignments, the one with more partitions near their owners is
-better. References: Kafka's RangeAssignor.java and AbstractStickyAssignor.java.
+They read without traffic between racks (`client_rack`, KIP-392), so of equally balanced
+assignments, the one with more such partitions is better. As Kafka's RangeAssignor and
+AbstractStickyAssignor.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
     If members have a rack (`client_rack`), and replicas are not in all racks, each member is first
     assigned partitions with a replica in its own rack, up to the size of its share (KIP-881, as
-    Kafka's ``RangeAssignor``). A share may then have gaps. Such topics are still divided alike, if
-    the same partition numbers of all of them are near a member.
+    Kafka's ``RangeAssignor``). A share may then have gaps.
     """
 
     name = "range"
@@ -117,19 +116,16 @@ class _Cut:
         return max(0, most - len(self._given.get(member, ())))
 
     def is_near(self, member: str, number: int) -> bool:
-        """Whether a member is in a rack of a partition, or has no rack."""
         rack = self._at[member]
         return rack is None or rack in self._replicas[number]
 
     def give(self, member: str, numbers: Iterable[int]) -> None:
-        """Add partitions to a member's share, which has room for them."""
         given = self._given.setdefault(member, [])
         given += numbers
         if len(given) > self._size:
             self._longer -= 1
 
     def drop_given(self) -> None:
-        """Update the unassigned partitions."""
         gone = {number for numbers in self._given.values() for number in numbers}
         self._left = [number for number in self.numbers if number not in gone]
 
@@ -142,7 +138,6 @@ class _Cut:
                 self.drop_given()
 
     def finish(self, shares: Shares) -> None:
-        """Assign the rest in runs, and complete the shares."""
         if not self._given:
             _give_in_runs(self.topic, self.numbers, self.members, shares)
             return
@@ -158,7 +153,6 @@ class _Cut:
 
 
 def _give_in_runs(topic: str, numbers: list[int], members: Sequence[str], shares: Shares) -> None:
-    """Divide a topic into runs, and add each to a member's share."""
     size, longer_runs = divmod(len(numbers), len(members))
     start = 0
     for turn, member in enumerate(members):

@@ -43,14 +43,12 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     """Lets members keep their partitions, and moves only those needed for balance (KIP-54).
 
     Balanced means: the members' numbers of partitions differ by one at most. If subscriptions
-    differ, it means: no member has a partition that a subscriber with two fewer could take. Members
-    send their former partitions and the generation (KIP-341). If two members claim a partition, the
-    later generation wins.
+    differ, it means: no member has a partition that a subscriber with two fewer could take. If two
+    members claim a partition, the later generation wins (KIP-341).
 
     If members have a rack (`client_rack`), and replicas are not in all racks, an equally balanced
-    assignment is chosen in which many partitions have a replica in their owner's rack (KIP-881).
-    For that, a partition moves if a member near it has fewer partitions, or one to exchange that is
-    no nearer there. Kafka's own assignors have the same order: balance, racks, few moves.
+    assignment is chosen in which many partitions have a replica in their owner's rack (KIP-881). As
+    in Kafka's own assignors, racks rank below balance and above few moves.
 
     The user data are those of Kafka's ``StickyAssignor``, so both may be in one group.
     """
@@ -214,7 +212,6 @@ class _Held:
         return chain(self.kept, *self._new.values())
 
     def add(self, tp: TopicPartition, owner_before: str | None) -> None:
-        """Add a new partition."""
         self._new.setdefault(owner_before, []).append(tp)
 
     def take_for(self, taker: str) -> TopicPartition:
@@ -423,9 +420,6 @@ class _Sharing:
         """Exchange partitions that are far from their owners, if more are near afterwards.
 
         Loads stay, or are exchanged. Terminates: each step brings one more partition near.
-
-        Returns:
-            Whether any moved, so that `even_out` may find more moves.
         """
         has_moved = False
         offers: Offers = {}
@@ -438,7 +432,6 @@ class _Sharing:
         return has_moved
 
     def _bring(self, audience: _Audience, owner: str, offers: Offers) -> bool:
-        """Move a member's far partitions of one audience to members near them."""
         held = self._held[owner][audience]
         has_moved = False
         near = audience.least_loaded_near(self._loads)
@@ -466,7 +459,6 @@ class _Sharing:
         return has_moved
 
     def _offers(self, taker: str, offers: Offers) -> dict[str | None, list[_Audience]]:
-        """Return a member's audiences at the time of the first call."""
         if (of_taker := offers.get(taker)) is None:
             of_taker = offers[taker] = {}
             for audience, held in self._held[taker].items():
@@ -491,7 +483,6 @@ class _Sharing:
         taker: str,
         other: _Audience,
     ) -> None:
-        """Exchange one partition each."""
         tp, theirs_tp = held.take_for(taker), theirs.take_for(owner)
         self._loads[owner] -= 1
         self._loads[taker] -= 1
@@ -528,7 +519,6 @@ class _Sharing:
 
 
 def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[int]]:
-    """Return the partitions of topics that have any, in order."""
     numbers: dict[str, list[int]] = {}
     for topic in sorted(topics):
         if of_topic := cluster.partitions_for_topic(topic):

@@ -1,8 +1,8 @@
 """Auto-commit: commits processed offsets at an interval.
 
-Records that are finished one by one (`run`, `ack_mode="explicit"`) are committed sooner, unless an
-interval is configured, so that a crash repeats few of them. Partitions that the application gives
-up are committed at once, with the identity of their assignment.
+Records that are finished one by one are committed sooner, unless an interval is configured, so that
+a crash repeats few of them. Partitions that the application gives up are committed at once, with
+the identity of their assignment.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class Departed(NamedTuple):
 
 
 class AutoCommit:
-    """Runs the task "auto-commit"."""
-
     def __init__(
         self,
         config: ConsumerConfig,
@@ -100,7 +98,6 @@ class AutoCommit:
                     await commits.commit_by_itself(offsets)
 
     def _pause_s(self) -> float:
-        """Return the time from the latest commit to the next one."""
         interval_s = self._config.auto_commit_interval_s
         if self._has_progress and not self._config.has_auto_commit_interval:
             return min(LEAST_PAUSE_S, interval_s)

@@ -2,16 +2,13 @@
 
 - One commit is sent at a time. A retry leaves out offsets that a later commit has replaced, so a
   committed offset decreases only by a later call of the application.
-- Offsets of deleted topics are left out of commits of positions. A commit keeps the topic id under
-  which its records were read, and is never sent under another one.
+- A commit keeps the topic id under which its records were read, and is never sent under another
+  one. Offsets of deleted topics are left out of commits of positions.
 - A commit carries the identity at the assignment (`GroupMember.assigned_as`). If it meets a
-  rebalance, it waits, and is sent once in the next generation, if the partitions are assigned
-  again: then they had no other owner. The same holds if it arrives just after this member's
-  JoinGroup, and is refused as of an old generation. Any other commit of an old assignment fails
-  with CommitFailedError.
+  rebalance, also one that this member's own JoinGroup has just begun, it waits. It is sent once in
+  the next generation, if the partitions are assigned again: then they had no other owner. Any other
+  commit of an old assignment fails.
 - `committed` waits for waiting commits, so that a new assignment does not start before them.
-
-Nothing waits beyond a deadline.
 """
 
 from __future__ import annotations
@@ -92,7 +89,6 @@ class CommitKind(enum.Enum):
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether the application makes it."""
         return self in (CommitKind.POSITIONS, CommitKind.NAMED)
 
 
@@ -131,14 +127,8 @@ MOVES: Final[Mapping[CommitState, frozenset[CommitState]]] = MappingProxyType(
 class PendingCommit:
     """A commit that has not finished.
 
-    Args:
-        sequence: Its number among all commits.
-        offsets: The offsets to commit.
-        made_as: The identity at the assignment; None: the partitions are lost.
-        kind: The caller.
-        cursors: The assigned partitions.
-        view: The metadata with the topic ids.
-        exact: The partitions of which exactly the given offset is committed.
+    `sequence` is its number among all commits. Of partitions in `exact`, exactly the given offset
+    is committed, whatever is finished.
     """
 
     def __init__(
@@ -182,7 +172,6 @@ class PendingCommit:
 
     # --- Its state ------------------------------------------------------------------------
     def note_wait(self) -> None:
-        """Note that it waits for a rebalance."""
         if not self.state.has_waited:
             self._enter(CommitState.SENT_LATE if self.state.was_sent else CommitState.WAITED)
 
@@ -191,7 +180,6 @@ class PendingCommit:
             self._enter(CommitState.SENT_LATE if self.state.has_waited else CommitState.SENT)
 
     def put_off(self) -> None:
-        """Note that the coordinator has refused it because of a rebalance."""
         if self.state is not CommitState.PUT_OFF:
             self._enter(CommitState.PUT_OFF)
 
@@ -204,13 +192,11 @@ class PendingCommit:
 
     # --- Its offsets ----------------------------------------------------------------------
     def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
-        """Replace the offset of a partition by a newer one."""
         self.left[tp], self.said_at[tp] = offset, sequence
         if (cursor := self.cursors[tp]) is not None:
             self._truncations[tp] = cursor.next_truncation
 
     def take_over(self, tp: TopicPartition, other: PendingCommit) -> None:
-        """Take a partition's offset from another commit."""
         self.left[tp] = other.left[tp]
         self.exact = self.exact - {tp} | (other.exact & {tp})
         self.said_at[tp] = max(self.said_at[tp], other.said_at[tp])
@@ -333,7 +319,6 @@ class Commits(CommittedReader):
         return {**self._auto_commit.forgone, **uncommitted}
 
     async def _until_answered(self, deadline: float) -> None:
-        """Wait for commits of the application: the coordinator accepts none afterwards."""
         try:
             async with timeout_at(deadline):
                 while any(map(self._is_under_way, self._pending)):
@@ -450,7 +435,6 @@ class Commits(CommittedReader):
                 )
 
     def start_auto_commit(self, scope: TaskScope) -> None:
-        """Start auto-commit, if it is enabled."""
         if self._config.enable_auto_commit:
             self._auto_commit.start(scope)
 
@@ -480,7 +464,6 @@ class Commits(CommittedReader):
         return self._member.assigned_as
 
     def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that are not committed yet."""
         return {
             tp: offset
             for tp, offset in offsets.items()
@@ -493,7 +476,6 @@ class Commits(CommittedReader):
         departed: Departed | None = None,
         kind: CommitKind = CommitKind.AUTOMATIC,
     ) -> PendingCommit:
-        """Make a commit of the consumer."""
         return PendingCommit(
             next(self._sequence),
             offsets,
@@ -658,15 +640,11 @@ class Commits(CommittedReader):
         )
 
     def overtake(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
-        """Update waiting commits after a transaction has committed offsets.
+        """Update waiting commits after a transaction has committed offsets, which they would undo.
 
-        The coordinator keeps the later commit, which would undo the transaction's. Offsets that add
-        nothing are left out. After a seek back, and if records are finished one by one, the next
-        attempt computes its offsets.
-
-        Args:
-            cursor: The partition in the assignment of the committed records.
-            committed: None: unknown, so its waiting commits are dropped.
+        Offsets that add nothing are left out. After a seek back, and if records are finished one by
+        one, the next attempt computes its offsets. If it is unknown whether the transaction has
+        committed (None), the cursor's waiting commits are dropped.
         """
         tp, position = cursor.tp, cursor.position
         if cursor.is_assigned and (
@@ -694,7 +672,6 @@ class Commits(CommittedReader):
 
     @staticmethod
     def _leave_out_what_is_in_doubt(commit: PendingCommit) -> None:
-        """Leave out partitions with offsets in a transaction."""
         for tp, cursor in commit.cursors.items():
             if cursor is not None and (cursor.is_in_doubt or cursor.has_stored_offsets):
                 commit.left.pop(tp, None)
@@ -876,7 +853,6 @@ class Commits(CommittedReader):
         )
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:
-        """Whether a rebalance is in progress, or has ended since the commit was sent."""
         is_over = self._member.takes_commits(was_put_off=True, is_departed=True)
         return not is_over or self.assigned_as not in (None, commit.made_as)
 

@@ -39,8 +39,6 @@ PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EP
 
 
 class CommittedReader(ABC):
-    """The reading half of `Commits`."""
-
     def __init__(
         self,
         config: ConsumerConfig,
@@ -63,12 +61,10 @@ class CommittedReader(ABC):
 
     @property
     @abstractmethod
-    def is_settling(self) -> bool:
-        """Whether waiting commits are about to change the committed offsets."""
+    def is_settling(self) -> bool: ...
 
     @abstractmethod
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """See `Commits.alone`."""
+    def alone(self) -> AbstractAsyncContextManager[None]: ...
 
     def _deadline(self, timeout_s: float | None) -> float:
         now = asyncio.get_running_loop().time()

@@ -1,8 +1,7 @@
 """Confirms topic ids before a transaction commits offsets by name.
 
-Offsets of a deleted topic are invalid in a recreated one. The metadata may be old if the consumer
-does not fetch, so a broker is asked at most once a second. A topic that is recreated within that
-second may get offsets of the former one.
+Offsets of a deleted topic are invalid in a recreated one, and the metadata may be old. So a broker
+is asked, at most once a second. A topic that is recreated within that second may get such offsets.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ class ConfirmedTopics:
         return read_as in (found.topic_id, *NO_IDS) or found.topic_id in NO_IDS
 
     def is_former(self, topic: str, read_as: bytes) -> bool:
-        """Whether the topic that was read is deleted, as far as known."""
         view = self._cluster.view
         now = view.topic_id(topic)
         return is_gone(view, topic) or (now is not None and read_as not in (now, *NO_IDS))

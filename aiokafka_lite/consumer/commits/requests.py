@@ -53,7 +53,6 @@ class TopicIds:
 
     @classmethod
     def of_view(cls, view: ClusterView, partitions: Iterable[TopicPartition]) -> TopicIds:
-        """Return the ids in the metadata."""
         return cls({tp: view.topic_id(tp.topic) or ZERO_UUID for tp in partitions})
 
     @property
@@ -69,11 +68,9 @@ class TopicIds:
         return topics
 
     def id_of(self, tp: TopicPartition) -> bytes:
-        """Return the topic id, ZERO_UUID if it is unknown."""
         return self._ids.get(tp, ZERO_UUID)
 
     def name_of(self, name: str, topic_id: bytes) -> str:
-        """Return the topic name in a response with names or ids."""
         return name or self._names.get(topic_id, "")
 
 
@@ -110,7 +107,6 @@ def commit_request(
 
 
 def commit_results(response: OffsetCommitResponse, ids: TopicIds) -> dict[TopicPartition, int]:
-    """Return the error codes by partition."""
     return {
         TopicPartition(ids.name_of(topic.name, topic.topic_id), result.partition_index): (
             result.error_code
@@ -160,7 +156,6 @@ def fetch_request(
 def fetch_results(
     response: OffsetFetchResponse, ids: TopicIds
 ) -> dict[TopicPartition, FetchedOffset]:
-    """Return the offsets and errors by partition."""
     return {
         tp: FetchedOffset(
             found.committed_offset,
@@ -177,7 +172,6 @@ def fetch_results(
 
 
 def fetch_error_code(response: OffsetFetchResponse) -> int:
-    """Return the error code that concerns the whole request."""
     for group in response.groups:
         if group.error_code:
             return group.error_code

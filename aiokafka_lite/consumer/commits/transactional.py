@@ -49,7 +49,6 @@ class HeldGroup(ConsumerGroupMetadata):
     moved: Seeks
 
     def name(self, offsets: DecidedOffsets) -> NamedOffsets:
-        """Return offsets of this group for a transaction that commits them."""
         return NamedOffsets(self, offsets)
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
@@ -69,7 +68,6 @@ class OffsetsInTransaction:
         self.commits = commits
 
     def held(self) -> AbstractAsyncContextManager[None]:
-        """See `Commits.held`."""
         return self.commits.held()
 
     def alone(self) -> AbstractAsyncContextManager[None]:
@@ -103,15 +101,11 @@ class OffsetsInTransaction:
     ) -> None:
         """Refuse records that auto-commit may commit even if the transaction aborts.
 
-        Args:
-            transaction: The transaction.
-            ends: The offsets behind the records.
-            is_all: They are all that the application has, and not those that count as processed.
-            is_batch: They are of batches, and not of earlier reads.
+        `is_all`: they are all that the application has, and not those that count as processed.
+        `is_batch`: they are of batches, and not of earlier reads.
 
         Raises:
-            AutoCommitError: An abort would not return some of them again, because they are in no
-                batch of the transaction and in no handler.
+            AutoCommitError: An abort would not return some of them again.
         """
         if not self.commits.is_automatic or not ends:
             return
@@ -138,10 +132,7 @@ class OffsetsInTransaction:
     ) -> None:
         """Block commits of these records until the transaction has ended.
 
-        Args:
-            transaction: The transaction.
-            ends: The offsets behind the records.
-            is_stored: It sends their offsets to the group before its end.
+        `is_stored`: it sends their offsets to the group before its end.
         """
         for cursor, end in ends.items():
             first, committed = cursor.started_at, cursor.committed
@@ -186,7 +177,6 @@ class OffsetsInTransaction:
         return self._finished.offset_if_finished(cursor, kept)[0], kept
 
     def note_refused_metadata(self, offsets: OffsetsByCursor) -> None:
-        """Note that brokers have refused metadata of this length."""
         self._finished.limit_metadata(max(len(each.metadata) for each in offsets.values()))
 
     def settle_named(
@@ -195,7 +185,6 @@ class OffsetsInTransaction:
         offsets: DecidedOffsets,
         is_committed: bool | None,
     ) -> None:
-        """Apply the outcome of a transaction with offsets by name."""
         cursors, seeks = group.cursors, group.moved
         if is_committed:
             self.note_committed(group, offsets)
@@ -261,7 +250,6 @@ class OffsetsInTransaction:
         }
 
     def _finishing(self, cursor: Cursor, records: Set[int]) -> OffsetAndMetadata:
-        """Return the commit that finishes all these records."""
         if not records:
             return self._finished.offset_if_finished(cursor, records)[0]
         found = self.if_finished(cursor, records)
@@ -274,7 +262,6 @@ class OffsetsInTransaction:
         return found[0]
 
     def finish(self, delivery: DeliveredRecords) -> None:
-        """Count a committed delivery as processed."""
         self._finished.finish_delivery(delivery)
 
     def note_committed(self, group: HeldGroup, offsets: DecidedOffsets) -> None:
@@ -338,7 +325,6 @@ class DeliveryToCommit:
         self._offsets.await_outcome(transaction, self._delivery.ends, is_stored=is_stored)
 
     def join(self, other: DeliveryToCommit) -> None:
-        """Add another delivery of the same consumer."""
         self._delivery.join(other._delivery)
         self._seeks = {**other._seeks, **self._seeks}
 
@@ -346,11 +332,9 @@ class DeliveryToCommit:
         return self._offsets.alone()
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
-        """Return the topic ids under which the records were read."""
         return self._delivery.topic_ids()
 
     async def confirm_topics(self, deadline: float) -> None:
-        """See `ConfirmedTopics.confirm`."""
         await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
@@ -365,7 +349,6 @@ class DeliveryToCommit:
         return self._group, self._committed
 
     def refused(self, error: KafkaError) -> None:
-        """Note that the group has refused the offsets."""
         if self._group is not None:
             self._offsets.commits.note_refusal(self._group.held_as, error)
 
@@ -423,7 +406,6 @@ class NamedOffsets:
             self._group.offsets.await_outcome(transaction, named, is_stored=is_stored)
 
     def join(self, other: NamedOffsets) -> None:
-        """Add later offsets."""
         self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
         self._topic_ids = {**self._topic_ids, **other._topic_ids}
         self._blocks |= other._blocks

@@ -1,8 +1,7 @@
-"""The events of a consumer: each describes one change at the time of the change.
+"""The events of a consumer: each describes one change, and is published once (stream.py).
 
-Names and fields are stable, because users store them. The code that detects a change publishes the
-event through `Events` (stream.py), once for each change. The import of this module takes 10 ms, so
-modules that every consumer imports name the classes inside the functions that publish.
+Names and fields are stable. The import takes 10 ms, so modules that every consumer imports name the
+classes inside the functions that publish.
 """
 
 from __future__ import annotations

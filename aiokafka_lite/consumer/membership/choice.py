@@ -48,7 +48,6 @@ class EitherMember:
         self._now = member
 
     def become(self, member: GroupMember) -> None:
-        """Forward to another member from now on."""
         before, self._now = self._now, member
         before.notify()  # its waiters wait for the new member
 
@@ -200,10 +199,7 @@ def member_of(
 ) -> tuple[GroupMember, MakeMembership]:
     """Return a member of the configured protocol, and the function that makes its membership.
 
-    Args:
-        config: Contains the group protocol.
-        group_id: The group.
-        known_as: A member id of an earlier start, which the coordinator may still have.
+    `known_as` is a member id of an earlier start, which the coordinator may still have.
     """
     if config.joins_as == "classic":
         return _classic(config, group_id, known_as=known_as)

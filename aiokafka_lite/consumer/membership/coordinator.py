@@ -26,10 +26,7 @@ R = TypeVar("R", bound=Response)
 
 
 class Coordinator:
-    """Finds the coordinator of one group on demand, and forgets it after an error or a timeout.
-
-    It does not retry: callers have their own deadlines and pauses.
-    """
+    """Finds the coordinator of one group, and forgets it after an error; does not retry."""
 
     def __init__(self, cluster: Cluster, group_id: str, events: Events) -> None:
         self._cluster = cluster
@@ -47,12 +44,10 @@ class Coordinator:
 
     @property
     def node(self) -> Node | None:
-        """Its address, as far as known."""
         return None if self._node_id is None else self._cluster.view.nodes.get(self._node_id)
 
     @property
     def has_topic_ids(self) -> bool:
-        """Whether the cluster has topic ids, as far as known."""
         return self._cluster.has_topic_ids
 
     def forget(self, node_id: int, reason: object) -> None:
@@ -79,15 +74,8 @@ class Coordinator:
     ) -> R:
         """Send a request to the coordinator, after a lookup if it is unknown.
 
-        Args:
-            request: The request.
-            error_code: Returns the response's top-level error code.
-            deadline: Loop time.
-            answer_s: The coordinator's time to answer, after which its connection is closed. By
-                default it is a part of the time until the deadline.
-            lane: The connection.
-            max_version: The newest version to use.
-            error_message: Returns the response's error message.
+        If the coordinator does not answer within `answer_s`, by default a part of the time until
+        the deadline, its connection is closed.
 
         Raises:
             KafkaError: The response has an error code, or the deadline has passed. If the

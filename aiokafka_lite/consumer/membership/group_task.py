@@ -54,25 +54,19 @@ class Surroundings(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Loop times for a member that leaves."""
-
     commit_by: float
     leave_by: float
 
 
 def ending(now: float, deadline: float) -> Ending:
-    """Divide the time until a deadline between the last commit and leaving."""
     left_s = max(0.0, deadline - now)
     leave_by = deadline - left_s * RETURN_SHARE
     return Ending(leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE), leave_by)
 
 
 class Settling(Protocol):
-    """The membership, as its group task uses it."""
-
     @property
-    def is_settled(self) -> bool:
-        """See Membership."""
+    def is_settled(self) -> bool: ...
 
 
 class GroupTask:
@@ -107,7 +101,6 @@ class GroupTask:
             self._scope.cancel(self._task)
 
     async def halted(self) -> None:
-        """Cancel the task, and wait for its end."""
         self.halt()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -142,12 +135,10 @@ class GroupTask:
         self._member.notify()
 
     def forget_error(self) -> None:
-        """Forget the permanent error, because the member has joined or tries again."""
         self._error = None
 
     # --- The application is away ----------------------------------------------------------
     def overdue_text(self) -> str:
-        """Describe how long no records were requested, and the records being processed."""
         idle_s = self._reads.idle_s(self._loop.time())
         busy_with = ", ".join(
             f"{tp.topic}-{tp.partition} offset {first}"
@@ -162,7 +153,6 @@ class GroupTask:
 
     @property
     def is_away(self) -> bool:
-        """Whether no records were requested within `max_poll_interval_ms`."""
         return self._reads.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
 
     async def sit_out(self) -> None:

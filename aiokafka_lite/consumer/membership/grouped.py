@@ -63,8 +63,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
 
     @property
     @abstractmethod
-    def is_settled(self) -> bool:
-        """See Membership."""
+    def is_settled(self) -> bool: ...
 
     def wake_waiters(self) -> None:
         self._member.notify()
@@ -80,14 +79,12 @@ class GroupedMembership(ABC, Generic[MemberT]):
 
     # --- Beginning and end ----------------------------------------------------------------
     def _observe(self) -> None:
-        """Start to observe reads, the subscription, and metadata."""
         self._handover.start()
         self._observers.add_listener(self._application_acted)
         self._observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
 
     async def _end_what_runs(self, deadline: float) -> None:
-        """End the group task, auto-commit and the listener's callback."""
         self._cluster.remove_listener(self._metadata_changed)
         await self._task.halted()
         await self._commits.stop_auto_commit()
@@ -111,8 +108,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         """Return why other members own the assigned partitions; None: they do not."""
 
     @abstractmethod
-    def _note_departure(self, departure: Departure) -> None:
-        """Note the partitions that unsubscribe() gave up."""
+    def _note_departure(self, departure: Departure) -> None: ...
 
     def _warn_of_absence(self, overdue: str) -> None:
         log.warning(

@@ -3,17 +3,14 @@
 A revocation has these steps:
 
 1. The partitions' records are no longer fetched or returned.
-2. The application finishes the records that it has. A read finishes those of earlier reads, and a
-   commit by the application has the same effect. An open batch is finished at the end of its
-   block, a record of `run` at the end of its handler. The next owner reads unfinished records
-   again. When the time is up, handlers are cancelled.
+2. The application finishes the records that it has, by a read or commit, or by the end of its
+   batch's block or handler. The next owner reads unfinished records again. After
+   `rebalance_hold_ms`, or a batch's own limit, handlers are cancelled.
 3. Auto-commit commits the finished offsets.
-4. The listener is called, and events are published.
+4. The listener is called, and events are published. Lost partitions have only this step.
 
-The caller sends heartbeats during these steps. It removes the partitions afterwards by
-`Assignment.change`, and until then their positions can be read. `rebalance_hold_ms`, or a batch's
-own limit, limits step 2, so that an application that hangs does not block its group. The commit
-and the listener have the rest of the time. For lost partitions there is only step 4.
+The caller sends heartbeats during these steps, and then removes the partitions by
+`Assignment.change`: until then their positions can be read.
 
 New partitions are withheld until the listener has returned. All others can be read. Partitions that
 unsubscribe() gave up are no longer assigned, and the group task's next step calls their listener.
@@ -62,8 +59,6 @@ Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 
 class ListenerOwner(Protocol):
-    """Receives failures of the listener."""
-
     def listener_failed(self, callback: str, error: Exception | None) -> None:
         """Note the exception of a callback; None: the callback was cancelled."""
 
@@ -71,7 +66,7 @@ class ListenerOwner(Protocol):
 class ListenerCalls:
     """Runs one callback at a time, each in its own task "listener".
 
-    A callback may hang: it is cancelled at the deadline, and the rebalance continues. It may also
+    A callback that hangs is cancelled at the deadline, and the rebalance continues. A callback may
     stop the consumer: then it waits for the group task, which must not wait for the callback.
     """
 
@@ -104,8 +99,7 @@ class ListenerCalls:
         Returns at once if the caller is the callback, as when it stops the consumer.
 
         Returns:
-            Whether it ended by itself, which includes the cancellation of the future that it
-            awaits.
+            Whether it ended by itself, also if its future was cancelled.
         """
         if self._running is None or self.is_calling():
             return True
@@ -189,7 +183,6 @@ class Revocation:
         self._is_giving_up = False
 
     def start(self) -> None:
-        """Start to observe reads."""
         self._observers.add_listener(self._application_acted)
 
     def _application_acted(self) -> None:
@@ -208,16 +201,9 @@ class Revocation:
     ) -> None:
         """Take steps 1 to 4; the partitions are still assigned at the end.
 
-        If it is cancelled, no further step is taken, and the partitions stay revoking.
-
-        Args:
-            partitions: The partitions, including those that the application gives up during the
-                steps.
-            reason: For events and logs.
-            deadline: Loop time.
-            why_lost: Called before each step.
-            waits: Take step 2.
-            tells_of_none: Call the listener even if there are no partitions, as aiokafka.
+        If it is cancelled, no further step is taken, and the partitions stay revoking. `why_lost`
+        is called before each step. aiokafka's listener is also called for no partitions
+        (`tells_of_none`).
         """
         state, loop = self._state, asyncio.get_running_loop()
         gone, listener = frozenset(partitions), state.listener
@@ -305,7 +291,6 @@ class Revocation:
             )
 
     async def _until_given_up(self, gone: frozenset[TopicPartition], deadline: float) -> None:
-        """Wait at most `LONGEST_END_S` for the end of cancelled handlers."""
         now = asyncio.get_running_loop().time()
         until = now + min(LONGEST_END_S, (deadline - now) / 4)
         self._is_giving_up = True
@@ -369,10 +354,7 @@ Partitions = frozenset[TopicPartition]
 class Handover:
     """Hands partitions to the application, and takes them from it; called by the group task only.
 
-    Args:
-        around: The parts of the membership.
-        member: The member that holds them.
-        why_lost: Returns why other members own the assigned partitions; None: they do not.
+    `why_lost` returns why other members own the assigned partitions; None: they do not.
     """
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
@@ -396,7 +378,6 @@ class Handover:
 
     # --- What goes ------------------------------------------------------------------------
     def start(self) -> None:
-        """Start to observe reads."""
         self._revocation.start()
 
     @property
@@ -419,10 +400,10 @@ class Handover:
         (KAFKA-16460). The group sees them as owned until this has returned.
 
         Args:
-            gone: The partitions; those that are not assigned are ignored.
+            gone: Those that are not assigned are ignored.
             reason: For events and logs.
             deadline: Loop time; by default the rebalance timeout from now.
-            waits: Wait for the application to finish its records.
+            waits: Take step 2.
             tells_of_none: Call the listener even if there are no partitions.
             stays_readable: They stay in the assignment until the next one.
         """
@@ -459,7 +440,6 @@ class Handover:
         return self._loop.time() + self._config.rebalance_timeout_s
 
     def note_departure(self, departure: Departure) -> None:
-        """Note the partitions that unsubscribe() gives up, except those being revoked."""
         left = departure.partitions - self._going
         if is_subscribed(self._state) and left:
             self._left = departure._replace(partitions=left)
@@ -501,14 +481,10 @@ class Handover:
         topic_ids: Mapping[TopicPartition, bytes] = MappingProxyType({}),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Assign partitions, and call the listener, if any.
+        """Assign partitions, and call the listener, if any, even for no partitions.
 
         With a listener, they are withheld until the caller releases them (`Assignment.keep`).
-
-        Args:
-            new: The partitions. The listener is called even if there are none.
-            topic_ids: The topic ids, if the group uses them.
-            then: Called right after the assignment, before the listener.
+        `then` is called before the listener.
         """
         state, listener = self._state, self._state.listener
         if not state.assignment:
@@ -567,7 +543,6 @@ class Handover:
             self._gate.leave_untold(self._why_untold)
 
     def _why_untold(self) -> KafkaTimeoutError | None:
-        """Return the error for reads after on_partitions_assigned was cancelled."""
         self._untold = frozenset(cursor for cursor in self._untold if cursor.is_assigned)
         if not self._untold:
             return None
@@ -579,7 +554,6 @@ class Handover:
         )
 
     def listener_failed(self, callback: str, error: Exception | None) -> None:
-        """Publish the failure of a callback; see ListenerOwner."""
         self._events.publish(ListenerFailed(callback, error))
         if error is not None:
             self._gate.post_to_poll(error)

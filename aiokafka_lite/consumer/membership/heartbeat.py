@@ -1,12 +1,11 @@
 """The heartbeats of a member, and the lease that they renew, for both group protocols.
 
-A member holds its partitions as a lease, until a session has passed without a response. Then the
-coordinator assigns them to other members, and only the coordinator notices that: a member that is
-cut off, or whose loop is blocked, receives no message. So the lease checks the clock.
+A member holds its partitions until a session has passed without a response. Then the coordinator
+assigns them to other members, without a message to this one. So the lease checks the clock.
 
 While the loop is blocked, a thread may send heartbeats (heartbeat_thread.py). The lease asks for
-the thread's latest response, so that a read right after the block uses it. Only the heartbeats of
-a member know the thread.
+its latest response, so that a read right after the block uses it. Only the heartbeats know the
+thread.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ TURN_S: Final = 0.5
 
 
 class MemberOfGroup(Protocol):
-    """A member, as its heartbeats use it."""
-
     @property
     def group_id(self) -> str: ...
 
@@ -64,12 +61,7 @@ MemberT = TypeVar("MemberT", bound=MemberOfGroup)
 class Lease:
     """Withholds records while the coordinator may have reassigned the partitions.
 
-    Args:
-        session_s: The session timeout.
-        gate: Withholds the records.
-        state: The subscription. Without subscribed topics there is no lease.
-        member: The member.
-        thread: Has the latest response of the heartbeat thread.
+    Without subscribed topics there is no lease.
     """
 
     def __init__(
@@ -91,14 +83,10 @@ class Lease:
 
     @property
     def delivers(self) -> bool:
-        """Whether reads return records of partitions that the group has assigned."""
         return self._member.delivers and is_subscribed(self._state)
 
     def renew(self, asked_at: float) -> None:
-        """Renew the lease after a response to a request that was sent at a loop time.
-
-        The response may have waited for a blocked loop.
-        """
+        """Renew the lease after a response to a request that was sent at a loop time."""
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
         self._gate.look_by(self.look)
         self.look()
@@ -136,8 +124,6 @@ class Lease:
 
 
 class MemberHeartbeat(ABC, Generic[MemberT]):
-    """The heartbeats of one member."""
-
     def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
         self._config = around.config
         self._reads = around.reads
@@ -170,7 +156,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     @property
     def stood_in_count(self) -> int:
-        """Answered heartbeats of the thread."""
         return self.thread.count
 
     def rest(self) -> None:
@@ -207,7 +192,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     @property
     def last_contact_at(self) -> float | None:
-        """Loop time of the latest answered heartbeat."""
         return self._last_contact or None
 
     def _renew(self, asked_at: float) -> None:
@@ -222,7 +206,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     @property
     def why_silent(self) -> str:
-        """Why the coordinator received no heartbeat in time, if known."""
         if not self._blocked_s:
             return ""
         blocked = f"the event loop was blocked for {self._blocked_s:.1f} s"
@@ -236,8 +219,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     @property
     @abstractmethod
-    def _why_removed(self) -> str:
-        """When the group removes a member."""
+    def _why_removed(self) -> str: ...
 
     def _log_failure(self, error: KafkaError) -> None:
         now = self._loop.time()

@@ -1,12 +1,12 @@
 """A thread that sends heartbeats for a member while the event loop is blocked.
 
-If a heartbeat of the loop is late by half an interval, the thread asks the loop whether it runs
-(`call_soon_threadsafe`). If the loop does not respond, the thread sends heartbeats on its own
-connection until the loop responds, or until the application has requested no records for
-`max_poll_interval_ms`. The thread never joins, leaves or commits, and its heartbeats contain no
-news.
+If a heartbeat of the loop is late by half an interval, the thread asks the loop whether it runs. If
+the loop does not respond, the thread sends heartbeats on its own connection until the loop
+responds, or until the application has requested no records for `max_poll_interval_ms`. The thread
+never joins, leaves or commits. A program that keeps the GIL, as some extensions do, blocks the
+thread as well.
 
-The thread reads one immutable snapshot of the member. It reports outcomes in order to
+It reads one immutable snapshot of the member, and reports outcomes in order to
 `ThreadOwner.take_outcome`. Each shared field has one writer:
 
     _snapshot    the loop      the member, and the time of the loop's next heartbeat
@@ -18,8 +18,6 @@ The thread reads one immutable snapshot of the member. It reports outcomes in or
 
 Loop and thread take turns (`Sender.claim`), because a response may change the identity of the next
 heartbeat. The lock is held while two numbers are compared.
-
-A program that keeps the GIL, as some extensions do, blocks the thread as well.
 """
 
 from __future__ import annotations
@@ -61,8 +59,6 @@ END_S: Final = 1.0
 
 
 class Send(Protocol):
-    """Sends a request to the coordinator, and waits for its response."""
-
     def __call__(self, request: Request[R]) -> R: ...
 
 
@@ -86,8 +82,6 @@ class Snapshot(NamedTuple):
 
 
 class LastHeartbeat(NamedTuple):
-    """The thread's latest response."""
-
     # The time at which the latest answered heartbeat was sent.
     sent_at: float = -math.inf
     # The identity that the group has removed, if any.
@@ -115,15 +109,11 @@ class LoopClosedError(Exception):
 
 
 class ThreadOwner(Protocol):
-    """The heartbeats of a member, for its thread."""
-
     def take_outcome(self, outcome: Outcome) -> None:
         """Apply the outcome of a heartbeat; called by the loop."""
 
 
 class LoopSide(Protocol):
-    """The loop's side of the thread."""
-
     def post(self, call: Callable[[], None]) -> None:
         """Have the loop call a function; may be called by any thread.
 
@@ -131,8 +121,7 @@ class LoopSide(Protocol):
             LoopClosedError: The loop is closed.
         """
 
-    def take_outcome(self, outcome: Outcome) -> None:
-        """Apply the outcome of a heartbeat; called by the loop."""
+    def take_outcome(self, outcome: Outcome) -> None: ...
 
 
 class Sender:
@@ -183,7 +172,6 @@ class Sender:
 
     @property
     def has_news(self) -> bool:
-        """Whether the loop has outcomes to wait for."""
         return self._begun != self._taken
 
     def note_taken(self) -> None:
@@ -215,7 +203,6 @@ class Sender:
                 self._cluster.close()
 
     def turn(self) -> float:
-        """Do the next step; return how long to wait then."""
         snapshot, now = self._snapshot, self._clock()
         if snapshot is None:
             self._loop_side.post(_nothing)
@@ -238,7 +225,6 @@ class Sender:
         return 0.0
 
     def _give_up(self) -> None:
-        """Log once that the application has stayed away for too long."""
         if not self._is_over:
             self._is_over = True
             log.warning(
@@ -254,7 +240,6 @@ class Sender:
         return answered.wait(patience_s)
 
     def _begin(self, snapshot: Snapshot) -> bool:
-        """Begin a heartbeat, unless the loop has sent one."""
         with self._lock:
             if self._snapshot is not snapshot or self._ending.is_set():
                 return False
@@ -262,7 +247,6 @@ class Sender:
             return True
 
     def _beat(self, snapshot: Snapshot) -> None:
-        """Send a heartbeat, and report its outcome."""
         begun_as, sent_as = self._chain
         if snapshot.sent_as != begun_as:
             sent_as = snapshot.sent_as
@@ -280,7 +264,6 @@ class Sender:
     def _note(
         self, snapshot: Snapshot, sent_as: Identity, sent_at: float, error: KafkaError | None
     ) -> None:
-        """Note the response, and the time of the next heartbeat."""
         recovery = Recovery.RETRY if error is None else recovery_for(error)
         if error is None or recovery is Recovery.REBALANCE:
             self.latest = LastHeartbeat(sent_at)
@@ -338,14 +321,7 @@ def _nothing() -> None:
 
 
 class HeartbeatThread:
-    """The loop's side of one member's thread.
-
-    Args:
-        group_id: The group.
-        open_cluster: Makes the thread's connections; None: there is no thread.
-        scope: Runs the task that owns the thread.
-        owner: Receives the outcomes.
-    """
+    """The loop's side of one member's thread; without `open_cluster` there is no thread."""
 
     def __init__(
         self,
@@ -373,7 +349,6 @@ class HeartbeatThread:
         return self._sender is not None
 
     def start(self) -> None:
-        """Start the task that owns the thread."""
         if self._sender is not None:
             self._task = self._scope.spawn(self._run(self._sender), name=NAME)
 
@@ -405,14 +380,12 @@ class HeartbeatThread:
             self.post(self._ended.set)
 
     def post(self, call: Callable[[], None]) -> None:
-        """See LoopSide."""
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError as error:
             raise LoopClosedError from error
 
     def abandon(self) -> None:
-        """Let thread and task end, without waiting."""
         if self._sender is not None:
             self._sender.end()
 
@@ -439,13 +412,8 @@ class HeartbeatThread:
     ) -> bool:
         """Replace the snapshot; return whether the loop may send now.
 
-        Args:
-            send_heartbeat: Sends a heartbeat.
-            sent_as: The member.
-            node: The coordinator, as far as known.
-            next_s: The time to the loop's next heartbeat.
-            interval_s: Between two heartbeats of the thread.
-            left_s: The time to the end of max_poll_interval_ms.
+        `next_s` is the time to the loop's next heartbeat, `left_s` that to the end of
+        max_poll_interval_ms.
         """
         if self._sender is None:
             return True
@@ -455,13 +423,11 @@ class HeartbeatThread:
         )
 
     def hang_up(self) -> None:
-        """Make the heartbeat in flight fail."""
         if self._sender is not None:
             self._sender.hang_up()
 
     # --- Outcomes -------------------------------------------------------------------------
     def take_outcome(self, outcome: Outcome) -> None:
-        """See LoopSide."""
         if self._sender is not None:
             self._sender.note_taken()
         if outcome.error is None:

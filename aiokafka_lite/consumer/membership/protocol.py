@@ -125,16 +125,10 @@ class Membership(Protocol):
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Commit `offsets`, and leave the group.
+        """Commit `offsets`, and leave the group; return the offsets that could not be committed.
 
-        Args:
-            deadline: Loop time.
-            offsets: The last commit; may be empty.
-            leaves: Whether the group removes the member at once; None: only a dynamic one. A static
-                member keeps its place for one session timeout (KIP-1092).
-
-        Returns:
-            The offsets that could not be committed.
+        A static member keeps its place for one session timeout (KIP-1092), unless `leaves` is true.
+        A dynamic one does so if `leaves` is false.
         """
 
     def leave_nowait(self, reason: str) -> None:
@@ -173,20 +167,17 @@ class GroupMember(Protocol):
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator accepts commits now, as far as known.
 
-        Args:
-            was_put_off: It has refused the commit because of a rebalance.
-            is_departed: The application has given up the partitions, so this is their last chance.
+        It may have refused the commit because of a rebalance (`was_put_off`). If the application
+        has given up the partitions (`is_departed`), this is their last chance.
         """
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
-        """Return the identity for a commit; None: another member may own the partitions.
+        """Return the identity for a commit that was made as `made_as`.
 
-        Args:
-            made_as: The identity at the time of the commit call.
-            has_waited: It waited for a rebalance. Reads of committed offsets wait for it.
-            is_departed: The application has given up the partitions since.
+        `has_waited` means for a rebalance: reads of committed offsets wait for such a commit. None:
+        another member may own the partitions.
         """
 
     def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:

@@ -60,10 +60,8 @@ class StatefulMember(Generic[StateT]):
 
     # --- Waiting for changes --------------------------------------------------------------
     def notify(self) -> None:
-        """Wake all tasks in `wait_for_change`."""
         self._changed.set()
         self._changed.clear()
 
     async def wait_for_change(self) -> None:
-        """Wait for the next `notify`."""
         await self._changed.wait()

@@ -1,13 +1,7 @@
 """Finds out why a partition has no records to return: one cause, and a sentence.
 
-The cause is the first of these that applies:
-
-    the consumer      stopped, not started, a task failed, starting
-    the assignment    not assigned, being revoked
-    the reads         withheld, an error to raise, paused, records buffered
-    the position      unknown, being looked up or validated
-    the broker        no leader, unreachable, throttling, back-off
-    the fetch         in flight, buffer full, last response not taken
+The cause is the first that applies, in the order of the consumer, the assignment, the reads, the
+position, the broker and the fetch.
 """
 
 from __future__ import annotations
@@ -82,6 +76,8 @@ TROUBLES: Final = frozenset(
 
 
 class Diagnosis(NamedTuple):
+    """"""
+
     cause: Cause
     text: str
 
@@ -203,7 +199,6 @@ def not_started_text(engine: Engine, now: float) -> str:
 
 
 def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
-    """Describe how far a member has joined its group."""
     if status.trouble:
         return f"{status.state}: {status.trouble}"
     since = status.joining_since
@@ -223,7 +218,6 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
 
 
 def starting_text(engine: Engine, running: Running, now: float) -> str:
-    """Describe what the start is waiting for."""
     view = running.cluster.view
     if not view.nodes:
         return "the consumer is starting: it is connecting to a bootstrap server"
@@ -253,7 +247,6 @@ GRAVEST_FIRST: Final = (Hold.LOST, Hold.CUT_OFF, Hold.LISTENER)
 
 
 def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:
-    """Describe the work that delays a revocation."""
     awaited = status.awaited_work
     if awaited is None:
         return ""
@@ -532,5 +525,4 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
 
 
 def seconds(duration_s: float) -> str:
-    """Format a duration."""
     return f"{duration_s * 1000:.0f} ms" if duration_s < 1 else f"{duration_s:.1f} s"

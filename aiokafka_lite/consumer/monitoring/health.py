@@ -364,7 +364,6 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
 
 
 def last_heartbeat_s(engine: Engine, now: float) -> float | None:
-    """Return the time since the coordinator last answered."""
     status = None if engine.parts is None else engine.parts.membership.status
     if status is None or status.last_contact_at is None:
         return None
@@ -372,7 +371,6 @@ def last_heartbeat_s(engine: Engine, now: float) -> float | None:
 
 
 def last_fetch_s(engine: Engine, now: float) -> float | None:
-    """Return the time since a broker last answered a fetch."""
     if engine.parts is None:
         return None
     counts = engine.parts.sources.counts.values()
@@ -381,7 +379,6 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
 
 
 def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
-    """Return the number of unfinished offsets, if known."""
     end, stable = partition.high_watermark, partition.last_stable_offset
     if is_read_committed and stable is not None:
         end = stable
@@ -390,7 +387,6 @@ def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
 
 
 def total_lag(engine: Engine) -> int | None:
-    """Return the lag of all assigned partitions, if any is known."""
     is_read_committed = engine.config.is_read_committed
     lags = [
         lag

@@ -1,12 +1,10 @@
 """Measures the event loop's lag, and names the code that blocked it.
 
-One timer for all consumers of a loop fires ten times a second (0.05 % of a processor). If it fires
-late, heartbeats, fetches and timeouts were late, too.
-
-The blocking code has returned when the timer fires. If the application has received records since
-the timer fired last, the event names the latest record, and the line of the task that reads. If
-not, it was the rebalance listener or other code, which asyncio's debug mode (PYTHONASYNCIODEBUG=1)
-names. A stopped process looks the same.
+One timer for all consumers of a loop fires ten times a second (0.05 % of a processor). The blocking
+code has returned when the timer fires late. If the application has received records since it fired
+last, the event names the latest record, and the line of the task that reads. If not, it was the
+rebalance listener or other code, which asyncio's debug mode names. A stopped process looks the
+same.
 """
 
 from __future__ import annotations
@@ -127,7 +125,6 @@ class LoopProbe:
         self._timer.add(self)
 
     def stop(self) -> None:
-        """Stop measuring, and keep the results. Idempotent."""
         if self._timer is not None:
             self._timer.remove(self)
             self._timer = None

@@ -1,9 +1,5 @@
 """Schedules requests to leaders, so that a slow leader delays only its own partitions.
 
-    wanted --leader known, no request in flight--> asked --> answered     applied at once
-                                                     |
-                                                     +--> failed          back-off, asked again
-
 Each node has one request in flight at most, in its own task. Partitions that are wanted during that
 time are sent together afterwards. Back-offs are per partition, and end when another node leads. A
 response of a former leader is ignored. If a response is overdue, other brokers are asked whether
@@ -39,15 +35,11 @@ Answered = tuple[dict[TopicPartition, AnswerT], dict[TopicPartition, KafkaError]
 
 
 class Leader(NamedTuple):
-    """A leader and its epoch."""
-
     node_id: int
     epoch: int
 
 
 class Failure(NamedTuple):
-    """A failed request for a partition."""
-
     # None: the partition had no leader.
     leader: Leader | None
     in_a_row: int
@@ -84,8 +76,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
     @abstractmethod
     async def send(
         self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
-    ) -> Answered[AnswerT]:
-        """Send one request."""
+    ) -> Answered[AnswerT]: ...
 
     @abstractmethod
     def answered(self, wish: WishT, answer: AnswerT, leader_epoch: int) -> None:
@@ -133,13 +124,11 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
         return min(waiting, default=None)
 
     def cancel(self) -> None:
-        """Cancel all requests."""
         for task in self._pending.values():
             self._scope.cancel(task)
 
     @property
     def pending_nodes(self) -> frozenset[int]:
-        """The nodes with a request in flight."""
         return frozenset(self._pending)
 
     def _leader(self, tp: TopicPartition) -> Leader | None:
@@ -149,7 +138,6 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
     async def _put(
         self, node_id: int, asked: Mapping[WishT, tuple[TopicPartition, QuestionT, Leader]]
     ) -> None:
-        """Send a request to a node, and pass on its response."""
         found, failures = await self.send(
             node_id, {tp: question for tp, question, _ in asked.values()}
         )
@@ -205,7 +193,6 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
 
 
 async def until_set(event: Event, deadline: float | None) -> None:
-    """Wait until an event is set, or until a loop time."""
     try:
         async with timeout_at(deadline):
             await event.wait()

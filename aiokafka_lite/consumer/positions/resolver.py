@@ -7,13 +7,12 @@ What is looked up for a cursor (`Search.sought`), and the next step:
     VALIDATION   the log of a newer leader epoch (KIP-320) has the position: continues
                  it was truncated: continues at its end; unknown: RESET
 
-If auto_offset_reset is "none", each reset and each truncation is an error: the cursor is FAILED
-until the application seeks.
+If auto_offset_reset is "none", each reset and each truncation is an error, until the application
+seeks.
 
-With auto-commit, an offset found by auto_offset_reset is committed before records are returned,
-with the finished ranges behind it. Otherwise a crash could skip records: the next owner would start
-at a later end of the log, or at the old committed offset. With "earliest" the next owner finds the
-same offset, so no commit is needed.
+With auto-commit, an offset found by auto_offset_reset is committed before records are returned. The
+next owner could otherwise skip records: it would start at a later end of the log, or at the old
+committed offset. "earliest" needs no such commit.
 
 One task sends the requests. Each leader (leader_requests.py), and the coordinator, has its own
 task. A result is applied only if the search is still the cursor's: a seek or revocation replaces
@@ -83,16 +82,12 @@ STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 
 
 class CommittedOffsets(Protocol):
-    """Reads committed offsets."""
-
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedPosition | KafkaError | None]: ...
 
 
 class StartCommits(Protocol):
-    """Commits starts, as far as possible."""
-
     async def commit_by_itself(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> object: ...
@@ -106,8 +101,6 @@ class Start(NamedTuple):
 
 
 class PositionResolver:
-    """Owns the cursors that are UNPOSITIONED."""
-
     def __init__(
         self,
         config: ConsumerConfig,
@@ -150,11 +143,9 @@ class PositionResolver:
         observers.on_partition_change(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
-        """Look again: leaders may be known now, or have changed."""
         self.leaders_moved(view, self._state.assignment)
 
     def leaders_moved(self, view: ClusterView, moved: Iterable[TopicPartition]) -> None:
-        """Look again: these partitions may have another leader."""
         for tp in moved:
             if (partition := self._state.assignment.get(tp)) is not None:
                 self._compare_epochs(partition, view)
@@ -369,7 +360,6 @@ class PositionResolver:
             self._committing = self._scope.spawn(self._take_committed(), name="commit starts")
 
     async def _take_committed(self) -> None:
-        """Commit starts, as far as possible, and apply them."""
         while self._starts:
             starts = dict(self._starts)
             offsets = {

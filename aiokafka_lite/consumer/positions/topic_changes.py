@@ -1,4 +1,4 @@
-"""Follows the consumer's topics in the metadata: deleted, recreated, grown.
+"""Follows the consumer's topics in the metadata.
 
     deleted       reads raise that once, if the partitions were assigned by hand
     recreated     positions and buffered records are of the old log, and are reset by
@@ -51,8 +51,6 @@ class _KnownTopic:
 
 
 class TopicChanges:
-    """Follows the topics that are subscribed or assigned."""
-
     def __init__(
         self, state: SubscriptionState, events: Events, observers: Observers, buffer: Buffer
     ) -> None:
@@ -119,7 +117,6 @@ class TopicChanges:
         return {*self._state.topics, *filter(self._is_matched, view.topics)}
 
     def _is_matched(self, name: str) -> bool:
-        """Whether the subscribed pattern matches a name."""
         pattern = self._state.pattern
         return pattern is not None and pattern.match(name) is not None
 

@@ -1,12 +1,9 @@
 """Detects partitions that make no progress; `health` reports them.
 
-Every five seconds it notes the partitions, assigned and not paused, since when
-
-- there is no position, or none that the leader has validated
-- the first unfinished offset is the same, though the log has records from there on
-
-It wakes the position resolver, looks up log ends, and has the pool retry lost brokers
-that are no longer used, so that `health` does not report them forever.
+Every five seconds it notes since when partitions, assigned and not paused, have no validated
+position, or have the same first unfinished offset, though the log has records from there on. It
+wakes the position resolver, looks up log ends, and has the pool retry lost brokers that are no
+longer used, so that `health` does not report them forever.
 """
 
 from __future__ import annotations
@@ -42,8 +39,6 @@ MOST_ASKED: Final = 500
 
 
 class Fetches(Protocol):
-    """The sources that fetch from brokers."""
-
     def is_asking_for(self, cursor: Cursor) -> bool:
         """Whether a fetch is in flight that is answered when the log grows."""
 
@@ -72,13 +67,11 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
         self._fetches = fetches
 
     def is_stale(self, cursor: Cursor, now: float) -> bool:
-        """Whether a log end is unknown or too old."""
         heard_at = cursor.last_fetch_at
         is_old = heard_at is None or now - heard_at > STALE_S
         return is_old and cursor.search is None and not self._fetches.is_asking_for(cursor)
 
     def ask(self, stale: list[Cursor]) -> None:
-        """Look up the ends of logs that have a leader."""
         view = self._cluster.view
         self.advance(
             {
@@ -107,8 +100,6 @@ class Standstill(NamedTuple):
 
 
 class Watchdog:
-    """Watches the assignment; the task "watchdog" runs `run`."""
-
     def __init__(
         self,
         state: Assignment,
@@ -145,7 +136,6 @@ class Watchdog:
             await self._look()
 
     async def _look(self) -> None:
-        """Check all partitions, some at a time."""
         self._cluster.pool.try_lost()
         now, cursors = self._loop.time(), tuple(self._state.assignment.values())
         without_position: dict[Cursor, float] = {}

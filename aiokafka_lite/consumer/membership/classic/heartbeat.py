@@ -72,7 +72,6 @@ class Heartbeat(MemberHeartbeat[Member]):
         )
 
     def note_contact(self, asked_at: float) -> None:
-        """Renew the lease after a response to a request that was sent at a loop time."""
         self._renew(asked_at)
         if self._loop.time() < self._last_contact + self._session_s:
             self._blocked_s = 0.0
@@ -146,7 +145,6 @@ class Heartbeat(MemberHeartbeat[Member]):
             await self.stop(task)
 
     async def stop(self, task: asyncio.Task[Interruption]) -> None:
-        """End a task of `start`, and wait for its end."""
         await self._scope.stop(task)
 
     async def beat(self, *, is_rebalancing: bool) -> Interruption:

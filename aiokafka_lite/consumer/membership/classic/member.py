@@ -1,9 +1,8 @@
 """The member's side of the classic group protocol, without I/O.
 
-The coordinator starts a rebalance whenever the members or their subscriptions change. All members
-send JoinGroup, whose response names a leader, and SyncGroup, which carries the leader's assignment.
-Each rebalance makes a new generation, and requests of older generations are refused. So two members
-never commit for one partition.
+In a rebalance, all members send JoinGroup, whose response names a leader, and SyncGroup, which
+carries the leader's assignment. Each rebalance makes a new generation, and requests of older
+generations are refused, so that two members never commit for one partition.
 
 ==========  ============================================  ==========================
 state       meaning                                       leaves when
@@ -16,21 +15,21 @@ JOINING     JoinGroup is in flight                        the response has a
 SYNCING     of the new generation; SyncGroup is in        the response has an
             flight; the coordinator refuses commits       assignment
 STABLE      holds its assignment, sends heartbeats        something interrupts it
-FENCED      another consumer has its instance id: final   the consumer stops
+FENCED      another consumer has its instance id          the consumer stops
 LEAVING     last commit, LeaveGroup                       both are done or too late
 LEFT        final
 ==========  ============================================  ==========================
 
 From one STABLE to the next, partitions are held and committed as `assigned_as`. In SYNCING,
-`identity` is of the new generation already, whose assignment is unknown. Partitions that the
-application has given up are committed in that generation after SyncGroup, if this member has kept
-them or is assigned them again.
+`identity` is of the new generation already. Partitions that the application has given up are
+committed in that generation after SyncGroup, if this member has kept them or is assigned them
+again.
 
 If the generation is over, the member id stays valid. If the coordinator forgot the member, it needs
-a new id. Both lose the partitions, so no commit is sent.
+a new id. Both lose the partitions.
 
-One writer, the group task, with two exceptions: heartbeats and commits call `interrupt` and
-`note_refusal`, which ignore errors of older generations.
+One writer, the group task, except that heartbeats and commits call `interrupt` and `note_refusal`,
+which ignore errors of older generations.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class MemberState(enum.Enum):
-    """See the table in the module's docstring."""
-
     UNJOINED = enum.auto()
     PREPARING = enum.auto()
     JOINING = enum.auto()
@@ -129,7 +126,6 @@ class Interruption(enum.IntEnum):
 
     @property
     def is_loss(self) -> bool:
-        """Whether other members own the partitions at once."""
         return self >= Interruption.LOST_GENERATION
 
 
@@ -197,7 +193,6 @@ class Member(StatefulMember[MemberState]):
 
     @property
     def delivers(self) -> bool:
-        """Whether reads return records of its partitions."""
         if self.assigned_as is None:
             return False
         keeps = self.is_cooperative and self.state in BEFORE_STABLE
@@ -281,7 +276,6 @@ class Member(StatefulMember[MemberState]):
         self.enter(MemberState.JOINING)
 
     def end_rebalance(self, kept: Iterable[TopicPartition]) -> None:
-        """Note the partitions that this member has kept in a rebalance, or was assigned."""
         self._kept_partitions = frozenset(kept)
         self.notify()
 
@@ -292,7 +286,6 @@ class Member(StatefulMember[MemberState]):
     def take_generation(
         self, identity: Identity, *, protocol_name: str | None, leader_id: str
     ) -> None:
-        """Enter a new generation after JoinGroup."""
         self.identity = identity
         self.protocol_name = protocol_name
         self.is_leader = identity.member_id == leader_id
@@ -312,14 +305,12 @@ class Member(StatefulMember[MemberState]):
         self.enter(MemberState.STABLE)
 
     def lose_generation(self, lost_by: Interruption | None = None, because: str = "") -> None:
-        """Leave the generation, and keep the member id."""
         self.identity = Identity(self.identity.member_id)
         self.assigned_as = None
         self.lost_by, self.lost_because = lost_by, because
         self.notify()
 
     def lose_membership(self, lost_by: Interruption | None = None, because: str = "") -> None:
-        """Leave the generation, and drop the member id."""
         self.identity = Identity()
         self.assigned_as = None
         self.lost_by, self.lost_because = lost_by, because
@@ -328,7 +319,6 @@ class Member(StatefulMember[MemberState]):
     # --- Interruptions --------------------------------------------------------------------
     @property
     def interruption(self) -> Interruption | None:
-        """The gravest interruption of the present generation."""
         return self._interruption
 
     def interrupt(self, identity: Identity, interruption: Interruption) -> None:

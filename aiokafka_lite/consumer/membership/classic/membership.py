@@ -249,12 +249,10 @@ class ClassicMembership(GroupedMembership[Member]):
         return frozenset(state.assignment)
 
     async def _lose_what_was_kept(self) -> None:
-        """Drop the partitions of a cooperative member that was removed."""
         if self._is_cooperative and self._state.assignment and is_subscribed(self._state):
             await self._handover.lose()
 
     async def _settle_departed(self) -> None:
-        """Wait for commits of unsubscribed partitions, and call their listener."""
         if self._handover.has_departed:
             async with self._heartbeat.kept_alive():
                 await self._handover.settle_departed(UNSUBSCRIBED)
@@ -353,7 +351,6 @@ class ClassicMembership(GroupedMembership[Member]):
             self._metadata_changed(await self._cluster.refresh())
 
     async def _recover(self, error: KafkaError, backoff: Backoff) -> None:
-        """Recover from a failed attempt to join, and pause."""
         member = self._member
         recovery = recovery_for(error)
         if recovery is Recovery.FENCED:
@@ -403,7 +400,6 @@ class ClassicMembership(GroupedMembership[Member]):
         return interruption
 
     async def _take_all(self, partitions: frozenset[TopicPartition]) -> None:
-        """Replace the assignment, and call the listener."""
         member, state = self._member, self._state
         self._gate.hold(Hold.LISTENER)
         state.change(state.assignment, partitions, is_unbroken=member.is_of_the_next_generation)
@@ -463,7 +459,6 @@ class ClassicMembership(GroupedMembership[Member]):
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
 
     async def _sit_out(self, overdue: str) -> None:
-        """Leave the group until the application's next read."""
         self._warn_of_absence(overdue)
         # Before LeaveGroup: from now on, commits are too late.
         self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)

@@ -59,7 +59,6 @@ T = TypeVar("T")
 async def read_members(
     members: Sequence[JoinGroupResponseMember],
 ) -> dict[str, ConsumerProtocolMemberMetadata]:
-    """Decode the subscriptions of a group's members, by member id."""
     return await _done(lambda: decode_subscriptions(members), _reading_s(members))
 
 
@@ -90,7 +89,6 @@ async def share_out(
 def do_racks_count(
     assignor: Assignor, members: Mapping[str, ConsumerProtocolMemberMetadata]
 ) -> bool:
-    """Whether the racks of replicas may affect the assignment."""
     is_rack_aware = getattr(assignor, "is_rack_aware", False)
     return is_rack_aware and any(member.rack_id is not None for member in members.values())
 
@@ -212,7 +210,6 @@ class Rebalance:
         return AssignedPartitions(frozenset(assignment.partitions()), shared_out)
 
     def watch_for_the_group(self, topics: Iterable[str]) -> None:
-        """Make metadata cover the leader's group topics."""
         self._cluster.watch(LEADER, topics)
 
     async def leave(self, reason: str, *, deadline: float) -> bool:
@@ -315,7 +312,6 @@ class Rebalance:
     async def _share_out(
         self, assignor: Assignor, joined: JoinGroupResponse
     ) -> tuple[Mapping[str, bytes], SharedOut]:
-        """As the leader, compute every member's assignment."""
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
         view = await self._view_of(topics)
@@ -371,7 +367,6 @@ class Rebalance:
 
 
 def _join_error_code(response: JoinGroupResponse) -> int:
-    """Return the error code, but not MemberIdRequired."""
     code = response.error_code
     return 0 if code == MemberIdRequired.errno and response.member_id else code
 

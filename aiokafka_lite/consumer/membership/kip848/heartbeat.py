@@ -65,19 +65,15 @@ class Inbox(Protocol):
     """The membership, as its heartbeats use it. No method waits."""
 
     @property
-    def subscribed(self) -> Subscription:
-        """The subscription."""
+    def subscribed(self) -> Subscription: ...
 
     @property
-    def held(self) -> Held:
-        """The owned partitions."""
+    def held(self) -> Held: ...
 
     @property
-    def idle_s(self) -> float:
-        """How long the application has requested no records."""
+    def idle_s(self) -> float: ...
 
-    def surface(self, error: KafkaError) -> None:
-        """Raise a permanent error from reads."""
+    def surface(self, error: KafkaError) -> None: ...
 
     def match_here(self) -> None:
         """Match the pattern in the consumer: the coordinator has refused it."""
@@ -114,8 +110,6 @@ def send_brief(
 
 
 class Heartbeat(MemberHeartbeat[ConsumerMember]):
-    """Sends the heartbeats of `HeartbeatSchedule`, one at a time."""
-
     def __init__(
         self,
         around: Surroundings,
@@ -162,7 +156,6 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             self._blocked_s = late_s
 
     def _due_at(self) -> float:
-        """Return the loop time of the next heartbeat, as far as is known now."""
         member, schedule = self._member, self._schedule
         if (
             not member.is_member

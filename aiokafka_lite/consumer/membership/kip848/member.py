@@ -1,37 +1,34 @@
 """The member's side of the consumer protocol (KIP-848), without I/O.
 
-The coordinator computes the assignment, and the responses to heartbeats lead each member to its
-part. There is no barrier: a member revokes partitions and reports that, and then the next owner
-gets them. The one request joins (epoch 0), stays, reports owned partitions, and leaves (epoch -1,
-or -2 for a static member that will be back).
+The responses to heartbeats lead each member to the coordinator's assignment. There is no barrier: a
+member revokes partitions and reports that, and then the next owner gets them. The one request joins
+(epoch 0), stays, and leaves (epoch -1, or -2 for a static member that will be back).
 
 ===========  ===========================================  ==========================
 state        meaning                                      leaves when
 ===========  ===========================================  ==========================
 UNJOINED     no member                                    topics are subscribed
 JOINING      sends heartbeats with epoch 0                a response has an epoch
-RECONCILING  does not hold its target: it revokes,        it holds the target
-             assigns, or waits for a topic's name
+RECONCILING  does not hold its target                     it holds the target
 STABLE       holds its target                             the target changes
-DROPPED      the group has removed it: partitions are     the listener has returned
-             lost
-REFUSED      another consumer has its instance id: final  the consumer stops
+DROPPED      removed: its partitions are lost             the listener has returned
+REFUSED      another consumer has its instance id         the consumer stops
 LEAVING      last commit, last heartbeat                  both are done or too late
 LEFT         final
 ===========  ===========================================  ==========================
 
 The epoch increases while partitions stay. So a commit carries the present epoch (`commits_as`), and
-is sent again if that was stale. The epoch does not show whether a partition was held without a
-break: commits check its cursor for that.
+is sent again if that was stale. Whether a partition was held without a break is seen from its
+cursor.
 
 A member is dropped if its epoch is over (FENCED_MEMBER_EPOCH) or it is unknown (UNKNOWN_MEMBER_ID).
-In the first case it rejoins with the same id: with a new one, its partitions would wait for the end
-of the session.
+In the first case it rejoins with the same id, because its partitions would otherwise wait for the
+end of the session.
 
-Writers: the group task, and for responses the heartbeat (`take_answer`, `drop`), commits and reads
-of committed offsets (`note_refusal`). Responses to an older identity are ignored.
+Writers: the group task, and for responses the heartbeat (`take_answer`, `drop`) and commits
+(`note_refusal`). Responses to an older identity are ignored.
 
-References: KIP-848, KIP-1082 (ids made by clients), Kafka's AbstractMembershipManager.java.
+References: KIP-848, KIP-1082, Kafka's AbstractMembershipManager.java.
 """
 
 from __future__ import annotations
@@ -60,8 +57,6 @@ LEAVE_FOR_NOW_EPOCH: Final = -2
 
 
 class MemberState(enum.Enum):
-    """See the table in the module's docstring."""
-
     UNJOINED = enum.auto()
     JOINING = enum.auto()
     RECONCILING = enum.auto()
@@ -166,12 +161,10 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     @property
     def is_heard(self) -> bool:
-        """Whether heartbeats are sent for it."""
         return self.state is MemberState.JOINING or self.is_member
 
     @property
     def delivers(self) -> bool:
-        """Whether reads return records of its partitions."""
         return self.is_member
 
     # --- For commits ----------------------------------------------------------------------
@@ -181,7 +174,6 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     @property
     def reads_as(self) -> Identity | None:
-        """The coordinator refuses reads with an old epoch."""
         return self.assigned_as
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
@@ -306,7 +298,6 @@ class Reconciliation(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the member holds its target."""
         return not (self.to_revoke or self.to_assign or self.unknown)
 
 
@@ -318,14 +309,9 @@ def difference(
 ) -> Reconciliation:
     """Return the next steps from the held partitions to the assigned ones.
 
-    An id that is missing from the metadata stays in the target, and is looked up in each new view.
-
-    Args:
-        target: The assignment; None: unknown, so there are no steps.
-        held: Assigned and not revoked yet.
-        names: Topic names by id.
-        id_of: Returns a topic's id, if known. Partitions held under a former id are revoked at
-            once: those of the new topic may be another member's.
+    A topic id that is missing from the metadata stays in the target, and is looked up in each new
+    view. Partitions held under a former id of their topic are revoked at once: those of the new
+    topic may be another member's. Without a target there are no steps.
     """
     if target is None:
         return Reconciliation({}, {}, frozenset())

@@ -67,12 +67,8 @@ class OtherProtocol(Protocol):
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
     """One consumer's membership. It writes the member, `held`, and the assignment in `state`.
 
-    Tasks: "group" runs `_run`, "heartbeat" the heartbeats, "listener" one callback.
-
-    Args:
-        around: The parts of the membership.
-        member: The member.
-        other_protocol: Changes to the classic one. None: reads raise the broker's refusal.
+    Tasks: "group" runs `_run`, "heartbeat" the heartbeats, "listener" one callback. Without
+    `other_protocol`, reads raise the broker's refusal.
     """
 
     def __init__(
@@ -273,7 +269,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return True
 
     async def _wait(self) -> None:
-        """Wait for a change of the member, or for the next timer."""
         now = self._loop.time()
         due_at = list[float]()
         if self._member.state in PRESENT and self._was_settled:
@@ -298,7 +293,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._member.enter(MemberState.JOINING)
 
     async def _reconcile(self) -> bool:
-        """Revoke partitions, or assign new ones; False if there is no step to do now."""
         state, member = self._state, self._member
         if self._asked_version != state.subscription_version:
             self._asked_version = state.subscription_version
@@ -429,7 +423,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         member.enter(MemberState.UNJOINED)
 
     async def _withdraw(self, reason: str) -> None:
-        """Leave the group without stopping."""
         member = self._member
         log.info("leaving group %s: %s", member.group_id, reason)
         may_be_known = self._may_be_known
@@ -451,7 +444,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return self._member.state in PRESENT and self._was_settled and self._task.is_away
 
     async def _sit_out(self) -> None:
-        """Leave the group until the application's next read."""
         state, member = self._state, self._member
         overdue = self._task.overdue_text()
         self._warn_of_absence(overdue)
@@ -489,7 +481,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions of the subscribed topics; 0: unknown."""
         topics = self._cluster.view.topics
         names = self.subscribed.names
         if not names <= topics.keys():

@@ -1,21 +1,17 @@
 """The contents and times of KIP-848 heartbeats, without I/O.
 
 A full heartbeat contains the subscription, the timeout and the owned partitions, and is answered
-with the whole assignment. Others are brief. Full ones are sent
-
-- to join
-- after partitions were assigned or revoked, for which other members may wait
-- after a heartbeat failed, because its response may have contained an assignment
-- after the subscription has changed
+with the whole assignment. Others are brief. Full ones are sent to join, after partitions were
+assigned or revoked, after the subscription has changed, and after a failure, because the lost
+response may have contained an assignment.
 
 Partitions are owned until they are revoked and committed. No owned partitions are sent as an empty
 list, because null means "as before".
 
-The coordinator names an interval (5 s by default). The assignment changes in steps, each with a
-heartbeat of one member. So a member sends more for some seconds after it has joined, or its
-partitions have changed. A settled member notices a change with its next heartbeat. A group's
-members send about ten heartbeats a second together, each at least one. A throttled member uses the
-coordinator's interval.
+The assignment changes in steps, each with a heartbeat of one member. So a member sends more than
+the coordinator demands (every 5 s by default) for some seconds after it has joined, or its
+partitions have changed. Otherwise a group sends about ten heartbeats a second, each member at least
+one. A throttled member uses the coordinator's interval.
 """
 
 from __future__ import annotations
@@ -99,8 +95,7 @@ class SentHeartbeat(NamedTuple):
 
 class SubscribedTopics(Protocol):
     @property
-    def partition_count(self) -> int:
-        """The number of partitions; 0: unknown."""
+    def partition_count(self) -> int: ...
 
 
 class HeartbeatSchedule:
@@ -133,7 +128,6 @@ class HeartbeatSchedule:
         return self._told_change_count != self._change_count or subscribed != self.told_subscription
 
     def note_change(self, now: float) -> None:
-        """Note a change of the owned partitions."""
         self._change_count += 1
         self._is_unconfirmed = False
         self.note_unsettled(now)
@@ -157,7 +151,6 @@ class HeartbeatSchedule:
         self._told_change_count = None
 
     def forget(self) -> None:
-        """Forget the state of a former membership."""
         self.told_subscription = None
         self._assigned = frozenset()
 
@@ -239,7 +232,6 @@ class HeartbeatSchedule:
 
     @property
     def settled_s(self) -> float:
-        """The interval of a settled member."""
         if self._is_throttled:
             return self._brokers_s
         return min(self._share_s if self._settled_s is None else self._settled_s, self._brokers_s)
