@@ -219,14 +219,16 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine = self._engine
         deadline = None if timeout is None else self._loop.time() + timeout
         try:
-            async with timeout_at(deadline):
-                await engine.finish()
-        except asyncio.TimeoutError:
-            pass
+            try:
+                async with timeout_at(deadline):
+                    await engine.finish()
+            except asyncio.TimeoutError:
+                pass
+            finally:
+                engine.abort()
+            await engine.close()
         finally:
-            engine.abort()
             self._stopping.set_result(None)
-        await engine.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
