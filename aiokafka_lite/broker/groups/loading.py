@@ -15,11 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.values import ErrorType
-from aiokafka_lite.errors import (
-    CoordinatorLoadInProgressError,
-    NoError,
-    NotCoordinatorError,
-)
+from aiokafka_lite.errors import CoordinatorLoadInProgressError, NoError, NotCoordinatorError
 
 
 @dataclass(eq=False)

@@ -350,7 +350,9 @@ class ClassicGroup:
     def sync(self, call: Sync, ticket: Ticket, now: float) -> Effects:
         effects = Effects(now)
         error = self.check_member(call.member_id, call.instance_id, call.generation)
-        if error is NoError and not self._agrees(call):
+        # A member need not name the group's protocol (KIP-559).
+        agrees = call.protocol_type in (None, self.protocol_type)
+        if error is NoError and not (agrees and call.protocol in (None, self.protocol)):
             error = InconsistentGroupProtocolError
         if error is NoError and self.state is PREPARING:
             error = RebalanceInProgressError
@@ -655,10 +657,3 @@ class ClassicGroup:
         if error is NoError and generation != self.generation:
             return IllegalGenerationError
         return error
-
-    def _agrees(self, call: Sync) -> bool:
-        """Return whether the request names the group's protocol, or no protocol (KIP-559)."""
-        return call.protocol_type in (None, self.protocol_type) and call.protocol in (
-            None,
-            self.protocol,
-        )

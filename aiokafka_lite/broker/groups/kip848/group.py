@@ -290,7 +290,7 @@ class ConsumerGroup:
                 known,
                 epoch=value.member_epoch,
                 previous_epoch=value.previous_member_epoch,
-                state=ConsumerGroupMemberState.of(value.state),
+                state=ConsumerGroupMemberState(value.state),
                 assigned=_with_epochs(value.assigned_partitions, value.member_epoch),
                 pending_revocation=_with_epochs(
                     value.partitions_pending_revocation, value.member_epoch

@@ -42,11 +42,10 @@ class ConsumerGroupMemberState(enum.IntEnum):
     UNKNOWN = 127
 
     @classmethod
-    def of(cls, value: int) -> ConsumerGroupMemberState:
-        return cls(value) if value in _KNOWN_STATES else cls.UNKNOWN
+    def _missing_(cls, value: object) -> ConsumerGroupMemberState:
+        return cls.UNKNOWN
 
 
-_KNOWN_STATES: Final = frozenset(int(state) for state in ConsumerGroupMemberState)
 STABLE: Final = ConsumerGroupMemberState.STABLE
 UNREVOKED: Final = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 UNRELEASED: Final = ConsumerGroupMemberState.UNRELEASED_PARTITIONS

@@ -23,9 +23,7 @@ from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.offsets.cache import NO_EXPIRY, CommittedOffset, OffsetManager
-from aiokafka_lite.errors import (
-    KafkaError,
-)
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.structs import TopicPartition
@@ -34,7 +32,7 @@ from aiokafka_lite.structs import TopicPartition
 BaseTime: TypeAlias = Callable[[CommittedOffset], int]
 
 
-def base_time(group: Group) -> BaseTime | None:
+def _base_time(group: Group) -> BaseTime | None:
     """Return the start of an offset's retention, or None if the group's offsets do not expire."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return _time_of_commit
@@ -51,13 +49,9 @@ def _time_of_commit(committed: CommittedOffset) -> int:
 
 
 def expired(
-    group: Group,
-    group_id: str,
-    offsets: OffsetManager,
-    now_ms: int,
-    retention_ms: int,
+    group: Group, group_id: str, offsets: OffsetManager, now_ms: int, retention_ms: int
 ) -> Iterator[TopicPartition]:
-    base = base_time(group)
+    base = _base_time(group)
     if base is None:
         return
     for topic, partitions in offsets.fetch_all(group_id).items():
