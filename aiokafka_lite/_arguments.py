@@ -36,7 +36,6 @@ def expected(name: str, wanted: str, given: object) -> str:
 
 
 def is_int(given: object) -> TypeGuard[int]:
-    """Whether a value is an int, and not a flag."""
     return isinstance(given, int) and not isinstance(given, bool)
 
 
@@ -61,14 +60,12 @@ def one_of(*choices: str) -> Kind:
 
 
 def is_partition(given: object) -> bool:
-    """Whether a value is a TopicPartition, or a tuple of a str and an int."""
     if not isinstance(given, tuple) or len(given) != 2:
         return False
     return isinstance(given[0], str) and is_int(given[1])
 
 
 def is_list(given: object) -> TypeGuard[Iterable[object]]:
-    """Whether a value is iterable, and neither text nor bytes."""
     return isinstance(given, Iterable) and not isinstance(given, str | bytes)
 
 
@@ -99,7 +96,6 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 
 def _kind_of(annotation: str, more: Mapping[str, Kind]) -> tuple[Kind, bool] | None:
-    """Return the kind of an annotation, if it has one, and whether it allows None."""
     name = annotation.removesuffix(" | None")
     kind = more.get(name) or _KINDS.get(name)
     if kind is None and name.startswith("Callable["):
@@ -161,7 +157,6 @@ def _checked(function: FunctionType, kinds: Mapping[str, Kind]) -> Callable[...,
 
 
 def check_fields(owner: object, kinds: Mapping[str, Kind] = MappingProxyType({})) -> None:
-    """Check the fields of a dataclass against their annotations."""
     for name, annotation in type(owner).__annotations__.items():
         found = _kind_of(str(annotation), kinds)
         if found is not None:

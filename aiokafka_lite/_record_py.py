@@ -70,8 +70,6 @@ class ConsumerRecord(Generic[KT, VT]):
 
 
 class Receipt(Protocol):
-    """Acknowledges a record."""
-
     def ack(self) -> bool: ...
 
     def nack(self, delay_ms: float) -> bool: ...

@@ -44,7 +44,6 @@ class Settings:
     def _check(self) -> None: ...
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
-        """Refuse to copy and pickle secrets."""
         if held := sorted(name for name in self.secrets if vars(self).get(name) is not None):
             raise TypeError(
                 f"{type(self).__name__} cannot be copied or pickled because it holds "

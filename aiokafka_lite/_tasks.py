@@ -1,8 +1,7 @@
 """TaskScope, the only place that creates tasks, a small Event, and notifications of forks.
 
-The first unexpected exception of a task is its scope's failure: the siblings are cancelled, and
-users of the scope raise it (``raise_if_failed``) until the scope is closed. A cancellation by
-anything but the scope is a failure as well.
+The first unexpected exception of a task, or a cancellation by anything but its scope, is the
+scope's failure: the siblings are cancelled, and users of the scope raise it (``raise_if_failed``).
 
 A temporary error is a degradation: of a supervised task that is being restarted, or of one that
 reports it (``degrade``, ``recovered``) while it tries again.

@@ -13,13 +13,10 @@ DecidedOffsets: TypeAlias = Mapping[TopicPartition, tuple[int, str, int]]
 
 
 class BlockInTransaction(Protocol):
-    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
-        """Note that the transaction is over."""
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None: ...
 
 
 class BegunTransaction(Protocol):
-    """A transaction from its beginning on."""
-
     @property
     def is_over(self) -> bool: ...
 

@@ -93,7 +93,6 @@ def _servers(given: object) -> str:
 
 
 def _without_protocol(servers: str, protocol: str) -> str:
-    """Return servers without a prefix such as "SSL://", which must be the security protocol."""
     plain = []
     for server in servers.split(","):
         prefix, has_prefix, address = server.strip().rpartition("://")

@@ -14,9 +14,8 @@ pytest loads the plugin through the package's entry point, without an import::
             kafka_topic, bootstrap_servers=kafka_broker.bootstrap_servers
         ) as consumer: ...
 
-The broker runs on its own event loop and thread and listens on free ports of 127.0.0.1. So blocking
-clients, every kind of event loop and other processes can use it. It is imported only by tests that
-use a fixture.
+The broker runs on its own event loop and thread, and listens on free ports of 127.0.0.1, for
+blocking clients, every event loop and other processes. Only tests that use a fixture import it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ async def wait_for(fut: Awaitable[T], timeout: float | None = None) -> T:
 def commit_structure_validate(
     offsets: Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the argument of `commit` in its one shape."""
     from aiokafka_lite.consumer.config import check_offsets
 
     return check_offsets(offsets)

@@ -48,7 +48,6 @@ def hosts_of(request: web.Request) -> list[str]:
 
 
 def response(answer: Answer) -> web.Response:
-    """Return a response as aiohttp sends it."""
     from aiohttp import web  # only here: `asgi` does without
 
     return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
@@ -105,7 +104,6 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 def read_assets(package: str, names: Iterable[str]) -> dict[str, Answer]:
-    """Read files of a package's folder `static`; return their responses by name."""
     folder = resources.files(package) / "static"
     return {
         name: Answer(

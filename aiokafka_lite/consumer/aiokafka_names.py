@@ -5,12 +5,12 @@ attribute                                       used by
 ==============================================  ====================================================
 ``_group_id``                                   many; a plain attribute of the consumer
 ``_closed``                                     many; some set it, to suppress the warning
-``_group_instance_id``                          as `_closed`
-``_max_poll_records``                           tests of flechtwerk: the limit of a read
+``_group_instance_id``                          many
+``_max_poll_records``                           tests of flechtwerk
 ``_subscription.topics``                        FastStream's log of assignments
 ``_subscription.wait_for_assignment()``         services that wait before their first read
 ``_coordinator.member_id``                      FastStream's log of assignments
-``_coordinator._rejoin_needed_fut.done()``      health checks: whether the member has to join
+``_coordinator._rejoin_needed_fut.done()``      health checks
 ``_client``                                     see client/aiokafka_names.py
 ==============================================  ====================================================
 """

@@ -96,7 +96,6 @@ class Callback:
         self.task: asyncio.Task[object] | None = None
 
     def end(self) -> None:
-        """Note that the rebalance no longer waits for it."""
         self.is_running = False
         callbacks.discard(id(self))
 
@@ -107,7 +106,6 @@ _callback: ContextVar[Callback | None] = ContextVar("_callback", default=None)
 
 
 def enter(callback: Callback) -> None:
-    """Note that the current task, with the tasks that it starts, runs a callback."""
     callbacks.add(id(callback))
     callback.task = asyncio.current_task()
     _callback.set(callback)

@@ -417,7 +417,6 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def reset_timestamp(self) -> int | None:
-        """The current ListOffsets timestamp of auto_offset_reset, or None for an error."""
         return reset_timestamp(self.auto_offset_reset)
 
     @property
@@ -426,7 +425,6 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def has_auto_commit_interval(self) -> bool:
-        """Whether the interval was given, even if it equals the default."""
         return not isinstance(self.auto_commit_interval_ms, NotGiven)
 
     @property
@@ -548,7 +546,6 @@ NAMED_TUPLES: Final = "partitions must be TopicPartition namedtuples"
 
 
 def shown(given: object) -> str:
-    """Return a value's repr, with module and class unless they are built in."""
     if isinstance(given, type):
         return f"the class {given.__module__}.{given.__qualname__}"
     kind = type(given)
@@ -675,7 +672,6 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
 
 
 def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Convert the argument of `commit` to one shape."""
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(
             f"offsets must be a dict of TopicPartition to offset, not {shown(offsets)}"
@@ -725,7 +721,6 @@ def seconds(timeout_ms: float, name: str = "timeout_ms") -> float:
 
 # --- Limits ------------------------------------------------------------------------------------
 def check_handler(handler: object, argument_count: int) -> None:
-    """Check that a handler is a coroutine function with this number of arguments."""
     if not is_async_callable(handler):
         name = getattr(handler, "__name__", "handler")
         raise TypeError(
@@ -745,7 +740,6 @@ def check_handler(handler: object, argument_count: int) -> None:
 
 
 def is_async_callable(function: object) -> bool:
-    """Whether an object is an async function, or has an async `__call__`."""
     if isinstance(function, type):
         return False
     call = getattr(function, "__call__", None)  # noqa: B004

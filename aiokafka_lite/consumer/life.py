@@ -367,7 +367,6 @@ class Engine:
 
     # --- Start ----------------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect, look the topics up and join the group. A failure undoes it all."""
         while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
             await self._parts_ended.wait()
         if self.life.stage is not Stage.NEW:
@@ -416,7 +415,6 @@ class Engine:
                 self._enter(Stage.NEW)
 
     async def _wait_for_topics(self, cluster: Cluster) -> None:
-        """Wait until metadata has every subscribed topic (brokers may be creating them)."""
         deadline = self._loop.time() + self.config.request_timeout_s
         backoff = Backoff(FIRST_TOPIC_RETRY_S, LONGEST_BACKOFF_S, self._rng)
         missing = sorted(self.state.subscription or ())
@@ -547,7 +545,6 @@ class Engine:
     async def _end_parts(
         self, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> None:
-        """Stop the parts, and set `uncommitted` to those of `offsets` that are not committed."""
         self.probe.stop()
         parts = self.parts
         if parts is None:
@@ -610,7 +607,6 @@ class Engine:
 
     # --- Waiting for a state --------------------------------------------------------------
     async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:
-        """Wait until a condition of the subscription state is true. False at the deadline."""
         while not is_reached():
             self.gate.check()
             self._state_changed.clear()

@@ -189,7 +189,6 @@ class Running:
         return commits, make_membership(around)
 
     def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
-        """Return the function that opens connections for the heartbeat thread, if there is one."""
         if not config.heartbeat_thread:
             return None
         # Imported now: a loop that is blocked in an import would keep the thread waiting.
@@ -256,7 +255,6 @@ class Running:
         self.cluster.pool.hang_up()
 
     def _abort(self) -> None:
-        """Cancel every task and close every socket, without waiting. Idempotent."""
         for scope in self.scopes:
             scope.cancel_all()
         self.cluster.abort()

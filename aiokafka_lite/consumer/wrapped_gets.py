@@ -18,7 +18,6 @@ NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
 
 def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
-    """Whether iterations call `getone`: it was replaced, and ``__anext__`` was not."""
     kind = type(consumer)
     is_replaced = {name: getattr(kind, name) is not value for name, value in original.items()}
     is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)

@@ -1,9 +1,8 @@
 """Records that `async for` and `getone` return singly, to be acknowledged singly.
 
-As in delivery/gets.py, a cursor moves over a list of one partition, and its progress is
-computed on demand: decoded records of a chunk, or refused records that are due. The list is in the
-table of unfinished records while it is open. Closing it removes the records that were not returned;
-their receipts have no time.
+A cursor moves over a list of one partition, as in delivery/gets.py: decoded records of a chunk, or
+refused records. The open list is in the table of unfinished records. Closing it removes the records
+that were not returned.
 """
 
 from __future__ import annotations

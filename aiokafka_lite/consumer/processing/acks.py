@@ -46,7 +46,6 @@ class RecordReceipt:
 
     Attributes:
         record: Refers back to this. None once it is finished, so that no cycle is left.
-        cursor: The assignment that it was returned of.
         handed_out_at: Loop time of the latest read that returned it. None: it waits to be returned.
         batch: The open block that has it.
         transaction: Decides whether the record is finished. None: an acknowledgement does.

@@ -201,8 +201,8 @@ class Attempts:
     def count_failure(self, job: Job, error: BaseException) -> bool:
         """Count a failure of a call. Return whether it counts as an attempt of the record, so far.
 
-        Only a record's first failure counts for the breaker. Otherwise a few bad records with many
-        attempts look like a database that is down.
+        Only a record's first failure counts for the breaker, so that a few bad records with many
+        attempts do not look like a database that is down.
         """
         self._totals["failed_total"] += 1
         breaker = self.breaker

@@ -73,7 +73,6 @@ else:
 
 
 def asker(task: asyncio.Task[Any]) -> Callable[[], object]:
-    """Return a cheap function that returns whether a task was cancelled."""
     return getattr(task, "cancelling", None) or partial(is_asked_to_end, task)
 
 
@@ -97,7 +96,6 @@ def is_failure(error: BaseException, task: asyncio.Task[Any]) -> bool:
 
 # --- Groups of exceptions -----------------------------------------------------------------------
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions of a group, and of those in it, or the exception itself."""
     if not _is_group(error):
         yield error
         return

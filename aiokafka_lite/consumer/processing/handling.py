@@ -109,7 +109,6 @@ class Retry:
 
 
 def _is_all(error: BaseException, kinds: Kinds) -> bool:
-    """Whether an error is of these kinds, or a group of only such errors."""
     return isinstance(error, kinds) or all(isinstance(leaf, kinds) for leaf in leaves(error))
 
 
@@ -164,8 +163,6 @@ class RunContext(NamedTuple):
 
 @runtime_checkable
 class DeadLetterKeeper(Protocol):
-    """A `DeadLetter` with calls at the start and the end of a run."""
-
     async def open(self, run: RunContext) -> None: ...
 
     async def close(self) -> None: ...

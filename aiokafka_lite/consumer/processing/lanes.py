@@ -1,11 +1,11 @@
 """Lanes keep records in order: the records of one lane are handled one after the other.
 
 A lane is a key of a partition (order "key"), or a partition (order "partition"). Its first record
-is ready, is being handled, or waits for another attempt. The others follow in a list that
-`Job.follower` links. Only the last is kept under the lane's name, so an empty lane uses no memory.
+is ready, is being handled, or waits for another attempt. The others follow by `Job.follower`. Only
+the last is kept under the lane's name, so an empty lane uses no memory.
 
-Lanes do not depend on the assignment. If a partition is revoked and assigned again, its records
-follow a record that has been in a handler since before.
+Lanes do not depend on the assignment: if a partition is revoked and assigned again, its records
+follow a record that is still in a handler.
 """
 
 from __future__ import annotations

@@ -165,8 +165,6 @@ class ProducerSource(Protocol):
 
 
 class GivenProducer:
-    """The application's producer, which the outbox alone uses until `dismiss`."""
-
     can_replace: Final = False
 
     def __init__(self, producer: AIOKafkaProducer[Any, Any]) -> None:
@@ -188,8 +186,6 @@ class GivenProducer:
 
 
 class Recipient(Protocol):
-    """The owner of the handlers whose outputs are in an outbox: `Run`."""
-
     def refused(self, jobs: Sequence[Job], error: Exception) -> None: ...
 
     def handle_again(self, jobs: Sequence[Job]) -> None: ...
@@ -294,7 +290,6 @@ class Outbox:
 
     # --- Entries that wait for earlier records of their lanes -----------------------------
     def awaits(self, job: Job) -> bool:
-        """Whether outputs wait until a record is handled again."""
         return job in self._awaited
 
     def look_again(self) -> None:
@@ -481,7 +476,6 @@ class Outbox:
                 await asyncio.sleep(pause_s)
 
     async def _write_next(self) -> float:
-        """Write the entries that may be written now. Return how long to pause after that."""
         offsets: OffsetsByCursor = {}
         seeks: Seeks = {}
         lease: ProducerLease | None = None
@@ -592,7 +586,6 @@ class Outbox:
 
     # --- The entries of a transaction -------------------------------------------------------
     def _choose(self) -> tuple[Sequence[Entry], OffsetsByCursor]:
-        """Take the entries of the next transaction, and the offsets that finish their records."""
         first = self._first_of(self._entries)
         while gone := [each for each in first if not each.is_current]:
             self._take(gone)

@@ -47,7 +47,6 @@ class Refusals:
 
     # --- Refused --------------------------------------------------------------------------
     def put(self, receipt: RecordReceipt, delay_s: float) -> None:
-        """Keep a refused record, whose `refusal_count` includes this refusal."""
         if not delay_s and receipt.refusal_count > 1:
             earlier = receipt.refusal_count - 2
             delay_s = delay_after(earlier, FIRST_DELAY_S, LAST_DELAY_S, self._rng)
@@ -81,7 +80,6 @@ class Refusals:
 
     # --- Returned -------------------------------------------------------------------------
     def first(self, may_be_served: Callable[[Cursor], bool]) -> Cursor | None:
-        """Return the first partition in turn with due records."""
         self._look()
         used_up: list[Cursor] = []
         found: Cursor | None = None
@@ -98,7 +96,6 @@ class Refusals:
         return found
 
     def take(self, cursor: Cursor, most: int | None) -> list[RecordReceipt]:
-        """Remove up to `most` due records of a partition, and end its turn."""
         receipts = self._due.pop(cursor)
         taken: list[RecordReceipt] = []
         while receipts and (most is None or len(taken) < most):
@@ -115,7 +112,6 @@ class Refusals:
 
     @property
     def have_their_turn(self) -> bool:
-        """Whether they precede the buffer's records."""
         return self._turns_of_others <= 0
 
     def served(self, other_count: int) -> None:

@@ -12,11 +12,9 @@
 - A worker is a task that calls the handler for one record after the other.
 - A timer makes a record ready again that waits for another attempt (attempts.py).
 - With transactions, the commit of its outputs and its offset finishes a record (outbox.py).
-- Records of a partition that is being revoked do not begin. The rebalance waits for its handlers,
-  and cancels them after the limit (membership/handover.py).
+- A rebalance waits for handlers, and cancels them after the limit (membership/handover.py).
 
-State changes on the event loop between two awaits. A result of an earlier assignment is ignored:
-the partition's table no longer has its job.
+A result of an earlier assignment is ignored: the partition's table no longer has its job.
 """
 
 from __future__ import annotations
@@ -127,9 +125,7 @@ class JobReceipt(NamedTuple):
 class Run:
     """One call of `consumer.run`.
 
-    Args:
-        hold_s: How long handlers may delay a rebalance.
-        end_s: How long they may continue after another failure. None: the same.
+    Handlers may delay a rebalance for `hold_s`, and continue for `end_s` after another failure.
     """
 
     is_always_asking: Final = True

@@ -77,8 +77,7 @@ async def serve(
     """Serve a consumer's state during an `async with` block, which yields the page's address.
 
     Enter the block before the consumer starts, in the same event loop, and leave it after the
-    consumer has stopped, so that the page can show the cause. Leaving waits at most 0.5 s for
-    responses.
+    consumer has stopped, so that the page can show the cause. Leaving waits at most 0.5 s.
 
     Args:
         consumer: As for `application`.

@@ -72,7 +72,6 @@ class _Asgi:
 
 
 def _split(scope: Message) -> tuple[str, str]:
-    """Return the path of the mount, and the path below it."""
     path, root_path = str(scope["path"]), str(scope.get("root_path", ""))
     # By the specification the path includes root_path; some servers and frameworks strip it.
     if root_path and (path == root_path or path.startswith(f"{root_path}/")):

@@ -48,7 +48,6 @@ class NoConsumerError(Exception):
 
 
 def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
-    """Return a function that returns the consumer to show, or raises NoConsumerError."""
     CONSUMER.check("consumer", shown)
     if callable(shown):
         return lambda: _made(shown())
@@ -121,7 +120,6 @@ class Measured:
         return lambda topic, partition: consumer.explain(TopicPartition(topic, partition))
 
     def body(self, key: Hashable, make: Callable[[Measured], dict[str, Json]]) -> bytes:
-        """Return a response, built at its first request."""
         found = self._bodies.get(key)
         if found is None:
             if len(self._bodies) >= MOST_BODIES:
@@ -144,7 +142,6 @@ class Measuring:
         self._health: HealthAnswer | None = None
 
     def health(self) -> HealthAnswer:
-        """Return the consumer's health, or the latest measured one."""
         consumer = self._consumer()
         loop = asyncio.get_running_loop()
         if self._health is None or self._health.until <= loop.time():
@@ -158,7 +155,6 @@ class Measuring:
         return self._health
 
     def now(self) -> Measured:
-        """Return a measurement of the consumer, or the latest one."""
         consumer = self._consumer()
         if self._measured is None or self._measured.until <= asyncio.get_running_loop().time():
             self._measured = Measured(consumer, self.health())

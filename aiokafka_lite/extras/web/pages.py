@@ -87,7 +87,6 @@ class ConsumerPageQuery(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> ConsumerPageQuery:
-        """Parse a request's parameters. Invalid ones get their defaults."""
         show = parameters.get("show", "")
         return cls(
             show=show if show in FILTERS else "all",
@@ -97,7 +96,6 @@ class ConsumerPageQuery(NamedTuple):
 
 
 def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
-    """Return the data above every view: the consumer's health, totals and counts."""
     rows = rows_of(measured, "partitions")
     metrics = cast("Row", measured.metrics)
     return {

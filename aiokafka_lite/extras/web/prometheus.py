@@ -136,7 +136,6 @@ def render(
 
 
 def labels_of(metrics: Mapping[str, object]) -> dict[str, str]:
-    """Return the labels that distinguish consumers: the group and the host."""
     group_id = metrics["group_id"]
     group = {} if group_id is None else {"group": str(group_id)}
     return {**group, "host": socket.gethostname()}
