@@ -234,7 +234,14 @@ def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
 
 
 class PlainBatches:
-    """Has no plain batches: this decoder takes the general way, which is the reference."""
+    """Reads batches without compression, markers and aborted transactions, in the compiled decoder.
+
+    This decoder takes the general way for all batches, which is the reference.
+
+    Attributes:
+        pos: The start of the batch after the current one.
+        next_offset: The next offset after the records that were read or skipped.
+    """
 
     def __init__(
         self,
@@ -252,10 +259,15 @@ class PlainBatches:
         self.next_offset = 0
 
     def open(self, pos: int, floor: int) -> bool:
+        """Skip plain batches without records from offset `floor` on, and open the next one.
+
+        Returns False if the next one at `pos` is not plain, broken, or missing.
+        """
         self.pos, self.next_offset = pos, floor
         return False
 
     def take(self, into: list[Record], limit: int) -> bool:
+        """Append at most `limit` records of any number of batches. Return True at the end."""
         raise AssertionError("no batch is being decoded")
 
     def take_columns(self, columns: object, limit: int) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.records import _decode_py
-from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Filled
@@ -20,8 +19,6 @@ __all__ = [
     "DECODERS",
     "PLAIN_DECODER_NOTE",
     "Columns",
-    "BatchReader",
-    "RecordReader",
     "Decoder",
     "current",
     "use_decoder",
@@ -53,104 +50,17 @@ class Columns(Protocol):
     def clear(self) -> None: ...
 
 
-class RecordReader(Protocol):
-    """Reads the records of one batch once, as records or as rows."""
-
-    def take(self, into: list[ConsumerRecord], limit: int) -> bool: ...
-
-    def take_columns(self, columns: Columns, limit: int) -> bool: ...
-
-
-class BatchReader(RecordReader, Protocol):
-    """Reads a batch of magic 2 once. Its records may be in several pieces."""
-
-    def go_on(self, records: memoryview, count: int, /) -> None: ...
-
-    def pass_early(self) -> bool: ...
-
-
-class PlainBatchReader(Protocol):
-    """Reads batches without compression, markers and aborted transactions."""
-
-    @property
-    def pos(self) -> int:
-        """The start of the batch after the current one."""
-
-    @property
-    def next_offset(self) -> int:
-        """The next offset after the records that were read or skipped."""
-
-    def open(self, pos: int, floor: int, /) -> bool:
-        """Skip plain batches without records from offset `floor` on, and open the next one.
-
-        Returns False if the next one at `pos` is not plain, broken, or missing.
-        """
-
-    def take(self, into: list[ConsumerRecord], limit: int, /) -> bool:
-        """Append at most `limit` records of any number of batches. Return True at the end."""
-
-    def take_columns(self, columns: Columns, limit: int, /) -> bool: ...
-
-
-class _PlainBatches(Protocol):
-    def __call__(
-        self,
-        topic: str,
-        partition: int,
-        view: memoryview,
-        crc32c: Callable[[memoryview], int] | None,
-        is_committed_only: bool,
-        ceiling: int = ...,
-        inflate: Callable[[int, memoryview], memoryview] | None = ...,
-        give_back: Callable[[memoryview], None] | None = ...,
-        epochs: list[tuple[int, int]] | None = ...,
-        /,
-    ) -> PlainBatchReader: ...
-
-
-class _BatchCursor(Protocol):
-    def __call__(
-        self,
-        topic: str,
-        partition: int,
-        records: memoryview,
-        *,
-        count: int,
-        base_offset: int,
-        last_offset_delta: int,
-        base_timestamp: int,
-        append_time: int | None,
-        floor: int,
-        ceiling: int = ...,
-    ) -> BatchReader: ...
-
-
-class _MessageCursor(Protocol):
-    def __call__(
-        self,
-        topic: str,
-        partition: int,
-        messages: memoryview,
-        *,
-        magic: int,
-        wrapper_offset: int | None,
-        append_time: int | None,
-        floor: int,
-        ceiling: int = ...,
-    ) -> RecordReader: ...
-
-
 class Decoder(Protocol):
-    """The names of a decoder module. `_decode_py` documents them."""
+    """The names of a decoder module. The compiled classes have the methods of `_decode_py`."""
 
     @property
-    def BatchCursor(self) -> _BatchCursor: ...  # noqa: N802 -- a class
+    def BatchCursor(self) -> type[_decode_py.BatchCursor]: ...  # noqa: N802 -- a class
 
     @property
-    def MessageCursor(self) -> _MessageCursor: ...  # noqa: N802 -- a class
+    def MessageCursor(self) -> type[_decode_py.MessageCursor]: ...  # noqa: N802 -- a class
 
     @property
-    def PlainBatches(self) -> _PlainBatches: ...  # noqa: N802 -- a class
+    def PlainBatches(self) -> type[_decode_py.PlainBatches]: ...  # noqa: N802 -- a class
 
     def new_columns(
         self,

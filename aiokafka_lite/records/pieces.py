@@ -7,11 +7,13 @@ one move to the front of the buffer, which grows if a record is larger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError, KafkaError
-from aiokafka_lite.records.decoders import BatchReader
 from aiokafka_lite.records.scratch import lend
+
+if TYPE_CHECKING:
+    from aiokafka_lite.records._decode_py import BatchCursor
 
 __all__ = ["BatchPieces"]
 
@@ -45,7 +47,7 @@ class BatchPieces:
         stream: Iterator[bytes | memoryview],
         count: int,
         max_bytes: int,
-        cursor: BatchReader,
+        cursor: BatchCursor,
         whole_records: Callable[[memoryview, int], tuple[int, int, int]],
     ) -> None:
         """Prepare without decompressing.

@@ -32,6 +32,7 @@ from aiokafka_lite.records.transactions import AbortedTransactions, ControlType,
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite.records._decode_py import BatchCursor, MessageCursor, PlainBatches
     from aiokafka_lite.records.pieces import BatchPieces
 
 __all__ = ["RecordSet", "decode_all", "each_record"]
@@ -150,7 +151,7 @@ class RecordSet:
         self._pieces: BatchPieces | None = None
         self._inflated: memoryview | None = None
         self._inflated_total_bytes = 0
-        self._cursor: decoders.RecordReader | None = None
+        self._cursor: BatchCursor | MessageCursor | None = None
         self._error: KafkaError | None = None
 
     def take(self, max_records: int) -> list[Record]:
@@ -308,7 +309,7 @@ class RecordSet:
         # A wrapper of magic 1 has the offset of its last message.
         return header.magic == 2 and header.base_offset >= self._end_offset
 
-    def _open_plain(self, plain: decoders.PlainBatchReader) -> bool:
+    def _open_plain(self, plain: PlainBatches) -> bool:
         self._is_in_plain = plain.open(self._pos, self.next_offset)
         self._pos = plain.pos
         self.next_offset = plain.next_offset
@@ -402,9 +403,7 @@ class RecordSet:
         except KafkaError as error:
             self._fail(error)
 
-    def _batch_cursor(
-        self, header: BatchHeader, records: memoryview, *, floor: int
-    ) -> decoders.BatchReader:
+    def _batch_cursor(self, header: BatchHeader, records: memoryview, *, floor: int) -> BatchCursor:
         return self._decoder.BatchCursor(
             self.topic,
             self.partition,
