@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
-    from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
+    from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
     from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
     from aiokafka_lite.consumer.processing.handling import DeadLetter, Retry
     from aiokafka_lite.consumer.processing.lanes import Order

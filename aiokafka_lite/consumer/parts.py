@@ -31,7 +31,7 @@ from aiokafka_lite.consumer.assignment.subscription import is_subscribed, watch_
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
-from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
+from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver, StartCommits
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog

@@ -20,7 +20,7 @@ from aiokafka_lite.client.view import (
 )
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.positions.leader_lookup import (
+from aiokafka_lite.consumer.positions.leader_requests import (
     EpochEnd,
     EpochEndLookup,
     FoundOffset,

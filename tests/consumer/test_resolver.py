@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.config import (
     ConsumerConfig,
 )
 from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
-from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
+from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
 from aiokafka_lite.consumer.positions.resolver import (
     NOTHING_COMMITTED,
     TRUNCATED,

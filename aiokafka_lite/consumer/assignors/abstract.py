@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import abc
 import enum
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "AbstractPartitionAssignor",
@@ -199,3 +202,47 @@ def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> l
         return (instance_id is None, instance_id or "", member_id)
 
     return sorted(members, key=rank)
+
+
+def assigned_numbers(cluster: ClusterTopics, topic: str) -> list[int]:
+    """Return a topic's partitions in order, and warn if there are none."""
+    numbers = sorted(cluster.partitions_for_topic(topic) or ())
+    if not numbers:
+        log.warning(
+            "topic %s is not assigned to any member, because the cluster's metadata has no "
+            "partitions of the topic",
+            topic,
+        )
+    return numbers
+
+
+Racks = frozenset[str]
+NOWHERE: Racks = frozenset()
+
+
+def racks_of_members(
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+) -> dict[str, str | None]:
+    """Return each member's rack, if any."""
+    # Metadata of aiokafka's assignors has no rack.
+    return {member: getattr(said, "rack_id", None) or None for member, said in members.items()}
+
+
+def racks_of_partitions(
+    cluster: ClusterTopics, topic: str, numbers: Sequence[int]
+) -> dict[int, Racks]:
+    known = cluster.replica_racks(topic) if isinstance(cluster, KnowsRacks) else {}
+    return {number: known.get(number, NOWHERE) for number in numbers}
+
+
+def do_racks_matter(of_members: Iterable[str | None], of_partitions: Iterable[Racks]) -> bool:
+    """Whether racks can affect an assignment (KIP-881).
+
+    Members read without traffic between racks from replicas in their own (`client_rack`, KIP-392).
+    Racks have no effect if no member is in a rack with replicas, or all partitions have replicas in
+    all racks.
+    """
+    named = {rack for rack in of_members if rack is not None}
+    different = set(of_partitions)
+    every = NOWHERE.union(*different)
+    return not named.isdisjoint(every) and different != {every}

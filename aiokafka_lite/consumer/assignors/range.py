@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -11,16 +10,13 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
-    members_in_order,
-)
-from aiokafka_lite.consumer.assignors.racks import (
     Racks,
+    assigned_numbers,
     do_racks_matter,
+    members_in_order,
     racks_of_members,
     racks_of_partitions,
 )
-
-log = logging.getLogger(__name__)
 
 # The assignment of each member.
 Shares = dict[str, list[tuple[str, list[int]]]]
@@ -58,13 +54,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
         are_named = any(at.values())
         cuts: list[_Cut] = []
         for topic in sorted(subscribers):
-            numbers = sorted(cluster.partitions_for_topic(topic) or ())
-            if not numbers:
-                log.warning(
-                    "topic %s is not assigned to any member, because the cluster's metadata has "
-                    "no partitions of the topic",
-                    topic,
-                )
+            if not (numbers := assigned_numbers(cluster, topic)):
                 continue
             if are_named:
                 replicas = racks_of_partitions(cluster, topic, numbers)

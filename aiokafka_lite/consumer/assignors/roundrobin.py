@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 
 from aiokafka_lite.consumer.assignors.abstract import (
@@ -10,10 +9,9 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
+    assigned_numbers,
     members_in_order,
 )
-
-log = logging.getLogger(__name__)
 
 
 class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
@@ -37,15 +35,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         turn = 0
         for topic in sorted(set().union(*topics_of.values())):
-            partitions = cluster.partitions_for_topic(topic)
-            if not partitions:
-                log.warning(
-                    "topic %s is not assigned to any member, because the cluster's metadata has "
-                    "no partitions of the topic",
-                    topic,
-                )
-                continue
-            for partition in sorted(partitions):
+            for partition in assigned_numbers(cluster, topic):
                 # Terminates, because a member subscribes to the topic.
                 while topic not in topics_of[order[turn % len(order)]]:
                     turn += 1

@@ -9,16 +9,15 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.assignors.abstract import (
+    NOWHERE,
     AbstractPartitionAssignor,
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
-    members_in_order,
-)
-from aiokafka_lite.consumer.assignors.racks import (
-    NOWHERE,
     Racks,
+    assigned_numbers,
     do_racks_matter,
+    members_in_order,
     racks_of_members,
     racks_of_partitions,
 )
@@ -262,7 +261,11 @@ class _Sharing:
         self._held: dict[str, dict[_Audience, _Held]] = {member: {} for member in self._order}
         self._owner_before: dict[TopicPartition, str] = {}
         self._at = racks_of_members(members)
-        numbers = _numbers(cluster, subscribers)
+        numbers = {
+            topic: found
+            for topic in sorted(subscribers)
+            if (found := assigned_numbers(cluster, topic))
+        }
         replicas: dict[str, dict[int, Racks]] = {}
         if any(self._at.values()):
             replicas = {
@@ -516,17 +519,3 @@ class _Sharing:
         else:
             held.add(tp, owner_before)
         self._loads[member] += 1
-
-
-def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[int]]:
-    numbers: dict[str, list[int]] = {}
-    for topic in sorted(topics):
-        if of_topic := cluster.partitions_for_topic(topic):
-            numbers[topic] = sorted(of_topic)
-        else:
-            log.warning(
-                "topic %s is not assigned to any member, because the cluster's metadata has "
-                "no partitions of the topic",
-                topic,
-            )
-    return numbers

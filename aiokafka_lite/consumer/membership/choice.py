@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -21,18 +21,13 @@ from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
     GroupStatus,
-    Identity,
     Membership,
-    Offsets,
 )
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
 from aiokafka_lite.errors import (
-    CommitFailedError,
     ConsumerStoppedError,
-    FencedInstanceIdError,
     KafkaError,
 )
-from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
@@ -42,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class EitherMember:
-    """A GroupMember that can be replaced by one of another protocol."""
+    """A GroupMember that forwards to a member, which another one can replace."""
 
     def __init__(self, member: GroupMember) -> None:
         self._now = member
@@ -51,56 +46,15 @@ class EitherMember:
         before, self._now = self._now, member
         before.notify()  # its waiters wait for the new member
 
-    @property
-    def group_id(self) -> str:
-        return self._now.group_id
-
-    @property
-    def group_instance_id(self) -> str | None:
-        return self._now.group_instance_id
-
-    @property
-    def is_fenced(self) -> bool:
-        return self._now.is_fenced
-
-    @property
-    def identity(self) -> Identity:
-        return self._now.identity
-
-    @property
-    def assigned_as(self) -> Identity | None:
-        return self._now.assigned_as
-
-    @property
-    def reads_as(self) -> Identity | None:
-        return self._now.reads_as
-
-    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
-        return self._now.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
-
-    def commits_as(
-        self, made_as: Identity, *, has_waited: bool, is_departed: bool
-    ) -> Identity | None:
-        return self._now.commits_as(made_as, has_waited=has_waited, is_departed=is_departed)
-
-    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
-        return self._now.has_kept(tp, made_as)
-
-    def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        return self._now.note_refusal(sent_as, error)
-
-    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        return self._now.why_lost()
-
-    def notify(self) -> None:
-        self._now.notify()
-
-    async def wait_for_change(self) -> None:
-        await self._now.wait_for_change()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now, name)
 
 
 class EitherMembership:
-    """A membership that begins with KIP-848, and may change to the classic protocol."""
+    """A Membership that begins with KIP-848, and may change to the classic protocol.
+
+    It forwards to the present one.
+    """
 
     def __init__(self, around: Surroundings, either: EitherMember, first: ConsumerMember) -> None:
         self._around = around
@@ -135,35 +89,13 @@ class EitherMembership:
         self._first.stop_trying()
         self._starting = self._around.scope.spawn(self.now.start(), name="group protocol")
 
-    @property
-    def member_id(self) -> str:
-        return self.now.member_id
-
-    @property
-    def generation(self) -> int:
-        return self.now.generation
-
-    @property
-    def coordinator_id(self) -> int | None:
-        return self.now.coordinator_id
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
 
     @property
     def status(self) -> GroupStatus | None:
         status = self.now.status
         return status and status._replace(kept_classic_by=self._kept_classic_by)
-
-    @property
-    def is_settled(self) -> bool:
-        return self.now.is_settled
-
-    def is_called_by_listener(self) -> bool:
-        return self.now.is_called_by_listener()
-
-    def wake_waiters(self) -> None:
-        self.now.wake_waiters()
-
-    async def start(self) -> None:
-        await self.now.start()
 
     async def wait_assigned(self) -> None:
         while True:
@@ -177,17 +109,6 @@ class EitherMembership:
                     raise
             if now is self.now:
                 return
-
-    def halt(self) -> None:
-        self.now.halt()
-
-    async def leave(
-        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
-    ) -> Offsets:
-        return await self.now.leave(deadline=deadline, offsets=offsets, leaves=leaves)
-
-    def leave_nowait(self, reason: str) -> None:
-        self.now.leave_nowait(reason)
 
 
 # --- The choice -------------------------------------------------------------------------------
@@ -212,7 +133,10 @@ def member_of(
     if config.joins_as == "consumer":
         return first, lambda around: ConsumerMembership(around, first)
     either = EitherMember(first)
-    return either, lambda around: EitherMembership(around, either, first)
+    return (
+        cast("GroupMember", either),
+        lambda around: cast("Membership", EitherMembership(around, either, first)),
+    )
 
 
 def _classic(

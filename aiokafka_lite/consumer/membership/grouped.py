@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.cluster import ignore_moves
@@ -13,8 +13,8 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.heartbeat import Lease
-from aiokafka_lite.consumer.membership.protocol import GroupMember, Offsets
+from aiokafka_lite.consumer.membership.heartbeat import Lease, MemberHeartbeat
+from aiokafka_lite.consumer.membership.protocol import GroupMember, GroupStatus, Offsets
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,27 @@ class GroupedMembership(ABC, Generic[MemberT]):
 
     async def wait_assigned(self) -> None:
         await self._task.wait_assigned()
+
+    def _status(
+        self,
+        state: str,
+        joining_since: float | None,
+        heartbeat: MemberHeartbeat[Any],
+    ) -> GroupStatus:
+        return GroupStatus(
+            self._member.group_id,
+            state,
+            joining_since,
+            sits_out=self._task.sits_out,
+            is_settled=self.is_settled,
+            coordinator_id=self._coordinator.node_id,
+            last_contact_at=heartbeat.last_contact_at,
+            heartbeat_count=heartbeat.beat_count,
+            heartbeat_failure_count=heartbeat.failure_count,
+            stood_in_count=heartbeat.stood_in_count,
+            withheld=self._handover.withheld,
+            awaited_work=self._handover.awaited_work,
+        )
 
     # --- Beginning and end ----------------------------------------------------------------
     def _observe(self) -> None:

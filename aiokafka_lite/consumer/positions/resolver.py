@@ -51,15 +51,13 @@ from aiokafka_lite.consumer.config import (
 )
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
-from aiokafka_lite.consumer.positions.leader_lookup import (
+from aiokafka_lite.consumer.positions.leader_requests import (
+    Answered,
     EpochEnd,
     EpochEndLookup,
     FoundOffset,
-    OffsetLookup,
-)
-from aiokafka_lite.consumer.positions.leader_requests import (
-    Answered,
     LeaderRequests,
+    OffsetLookup,
     until_set,
 )
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges

@@ -20,8 +20,12 @@ from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
-from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset, OffsetLookup
-from aiokafka_lite.consumer.positions.leader_requests import Answered, LeaderRequests
+from aiokafka_lite.consumer.positions.leader_requests import (
+    Answered,
+    FoundOffset,
+    LeaderRequests,
+    OffsetLookup,
+)
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:

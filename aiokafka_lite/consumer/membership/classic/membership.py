@@ -73,22 +73,10 @@ class ClassicMembership(GroupedMembership[Member]):
     # --- For the consumer -----------------------------------------------------------------
     @property
     def status(self) -> GroupStatus:
-        heartbeat, member = self._heartbeat, self._member
-        return GroupStatus(
-            member.group_id,
-            member.state.name,
-            self._rebalance.joining_since,
-            sits_out=self._task.sits_out,
-            is_settled=self.is_settled,
-            coordinator_id=self._coordinator.node_id,
-            last_contact_at=heartbeat.last_contact_at,
-            heartbeat_count=heartbeat.beat_count,
-            heartbeat_failure_count=heartbeat.failure_count,
-            stood_in_count=heartbeat.stood_in_count,
-            is_eager=not self._is_cooperative,
-            withheld=self._handover.withheld,
-            awaited_work=self._handover.awaited_work,
+        status = self._status(
+            self._member.state.name, self._rebalance.joining_since, self._heartbeat
         )
+        return status._replace(is_eager=not self._is_cooperative)
 
     @property
     def is_settled(self) -> bool:

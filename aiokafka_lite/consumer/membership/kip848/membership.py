@@ -109,24 +109,13 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     # --- For the consumer -----------------------------------------------------------------
     @property
     def status(self) -> GroupStatus:
-        heartbeat, member = self._heartbeat, self._member
-        return GroupStatus(
-            member.group_id,
-            member.state.name,
-            self._joining_since if member.state is MemberState.JOINING else None,
-            sits_out=self._task.sits_out,
-            is_settled=self.is_settled,
-            coordinator_id=self._coordinator.node_id,
-            last_contact_at=heartbeat.last_contact_at,
-            heartbeat_count=heartbeat.beat_count,
-            heartbeat_failure_count=heartbeat.failure_count,
-            stood_in_count=self._heartbeat.stood_in_count,
+        state = self._member.state
+        joining_since = self._joining_since if state is MemberState.JOINING else None
+        return self._status(state.name, joining_since, self._heartbeat)._replace(
             protocol="consumer",
             is_eager=False,
             session_s=self._config.group_session_s,
             trouble=self._trouble(),
-            withheld=self._handover.withheld,
-            awaited_work=self._handover.awaited_work,
         )
 
     def _trouble(self) -> str:
