@@ -151,6 +151,8 @@ class GroupTimers(Generic[TimedT]):
 
 
 class GroupCoordinator(PartitionCoordinator[LogEntry]):
+    """The groups that this node coordinates. One writer: this class, on the broker's event loop."""
+
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
         self._settings = services.group_settings

@@ -51,6 +51,7 @@ class ClassicDriver:
         return ClassicGroup(group_id, self._settings, new_suffix=self._new_id, clock=self._clock)
 
     async def join(self, group: ClassicGroup, call: Join) -> Joined:
+        """Answer a JoinGroup request. Cancellation drops it, but not the member."""
         return cast("Joined", await self._park(group, partial(group.join, call)))
 
     async def sync(self, group: ClassicGroup, call: Sync) -> Synced:
