@@ -9,26 +9,23 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from aiokafka_lite._compat import Self
 from aiokafka_lite.records.partitioner import partition_for_key
 from demos.flights.dataset import read_flights
 
 
 @dataclass(slots=True)
-class CarrierTally:
+class Delays:
+    """Exact counts and sums over some flights."""
+
     flights: int = 0
     departed: int = 0
     departure_delay_min: int = 0
     arrived: int = 0
     arrival_delay_min: int = 0
-    cancelled: int = 0
 
-    def count(
-        self, departure_time: int | None, departure_delay: int | None, arrival_delay: int | None
-    ) -> None:
-        """Add one flight. One without a departure time was cancelled."""
+    def count_delays(self, departure_delay: int | None, arrival_delay: int | None) -> None:
         self.flights += 1
-        if departure_time is None:
-            self.cancelled += 1
         if departure_delay is not None:
             self.departed += 1
             self.departure_delay_min += departure_delay
@@ -36,7 +33,7 @@ class CarrierTally:
             self.arrived += 1
             self.arrival_delay_min += arrival_delay
 
-    def add(self, other: CarrierTally) -> None:
+    def add(self, other: Self) -> None:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
@@ -47,6 +44,18 @@ class CarrierTally:
     @property
     def mean_arrival_delay_min(self) -> float | None:
         return self.arrival_delay_min / self.arrived if self.arrived else None
+
+
+@dataclass(slots=True)
+class CarrierTally(Delays):
+    cancelled: int = 0
+
+    def count(
+        self, departure_time: int | None, departure_delay: int | None, arrival_delay: int | None
+    ) -> None:
+        """Add one flight. One without a departure time was cancelled."""
+        self.cancelled += departure_time is None
+        self.count_delays(departure_delay, arrival_delay)
 
     @property
     def share_cancelled(self) -> float:

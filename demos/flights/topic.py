@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from aiokafka_lite import errors
+from aiokafka_lite import AIOKafkaConsumer, errors
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
-from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -28,6 +23,7 @@ from aiokafka_lite.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from aiokafka_lite.structs import TopicPartition
 from demos.flights.scoreboard import LogRange
 
 # The records have the times of the flights: with a retention Kafka would delete them.
@@ -38,8 +34,6 @@ T = TypeVar("T")
 
 _POLL_S: Final = 0.05
 _UNKNOWN: Final = errors.UnknownTopicOrPartitionError.errno
-_EARLIEST: Final = -2
-_LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,45 +141,13 @@ class TopicAdmin:
                     return FlightsTopic(self.name, ranges)
             await asyncio.sleep(_POLL_S)
 
-    async def _offset_ranges(self, leaders: Mapping[int, int]) -> dict[int, LogRange]:
-        beginnings, ends = await asyncio.gather(
-            self._offsets(leaders, _EARLIEST), self._offsets(leaders, _LATEST)
-        )
-        return {number: LogRange(beginnings[number], ends[number]) for number in sorted(leaders)}
-
-    async def _offsets(self, leaders: Mapping[int, int], timestamp: int) -> dict[int, int]:
-        by_leader: dict[int, list[int]] = {}
-        for number, leader in leaders.items():
-            by_leader.setdefault(leader, []).append(number)
-        answers = await asyncio.gather(
-            *(
-                self._cluster.request(leader, self._list_offsets(numbers, timestamp))
-                for leader, numbers in by_leader.items()
-            )
-        )
-        offsets: dict[int, int] = {}
-        for answer in answers:
-            for each in answer.topics[0].partitions:
-                if each.error_code:
-                    raise for_code(each.error_code)(
-                        f"offsets of {self.name}-{each.partition_index}"
-                    )
-                offsets[each.partition_index] = each.offset
-        return offsets
-
-    def _list_offsets(self, partitions: list[int], timestamp: int) -> ListOffsetsRequest:
-        return ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                ListOffsetsTopic(
-                    name=self.name,
-                    partitions=[
-                        ListOffsetsPartition(partition_index=number, timestamp=timestamp)
-                        for number in partitions
-                    ],
-                )
-            ],
-        )
+    async def _offset_ranges(self, partitions: Iterable[int]) -> dict[int, LogRange]:
+        servers = str(self._cluster.config.bootstrap_servers)
+        tps = [TopicPartition(self.name, number) for number in sorted(partitions)]
+        async with AIOKafkaConsumer(bootstrap_servers=servers) as consumer:
+            beginnings = await consumer.beginning_offsets(tps)
+            ends = await consumer.end_offsets(tps)
+        return {tp.partition: LogRange(beginnings[tp], ends[tp]) for tp in tps}
 
 
 async def _in_time(change: Coroutine[object, None, T], complaint: str) -> T:

@@ -13,6 +13,7 @@ import pyarrow.dataset
 
 from aiokafka_lite.cli.problems import CommandError
 from demos.flights.dataset import Flight, read_flights
+from demos.flights.statistics import Delays
 
 
 class FlightsSettings(TypedDict):
@@ -46,28 +47,6 @@ FLIGHTS: Final = FlightsSettings(
 )
 
 
-@dataclass(slots=True)
-class Delays:
-    """A row of the aggregate: a carrier and an hour. Sums are of minutes, and exact."""
-
-    flights: int = 0
-    departed: int = 0
-    departure_delay_min: int = 0
-    arrived: int = 0
-    arrival_delay_min: int = 0
-
-    def add(self, other: Delays) -> None:
-        self.flights += other.flights
-        self.departed += other.departed
-        self.departure_delay_min += other.departure_delay_min
-        self.arrived += other.arrived
-        self.arrival_delay_min += other.arrival_delay_min
-
-    @property
-    def mean_departure_delay_min(self) -> float | None:
-        return self.departure_delay_min / self.departed if self.departed else None
-
-
 class CarrierHour(NamedTuple):
     """A carrier, and an hour in UTC."""
 
@@ -96,13 +75,7 @@ def expected_tables(limit: int | None) -> FlightTables:
         delays = expected.delays.get(place)
         if delays is None:
             delays = expected.delays[place] = Delays()
-        delays.flights += 1
-        if flight.dep_delay is not None:
-            delays.departed += 1
-            delays.departure_delay_min += flight.dep_delay
-        if flight.arr_delay is not None:
-            delays.arrived += 1
-            delays.arrival_delay_min += flight.arr_delay
+        delays.count_delays(flight.dep_delay, flight.arr_delay)
         expected.raw += 1
     expected.distinct = expected.raw
     expected.aggregate_rows = len(expected.delays)

@@ -11,7 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import DateFormatter, MonthLocator
 from matplotlib.figure import Figure
 
-from demos.pipeline.flights import CarrierHour, Delays, local_hour
+from demos.flights.statistics import Delays
+from demos.pipeline.flights import CarrierHour, local_hour
 
 FILE_NAME: Final = "pipeline.png"
 _FIRST_HOUR: Final = 5

@@ -10,7 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from demos.pipeline.flights import CarrierHour, Delays, FlightTables, local_hour
+from demos.flights.statistics import Delays
+from demos.pipeline.flights import CarrierHour, FlightTables, local_hour
 
 _SLOT_HOURS: Final = 3
 _FIRST_HOUR: Final = 5

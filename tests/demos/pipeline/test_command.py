@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from aiokafka_lite.spark import java
+from demos.flights.statistics import Delays
 from demos.main import main
 from demos.pipeline.flights import (
     FLIGHTS,
     CarrierHour,
-    Delays,
     FlightTables,
     differences,
     expected_tables,
