@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite.broker.faults.connections import ConnectionRule, Removable
 from aiokafka_lite.broker.faults.rules import Rule
@@ -12,6 +12,7 @@ from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
 from aiokafka_lite.errors import BrokerResponseError
 
 T = TypeVar("T")
+RuleT = TypeVar("RuleT", bound=Rule | ConnectionRule)
 
 
 class LoggingBroker(Protocol):
@@ -30,8 +31,8 @@ class BrokersThread(Protocol):
     def wait(self, name: str, coro: Coroutine[object, None, T]) -> T: ...
 
 
-class _ThreadsRule(Removable):
-    def __init__(self, rule: Rule | ConnectionRule, thread: BrokersThread) -> None:
+class _ThreadsRule(Removable, Generic[RuleT]):
+    def __init__(self, rule: RuleT, thread: BrokersThread) -> None:
         self._rule = rule
         self._thread = thread
 
@@ -53,23 +54,19 @@ class _ThreadsRule(Removable):
         self._thread.call(lambda broker: self._rule.remove())
 
 
-class ThreadRule(_ThreadsRule):
+class ThreadRule(_ThreadsRule[Rule]):
     """A `Rule` for threads other than the broker's."""
-
-    def __init__(self, rule: Rule, thread: BrokersThread) -> None:
-        super().__init__(rule, thread)
-        self._request_rule = rule
 
     def release(self) -> None:
         """Handle the requests that `hold()` holds. See `Rule.release`."""
-        self._thread.call(lambda broker: self._request_rule.release())
+        self._thread.call(lambda broker: self._rule.release())
 
     def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
         """Wait until the rule has applied to `hits` requests. See `Rule.reached`."""
-        self._thread.wait("rule.reached", self._request_rule.reached(hits, timeout_s))
+        self._thread.wait("rule.reached", self._rule.reached(hits, timeout_s))
 
 
-class ThreadConnectionRule(_ThreadsRule):
+class ThreadConnectionRule(_ThreadsRule[ConnectionRule]):
     """A `ConnectionRule` for threads other than the broker's."""
 
 

@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from aiokafka_lite._tasks import TaskScope
@@ -56,8 +57,9 @@ class Endpoint:
         self._handshakes = TaskScope(f"node-{self.node.id}-{self.listener.name}")
         host, port = self.address.host, self.address.port
         context = self.node.cluster.security.ssl_context(self.listener)
-        factory: Callable[[], asyncio.BaseProtocol]
-        factory = self._new_processor if context is None else _TlsGate(self, context).arrival
+        factory: Callable[[], asyncio.BaseProtocol] = self._new_processor
+        if context is not None:
+            factory = partial(_Arrival, self, context)
         try:
             self._server = await loop.create_server(factory, host, port, backlog=LISTEN_BACKLOG)
         except OSError as error:
@@ -133,29 +135,18 @@ async def close_server(server: asyncio.Server) -> None:
     await asyncio.sleep(0)
 
 
-class _TlsGate:
+class _Arrival(asyncio.Protocol):
+    """The protocol of a connection until its socket is taken for the TLS handshake."""
+
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext) -> None:
         self._endpoint = endpoint
         self._context = context
 
-    def arrival(self) -> asyncio.BaseProtocol:
-        return _Arrival(self)
-
-    def take(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No bytes were read before connection_made, so the ClientHello is still in the socket.
         accepted = transport.get_extra_info("socket")
         arrived = socket.socket(fileno=os.dup(accepted.fileno()))
         arrived.setblocking(False)
         peer = transport.get_extra_info("peername") or ("unknown", 0)
-        transport.abort()  # closes its own descriptor only
+        cast("asyncio.Transport", transport).abort()  # closes its own descriptor only
         self._endpoint.shake_hands(arrived, self._context, f"{peer[0]}:{peer[1]}")
-
-
-class _Arrival(asyncio.Protocol):
-    """The protocol of a connection until `_TlsGate` takes its socket."""
-
-    def __init__(self, gate: _TlsGate) -> None:
-        self._gate = gate
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._gate.take(cast("asyncio.Transport", transport))
