@@ -57,7 +57,6 @@ from aiokafka_lite.broker.groups.values import (
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
     GroupIdNotFound,
     GroupSubscribedToTopicError,
     IllegalGenerationError,
@@ -184,7 +183,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             became_classic=self._became_classic,
         )
         super().__init__(self._log, services.scope)
-        self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self._timers.cancel(group.group_id)
 
     def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
-        return [one for one in group_ids if self._log.partition_for(one) == partition]
+        return [one for one in group_ids if self.partition_for(one) == partition]
 
     # -- membership ----------------------------------------------------------------------------
 
@@ -465,15 +463,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         """JoinGroup and SyncGroup requests that wait for a rebalance."""
         return self._classic.parked_count
 
-    def partition_for(self, group_id: str) -> int:
-        return self._log.partition_for(group_id)
-
-    def availability(self, group_id: str) -> ErrorType:
-        """Return NoError if this coordinator serves a group now."""
-        if not self._is_open:
-            return CoordinatorNotAvailableError
-        return self.availability_of(self._log.partition_for(group_id))
-
     def delete(self, group_id: str) -> ErrorType:
         error = self.availability(group_id)
         if error is not NoError:
@@ -529,7 +518,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 self._groups[key.group] = self._classic.new_group(key.group)
             transaction = None
             if producer != NO_PRODUCER:
-                partition = self._log.partition_for(key.group)
+                partition = self.partition_for(key.group)
                 transaction = OpenTransaction(partition, producer.producer_id)
             self.offsets.replay(key, value, transaction)
         elif isinstance(key, GroupMetadataKey):

@@ -175,8 +175,8 @@ class CoordinatorLog(InternalTopicLog[LogEntry]):
         self._clock = clock
         self.partition_count = partition_count
 
-    def partition_for(self, group_id: str) -> int:
-        return partition_for(group_id, self.partition_count)
+    def partition_for(self, key: str) -> int:
+        return partition_for(key, self.partition_count)
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
         """Append records as one batch, which a crash cannot split."""

@@ -15,7 +15,12 @@ from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.values import ErrorType
-from aiokafka_lite.errors import CoordinatorLoadInProgressError, NoError, NotCoordinatorError
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NoError,
+    NotCoordinatorError,
+)
 
 
 @dataclass(eq=False)
@@ -27,6 +32,8 @@ RecordT = TypeVar("RecordT")
 
 
 class RecordSource(Protocol[RecordT]):
+    def partition_for(self, key: str) -> int: ...
+
     def is_empty(self, partition: int) -> bool: ...
 
     def read(self, partition: int) -> Iterator[list[RecordT]]: ...
@@ -45,6 +52,7 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
         self._scope = scope
         self._terms: dict[int, Term] = {}
         self._load_task: asyncio.Task[None] | None = None
+        self._is_open = True
 
     @abstractmethod
     def _replay(self, record: RecordT) -> None: ...
@@ -61,6 +69,16 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
     def is_loading(self) -> bool:
         """Whether the state of some partitions may be incomplete."""
         return any(term.is_loading for term in self._terms.values())
+
+    def partition_for(self, key: str) -> int:
+        """Return the partition of a group id or a transactional id."""
+        return self._source.partition_for(key)
+
+    def availability(self, key: str) -> ErrorType:
+        """Return NoError if this coordinator serves a group id or a transactional id now."""
+        if not self._is_open:
+            return CoordinatorNotAvailableError
+        return self.availability_of(self.partition_for(key))
 
     def availability_of(self, partition: int) -> ErrorType:
         """Return NoError, or the error for requests about a partition."""

@@ -32,7 +32,6 @@ from aiokafka_lite.broker.transactions.markers import MarkerWriter
 from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.errors import (
     ConcurrentTransactions,
-    CoordinatorNotAvailableError,
     InvalidProducerIdMapping,
     InvalidRequestError,
     InvalidTransactionTimeout,
@@ -100,7 +99,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         super().__init__(self._log, services.scope)
         self.markers = MarkerWriter(self._write_marker, self._complete)
         self._timeouts: dict[str, asyncio.TimerHandle] = {}
-        self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -112,12 +110,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             self._unwatch(transactional_id)
 
     # -- requests ------------------------------------------------------------------------------
-
-    def availability(self, transactional_id: str) -> ErrorType:
-        """Return NoError if this coordinator serves a transactional id now."""
-        if not self._is_open:
-            return CoordinatorNotAvailableError
-        return self.availability_of(self._log.partition_for(transactional_id))
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
@@ -269,14 +261,14 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     def _in(self, partition: int) -> Iterator[Transaction]:
         for transactional_id, transaction in tuple(self._transactions.items()):
-            if self._log.partition_for(transactional_id) == partition:
+            if self.partition_for(transactional_id) == partition:
                 yield transaction
 
     # -- markers -------------------------------------------------------------------------------
 
     def _write_marker(self, transaction: Transaction, tp: TopicPartition) -> ErrorType:
         value = transaction.value
-        partition = self._log.partition_for(transaction.transactional_id)
+        partition = self.partition_for(transaction.transactional_id)
         marker = Marker(
             value.producer_id,
             value.epoch,

@@ -124,8 +124,8 @@ class TransactionLog(InternalTopicLog[TransactionRecord]):
         self._clock = clock
         self._version = version
 
-    def partition_for(self, transactional_id: str) -> int:
-        return partition_for(transactional_id, self._partition_count())
+    def partition_for(self, key: str) -> int:
+        return partition_for(key, self._partition_count())
 
     def append(self, record: TransactionRecord) -> None:
         key, value = encode_record(record, self._version)

@@ -26,6 +26,9 @@ class Logs:
         self.scope = TaskScope("test")
         self.partitions = Partitions(self)
 
+    def partition_for(self, key: str) -> int:
+        return int(key)
+
     def is_empty(self, partition: int) -> bool:
         return partition == EMPTY
 
