@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from aiokafka_lite._compat import Self, timeout_at
+from aiokafka_lite._compat import Self
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.config import AnyProducerConfig
@@ -39,7 +39,6 @@ class BulkProducer:
     """
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._gate = Intake()
         self._engine = ProducerEngine(config, self._gate, random.Random(), tell=self._tell)
         self._on_loss = on_loss
@@ -67,14 +66,7 @@ class BulkProducer:
 
         After `timeout` seconds the other records fail. None waits up to `delivery_timeout_ms`.
         """
-        deadline = None if timeout is None else self._loop.time() + timeout
-        try:
-            async with timeout_at(deadline):
-                await self._engine.finish()
-        except asyncio.TimeoutError:
-            pass
-        finally:
-            await self._engine.close()
+        await self._engine.stop(timeout)
 
     def send_nowait(
         self,

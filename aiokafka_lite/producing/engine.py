@@ -180,8 +180,18 @@ class ProducerEngine:
             f"the application cannot use this producer now, because {self._borrower}"
         )
 
-    async def finish(self) -> None:
-        """Wait until each record is acknowledged or fails, and abort an open transaction."""
+    async def stop(self, timeout_s: float | None) -> None:
+        """Wait until each record is acknowledged or fails, within the timeout, and close."""
+        deadline = None if timeout_s is None else self._loop.time() + timeout_s
+        try:
+            async with timeout_at(deadline):
+                await self._finish()
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            await self.close()
+
+    async def _finish(self) -> None:
         self._note_end()
         if self.transactions is not None:
             # A commit that is under way may leave a transaction that has to be aborted.

@@ -16,7 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
-from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
+from aiokafka_lite._compat import Self, SentKT, SentVT
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import notify_of_forks, own_copy
 from aiokafka_lite._transaction import LATEST
@@ -216,17 +216,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             await asyncio.wait([self._stopping])
             return
         self._stopping = self._loop.create_future()
-        engine = self._engine
-        deadline = None if timeout is None else self._loop.time() + timeout
         try:
-            try:
-                async with timeout_at(deadline):
-                    await engine.finish()
-            except asyncio.TimeoutError:
-                pass
-            finally:
-                engine.abort()
-            await engine.close()
+            await self._engine.stop(timeout)
         finally:
             self._stopping.set_result(None)
 
