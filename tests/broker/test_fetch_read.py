@@ -9,7 +9,7 @@ from aiokafka_lite.broker.fetching.session import CachedPartition, FetchKey
 from aiokafka_lite.broker.log.storage import MemoryStore
 from aiokafka_lite.broker.topics import Partition, PartitionKey
 from aiokafka_lite.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
-from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from tests.broker.logs import MEGABYTE, batch, open_log
 
 
@@ -47,11 +47,11 @@ def test_long_poll_is_worth_answering_when_there_is_enough_or_the_leader_has_mov
     limits = FetchLimits(2 * size, MEGABYTE, 0)
     read = FetchRead([target()], limits, lambda _: partition, leader)
     for is_enough in (False, False, True):
-        read.read()
+        run_to_end(read.read_in_steps())
         assert read.is_worth_answering() is is_enough
         partition.append(batch())
     at_end = FetchRead([target(3)], FetchLimits(1, MEGABYTE, 0), lambda _: partition, leader)
-    at_end.read()
+    run_to_end(at_end.read_in_steps())
     assert not at_end.is_worth_answering()
     leader.leads = False
     assert at_end.is_worth_answering()
@@ -60,7 +60,7 @@ def test_long_poll_is_worth_answering_when_there_is_enough_or_the_leader_has_mov
 def test_partitions_that_disappear_make_a_long_poll_worth_answering(partition: Partition) -> None:
     found: list[Partition | type[UnknownTopicOrPartitionError]] = [partition]
     read = FetchRead([target()], FetchLimits(1, MEGABYTE, 0), lambda _: found[0], Leader())
-    read.read()
+    run_to_end(read.read_in_steps())
     assert not read.is_worth_answering()
     found[0] = UnknownTopicOrPartitionError
     assert read.is_worth_answering()

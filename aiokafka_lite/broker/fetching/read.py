@@ -21,7 +21,7 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
-from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.records import end_offset
 
 READ_COMMITTED: Final = 1
@@ -116,9 +116,6 @@ class FetchRead:
         # Existing partitions of the latest `read`, whose changes may complete the request.
         self._served: list[CachedPartition] = []
         self.keys: list[PartitionKey] = []
-
-    def read(self) -> Findings:
-        return run_to_end(self.read_in_steps())
 
     def read_in_steps(self) -> Steps[Findings]:
         """Read every partition within the limits, and yield after some."""
