@@ -41,10 +41,10 @@ NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as br
 class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     """Runs a `Broker` during a `with` block. The methods are for any thread but the broker's.
 
-    Entering raises the errors of `Broker`. The end of the block raises the first unexpected
-    exception in the broker, if there was one.
+    Entering raises the errors of `Broker`, and methods raise those of `Broker`'s methods. The end
+    of the block raises the first unexpected exception in the broker, if there was one.
 
-    In a coroutine, `run` and `wait_…` would block the event loop and raise RuntimeError: use
+    In a coroutine, `run` would block the event loop, and `wait_…` raise RuntimeError: use
     `asyncio.to_thread`. The other methods take well under a millisecond.
     """
 
