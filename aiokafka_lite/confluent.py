@@ -700,9 +700,9 @@ def confluent_settings(
         producer = AIOKafkaProducer(**confluent_settings(conf, kind="producer"))
 
     ``docs/confluent-kafka.md`` lists every setting, and the defaults of librdkafka that are kept.
-    As in librdkafka, values may be strings, an empty text is the default (as is None), and settings
-    of the other client, and of a protocol that is not used, are ignored. A consumer's ``group.id``
-    must not be empty.
+    As in librdkafka, values may be strings, an empty text is the default (as is None), a server may
+    have the prefix of the security protocol, and settings of the other client, and of a protocol
+    that is not used, are ignored. A consumer's ``group.id`` must not be empty.
 
     Args:
         conf: Settings by their names with dots.

@@ -63,6 +63,7 @@ POSITIVE: Final = (
     "request_timeout_ms",
     "metadata_max_age_ms",
     "max_poll_interval_ms",
+    "rebalance_timeout_ms",
     "session_timeout_ms",
     "heartbeat_interval_ms",
     "auto_commit_interval_ms",
@@ -80,7 +81,9 @@ AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
 # The part of the rebalance timeout for the last commit and the listener, after the wait for the
 # application.
 HOLD_MARGIN: Final = 0.2
-NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
+NOT_NEGATIVE: Final = (
+    "fetch_max_wait_ms", "fetch_min_bytes", "rebalance_hold_ms", "retry_backoff_ms"
+)  # fmt: skip
 # Sent in requests unchanged.
 SENT: Final = (
     "client_id",
@@ -196,7 +199,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             enable_auto_commit: Commit periodically the records that were returned before the latest
                 read.
             auto_commit_interval_ms: The time between commits. If it is not given, records that
-                `run` or `ack_mode="explicit"` finish are committed up to ten times a second.
+                `run` or `ack_mode="explicit"` finish are committed up to ten times a second. If it
+                is given, commits are sooner only for partitions that leave this member.
             check_crcs: Verify the checksum of each batch.
             metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
             partition_assignment_strategy: Assignor classes for the classic protocol, which giving
@@ -234,7 +238,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             max_buffered_bytes: The most bytes of records that are fetched and not returned. With
                 `run`, unfinished records count too.
-            max_batch_bytes: The most decompressed bytes of one batch in memory. Larger batches are
+            max_batch_bytes: The most decompressed bytes of one batch in memory. Large batches are
                 decompressed in pieces of 1 MiB. A larger record is a `DecompressionLimitError`, as
                 is a batch that has no pieces: one of librdkafka's snappy, LZ4 with linked blocks,
                 or message format 0 or 1.
@@ -385,19 +389,11 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     def _check_numbers(self) -> None:
         for name in POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"{name} must be a positive number, not {value!r}")
         for name in NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
-        if self.rebalance_timeout_ms is not None and self.rebalance_timeout_ms <= 0:
-            raise ValueError(
-                f"rebalance_timeout_ms must be a positive number, not {self.rebalance_timeout_ms!r}"
-            )
-        if self.rebalance_hold_ms is not None and self.rebalance_hold_ms < 0:
-            raise ValueError(
-                f"rebalance_hold_ms must not be negative, but is {self.rebalance_hold_ms!r}"
-            )
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise ValueError(f"{name} must not be negative, but is {value!r}")
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:

@@ -372,8 +372,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Then the listener's `on_partitions_revoked` is called, or `on_partitions_lost` if other
         members already have the partitions. Finally the member leaves the group, unless it is
         static. `stop()` completes these steps, and a new subscription waits for them, for half of
-        the rebalance timeout at most. Offsets that could not be committed are in an event
-        `CommitFailed` and in the result of `stop()`.
+        the rebalance timeout at most, and starts at the committed offsets. Offsets that could not
+        be committed are in an event `CommitFailed` and in the result of `stop()`.
         """
         self._engine.owner.check_now()
         self._state.unsubscribe()
@@ -429,7 +429,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             timeout_ms: The limit of the whole call, which then returns {}. None: no limit.
             max_records: By default `max_poll_records` of the constructor. If that is None, as many
                 as fit into the processor's caches, at most 2,000.
-            max_records_per_partition: By default the constructor's value.
+            max_records_per_partition: By default the constructor's value. Partitions take turns in
+                any case.
 
         Raises:
             KafkaError: An error precedes the next record, such as a bad record. A call raises one.
@@ -570,8 +571,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Entering the block waits for records, as `poll` does. Leaving it finishes them: auto-commit
         may commit them, and a rebalance may revoke their partitions. A rebalance that needs them
         earlier sets `batch.revoking`, an awaitable, and waits for the block, for `max_hold_ms` at
-        most. Until then a commit in the block succeeds. After that, `batch.commit` raises
-        BatchRevokedError, and other members read the records again.
+        most. Until then it cannot make a commit in the block fail. After that, `batch.commit`
+        raises BatchRevokedError, and other members read the records again.
 
         A block that raises or is cancelled finishes only the records that it has committed. The
         next read of any task returns the others again, unless the block has sought. `stop` waits
@@ -862,7 +863,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Its rows are in order per partition: as many as can be decoded in about half a millisecond,
         at most `max_rows`, and at most 16 MiB of keys, values and headers unless one row is larger.
-        The first call imports pyarrow.
+        Calls of `poll` and `poll_arrow` may be mixed. The first call imports pyarrow.
 
         Args:
             timeout_ms: How long to wait for the first row. After that, the result has no rows.
@@ -1048,7 +1049,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the offset of the next record to be returned, as soon as it is known.
 
         With one partition the result is its offset, as in aiokafka, with several a dict of
-        positions at one moment.
+        positions at one moment. A cancellation changes no position.
 
         Raises:
             IllegalStateError: A partition is not assigned, or was revoked during the call.
@@ -1403,8 +1404,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def metrics(self) -> dict[str, object]:
         """Return the consumer's metrics, as values that `json.dumps` accepts.
 
-        docs/monitoring.md lists them. Names that end in _total count since the consumer was
-        created, and keep their values after `stop`.
+        docs/monitoring.md lists them. "partitions" and "nodes" are lists of dicts. Names that end
+        in _total count since the consumer was created, and keep their values after `stop`.
         """
         from aiokafka_lite.consumer.monitoring.metrics import measure
 

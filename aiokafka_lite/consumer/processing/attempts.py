@@ -255,7 +255,7 @@ class Attempts:
             self._suspects[job] = 0
             job.attempts += failures
             job.success_count = GIVEN_UP
-        breaker.give_up()
+        breaker.close()
         log.warning(
             "handling continues, and each failed record gets one more attempt. Handling was paused "
             "because %s",

@@ -198,7 +198,7 @@ class Breaker:
         """Note a success while it is not closed. Return whether that closes it."""
         if not (is_probe or self.is_suspicion):
             return False  # the call began before the breaker opened
-        self._close()
+        self.close()
         return True
 
     def begins_anew(self, began_at: float, now: float, success_count: int, *, is_new: bool) -> bool:
@@ -229,10 +229,7 @@ class Breaker:
             return True
         return now >= self.gives_up_at
 
-    def give_up(self) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
         self._enter(BreakerState.CLOSED)
         self._window_ends_at = 0.0
 

@@ -424,15 +424,15 @@ class Outbox:
         ]
         self._take(given_up)
         for entry in given_up:
-            self._size -= entry.size
-            self._gone(entry, partitions)
+            self._drop(entry, partitions)
 
-    def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
-        entry.fail(
+    def _drop(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
+        self._fail(
+            entry,
             CommitFailedError(
                 "the outputs of a record were not committed, because the record's partition is no "
                 "longer assigned to this member"
-            )
+            ),
         )
         if self._recipient is not None and entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
@@ -590,8 +590,7 @@ class Outbox:
         while gone := [each for each in first if not each.is_current]:
             self._take(gone)
             for entry in gone:
-                self._size -= entry.size
-                self._gone(entry)
+                self._drop(entry)
             first = self._first_of(self._entries)
         chosen, offsets = self._fitting(first)
         if self._recipient is None:
@@ -617,13 +616,13 @@ class Outbox:
         left_out = [each for each in entries if each not in kept]
         self._take(left_out)
         for entry in left_out:
-            self._size -= entry.size
-            entry.fail(
+            self._fail(
+                entry,
                 OffsetMetadataTooLargeError(
                     "this record cannot be committed before earlier records are finished, because "
                     "the list of finished records in the commit metadata has reached the brokers' "
                     "offset.metadata.max.bytes"
-                )
+                ),
             )
 
     @staticmethod
@@ -682,8 +681,7 @@ class Outbox:
     def _refuse(self, errors: Mapping[Entry, Exception]) -> None:
         self._take(errors)
         for entry, error in errors.items():
-            self._size -= entry.size
-            entry.fail(error)
+            self._fail(entry, error)
             if self._recipient is not None and entry.outcome is None:
                 if len(entry.jobs) > 1:  # each is handled again, alone
                     self._await(entry.jobs)
@@ -702,8 +700,7 @@ class Outbox:
         )
         if self._recipient is None:
             for entry in entries:
-                self._size -= entry.size
-                entry.fail(error)
+                self._fail(entry, error)
             if not entries:  # there is no producer
                 self._drop_all(error)
             return 0.0
@@ -718,6 +715,10 @@ class Outbox:
         self._failures += 1
         return delay_after(self._failures - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
 
+    def _fail(self, entry: Entry, error: BaseException) -> None:
+        self._size -= entry.size
+        entry.fail(error)
+
     def _task_failed(self, error: BaseException) -> None:
         self._is_closing = True
         self._drop_all(error)
@@ -729,8 +730,7 @@ class Outbox:
         self._entries, self._waiting, self._waits_from = deque(), [], {}
         self._awaited.clear()
         for entry in entries:
-            self._size -= entry.size
-            entry.fail(error)
+            self._fail(entry, error)
         self._moved(entries)
 
 

@@ -148,7 +148,7 @@ async def test_what_failed_before_others_succeeded_waits_for_no_probe() -> None:
     assert not tries.is_free(new)
     tries.breaker.open(now(), "why", is_suspicion=True)
     assert tries.is_free(failed)
-    tries.breaker.give_up()
+    tries.breaker.close()
     tries.breaker.open(now(), "why", is_suspicion=False)
     assert not tries.is_free(failed)
 

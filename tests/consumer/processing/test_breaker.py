@@ -160,7 +160,7 @@ def test_one_record_counts_as_bad_after_some_probes_and_several_after_a_time(
     opened(breaker)
     assert breaker.probe_at <= 1.2
     assert not breaker.gives_up(1000.0, is_alone=True)
-    breaker.give_up()
+    breaker.close()
     assert breaker.is_closed
 
 
