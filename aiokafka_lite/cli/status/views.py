@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from itertools import islice
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite import __version__
 from aiokafka_lite._pages import ROWS, Json, clip, page_number
@@ -128,8 +128,8 @@ def _node(node: BrokerNode) -> dict[str, Json]:
 
 
 async def topics(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
-    page = await _page(broker.topics.values(), query, slices, name=lambda topic: topic.name)
-    return await page.to_json(_topic_row, slices)
+    found = broker.topics.values()
+    return await _page(found, query, slices, _topic_row, name=lambda topic: topic.name)
 
 
 async def _topic_row(each: Topic, slices: MeasuredSlices) -> dict[str, Json]:
@@ -155,12 +155,11 @@ async def topic(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) 
     each = broker.topics.get(query.name)
     if each is None:
         raise NotThereError("there is no such topic")
-    page = await _page(each.partitions, query, slices, name=lambda p: str(p.index))
     return {
         "name": each.name,
         "id": uuid_to_str(each.topic_id),
         "configs": clip(", ".join(f"{k}={v}" for k, v in each.config.overrides.items())),
-        **await page.to_json(_partition_row, slices),
+        **await _page(each.partitions, query, slices, _partition_row, name=lambda p: str(p.index)),
     }
 
 
@@ -199,8 +198,8 @@ async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices)
             partitions += 1
         return {**group_fields(each.node, each.group), "partitions": partitions, "lag": lag}
 
-    page = await _page(_all_groups(broker), query, slices, name=lambda each: each.group.group_id)
-    return await page.to_json(row, slices)
+    found = _all_groups(broker)
+    return await _page(found, query, slices, row, name=lambda each: each.group.group_id)
 
 
 async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
@@ -271,8 +270,7 @@ async def connections(
     everyone = [
         (node, connection) for node in broker.nodes.values() for connection in node.connections
     ]
-    page = await _page(everyone, query, slices, name=lambda each: each[1].peer)
-    return await page.to_json(row, slices)
+    return await _page(everyone, query, slices, row, name=lambda each: each[1].peer)
 
 
 async def requests(
@@ -298,35 +296,22 @@ async def requests(
     def name(seen: SeenRequest) -> str:
         return f"{seen.api} {seen.client_id or ''} {seen.peer}"
 
-    page = await _page(reversed(list(broker.requests)), query, slices, name=name)
-    return await page.to_json(row, slices)
+    return await _page(reversed(list(broker.requests)), query, slices, row, name=name)
 
 
 def _error_name(code: int) -> str:
     return for_code(code).message if code in BrokerResponseError.by_code else str(code)
 
 
-class _Page(Generic[T]):
-    def __init__(self, things: Sequence[T], total: int, number: int) -> None:
-        self._things = things
-        self._total = total
-        self._number = number
-
-    async def to_json(
-        self, row: Callable[[T, MeasuredSlices], Awaitable[dict[str, Json]]], slices: MeasuredSlices
-    ) -> dict[str, Json]:
-        return {
-            "total": self._total,
-            "page": self._number,
-            "page_rows": ROWS,
-            "rows": [await row(each, slices) for each in self._things],
-        }
-
-
 async def _page(
-    things: Iterable[T], query: BrokerPageQuery, slices: MeasuredSlices, *, name: Callable[[T], str]
-) -> _Page[T]:
-    """Select the objects of a page. Concurrent changes do not matter."""
+    things: Iterable[T],
+    query: BrokerPageQuery,
+    slices: MeasuredSlices,
+    row: Callable[[T, MeasuredSlices], Awaitable[dict[str, Json]]],
+    *,
+    name: Callable[[T], str],
+) -> dict[str, Json]:
+    """Return the rows of a page. Concurrent changes do not matter."""
     chosen: Sequence[T] = things if isinstance(things, list) else list(things)
     if query.find:
         wanted, found = query.find.lower(), []
@@ -336,7 +321,12 @@ async def _page(
             await slices.maybe_rest()
         chosen = found
     first = (query.page - 1) * ROWS
-    return _Page(chosen[first : first + ROWS], len(chosen), query.page)
+    return {
+        "total": len(chosen),
+        "page": query.page,
+        "page_rows": ROWS,
+        "rows": [await row(each, slices) for each in chosen[first : first + ROWS]],
+    }
 
 
 # Decoding more would block the loop.
