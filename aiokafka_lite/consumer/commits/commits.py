@@ -20,6 +20,7 @@ import itertools
 import logging
 import random
 from collections.abc import AsyncIterator, Collection, Mapping
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +28,7 @@ from typing import Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._transaction import transaction_around
-from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished import Finished
@@ -87,10 +88,6 @@ class CommitKind(enum.Enum):
     # The consumer, of partitions that the application has given up, or at a stop.
     DEPARTED = enum.auto()
 
-    @property
-    def is_asked_for(self) -> bool:
-        return self in (CommitKind.POSITIONS, CommitKind.NAMED)
-
 
 class CommitState(enum.Enum):
     """Whether a commit has waited for a rebalance, and whether it was sent."""
@@ -139,13 +136,15 @@ class PendingCommit:
         kind: CommitKind,
         *,
         cursors: Cursors,
-        view: ClusterView,
+        cluster: Cluster,
         exact: Collection[TopicPartition] = (),
     ) -> None:
         self.kind: Final = kind
         self.state = CommitState.MADE
-        # For a rebalance: but a rebalance waits for its callbacks.
-        self.can_wait = (kind.is_asked_for or self.is_departed) and not is_in_callback()
+        # The application makes it.
+        self.is_asked_for: Final = kind in (CommitKind.POSITIONS, CommitKind.NAMED)
+        # It is the last commit of its partitions.
+        self.is_departed: Final = kind is CommitKind.DEPARTED
         self.left = dict(offsets)
         # A later offset is never replaced by an earlier one.
         self.said_at = dict.fromkeys(offsets, sequence)
@@ -155,7 +154,7 @@ class PendingCommit:
         self.topic_ids: dict[TopicPartition, bytes] = {}
         for tp, cursor in self.cursors.items():
             read_as = b"" if cursor is None else cursor.topic_id
-            self.topic_ids[tp] = read_as or view.topic_id(tp.topic) or b""
+            self.topic_ids[tp] = read_as or cluster.view.topic_id(tp.topic) or b""
         # Each log's next truncation after its offset was set.
         self._truncations = {
             tp: cursor.next_truncation for tp, cursor in self.cursors.items() if cursor is not None
@@ -165,10 +164,13 @@ class PendingCommit:
         # Revoked since without a commit; POSITIONS only.
         self.revoked: dict[TopicPartition, OffsetAndMetadata] = {}
 
-    @property
-    def is_departed(self) -> bool:
-        """Whether it is the last commit of its partitions."""
-        return self.kind is CommitKind.DEPARTED
+    @cached_property
+    def can_wait(self) -> bool:
+        """Whether it waits for a rebalance, which itself waits for its callbacks.
+
+        First asked by the task that makes the commit.
+        """
+        return (self.is_asked_for or self.is_departed) and not is_in_callback()
 
     # --- Its state ------------------------------------------------------------------------
     def note_wait(self) -> None:
@@ -254,9 +256,9 @@ class Commits(CommittedReader):
         A cancelled commit may or may not have happened. Auto-commit counts its offsets as
         processed.
         """
+        assigned_as = self.assigned_as
         if self._member.is_fenced:  # committing no partitions would look like success
             raise self._member.why_lost()
-        assigned_as = self.assigned_as
         wanted = self._finished.offsets_to_commit() if offsets is None else check_offsets(offsets)
         # Also if they are no longer assigned, because the application must know.
         if assigned_as is None and self._state.has_lost_any(wanted):
@@ -289,7 +291,7 @@ class Commits(CommittedReader):
                 assigned_as,
                 CommitKind.POSITIONS if offsets is None else CommitKind.NAMED,
                 cursors=self._state.assignment,
-                view=self._cluster.view,
+                cluster=self._cluster,
                 exact=exact,
             )
             await self._commit(commit, self._deadline(timeout_s))
@@ -369,7 +371,7 @@ class Commits(CommittedReader):
 
     def _is_under_way(self, commit: PendingCommit) -> bool:
         """Whether the application makes a commit, and no rebalance delays it."""
-        return commit.kind.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
+        return commit.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
 
     @property
     def has_departed(self) -> bool:
@@ -482,7 +484,7 @@ class Commits(CommittedReader):
             self.assigned_as if departed is None else departed.assigned_as,
             kind if departed is None else CommitKind.DEPARTED,
             cursors=self._state.assignment if departed is None else departed.cursors,
-            view=self._cluster.view,
+            cluster=self._cluster,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -496,7 +498,7 @@ class Commits(CommittedReader):
                 )
         except KafkaError as error:
             left = {**commit.left, **commit.revoked}
-            failed = CommitFailed(left, error, is_auto=not commit.kind.is_asked_for)
+            failed = CommitFailed(left, error, is_auto=not commit.is_asked_for)
             self.failed_at = failed.at_s
             self._events.publish(failed)
             raise
@@ -505,7 +507,7 @@ class Commits(CommittedReader):
             self.failed_at = None
         finally:
             self._pending.discard(commit)
-            if commit.kind.is_asked_for:  # others do not wait, and have no waiters
+            if commit.is_asked_for:  # others do not wait, and have no waiters
                 self._member.notify()
 
     @property
@@ -563,7 +565,7 @@ class Commits(CommittedReader):
             if self._latest.get(tp, said_at) > said_at:
                 commit.left.pop(tp, None)
         now, assigned_as = self._state.assignment, self.assigned_as
-        if commit.kind.is_asked_for:
+        if commit.is_asked_for:
             self._catch_up_with_later_ones(commit)
         else:
             commit.left = self.not_committed_yet(commit.left)
@@ -681,7 +683,7 @@ class Commits(CommittedReader):
 
         It fails in the end, if one was not committed before its revocation.
         """
-        if not commit.kind.is_asked_for:
+        if not commit.is_asked_for:
             return
         has_waited = commit.state.has_waited
         for tp in tuple(commit.left):
@@ -747,7 +749,7 @@ class Commits(CommittedReader):
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take the metadata of an application's commit of the same offset."""
         for asked in self._pending:
-            if asked.kind.is_asked_for:
+            if asked.is_asked_for:
                 for tp in commit.left.keys() & asked.left.keys():
                     if commit.left[tp].offset == asked.left[tp].offset:
                         commit.take_over(tp, asked)
@@ -825,7 +827,7 @@ class Commits(CommittedReader):
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
         if commit.is_departed or commit.can_wait:
-            if recovery is Recovery.REBALANCE and commit.kind.is_asked_for:
+            if recovery is Recovery.REBALANCE and commit.is_asked_for:
                 commit.put_off()
                 self._member.notify()
                 return True
@@ -906,8 +908,10 @@ class Commits(CommittedReader):
 
     def _is_taken(self, commit: PendingCommit) -> bool:
         """Whether the coordinator accepts a commit now, as far as known, or it cannot wait."""
-        return not commit.can_wait or self._member.takes_commits(
-            was_put_off=commit.state is CommitState.PUT_OFF, is_departed=commit.is_departed
+        was_put_off, is_departed = commit.state is CommitState.PUT_OFF, commit.is_departed
+        return (
+            self._member.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
+            or not commit.can_wait
         )
 
 

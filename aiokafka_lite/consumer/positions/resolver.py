@@ -53,6 +53,7 @@ from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.positions.leader_requests import (
     Answered,
+    AnswerT,
     EpochEnd,
     EpochEndLookup,
     FoundOffset,
@@ -136,7 +137,7 @@ class PositionResolver:
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
         self._checks = Checks(self, cluster, scope, rng, config)
-        self._resets = Resets(self, cluster, scope, rng, config.retry_backoff_s)
+        self._resets = Resets(self, cluster, scope, rng, config)
         observers.on_assignment_change(self._wake.set)
         observers.on_partition_change(self._partition_changed)
 
@@ -468,10 +469,8 @@ class PositionResolver:
         return found, {**failures, **failed}
 
 
-class Checks(LeaderRequests[Search, int, EpochEnd]):
-    """The requests for VALIDATION."""
-
-    name = "check positions at"
+class _Requests(LeaderRequests[Search, int, AnswerT]):
+    """Wakes the resolver when more can be sent."""
 
     def __init__(
         self,
@@ -483,12 +482,21 @@ class Checks(LeaderRequests[Search, int, EpochEnd]):
     ) -> None:
         super().__init__(cluster, scope, rng, config.retry_backoff_s)
         self._resolver = resolver
-        self._lookup = EpochEndLookup(config, cluster)
+        self._epoch_ends = EpochEndLookup(config, cluster)
+
+    def ended(self) -> None:
+        self._resolver.wake()
+
+
+class Checks(_Requests[EpochEnd]):
+    """The requests for VALIDATION."""
+
+    name = "check positions at"
 
     async def send(
         self, node_id: int, questions: Mapping[TopicPartition, int]
     ) -> Answered[EpochEnd]:
-        return await self._lookup.ask(node_id, questions)
+        return await self._epoch_ends.ask(node_id, questions)
 
     def answered(self, wish: Search, answer: EpochEnd, leader_epoch: int) -> None:
         self._resolver.checked(wish, answer, leader_epoch)
@@ -496,25 +504,11 @@ class Checks(LeaderRequests[Search, int, EpochEnd]):
     def failed(self, wish: Search, error: KafkaError) -> None:
         self._resolver.not_checked(wish, error)
 
-    def ended(self) -> None:
-        self._resolver.wake()
 
-
-class Resets(LeaderRequests[Search, int, Start]):
+class Resets(_Requests[Start]):
     """The requests for RESET."""
 
     name = "look positions up at"
-
-    def __init__(
-        self,
-        resolver: PositionResolver,
-        cluster: Cluster,
-        scope: TaskScope,
-        rng: random.Random,
-        first_delay_s: float,
-    ) -> None:
-        super().__init__(cluster, scope, rng, first_delay_s)
-        self._resolver = resolver
 
     async def send(self, node_id: int, questions: Mapping[TopicPartition, int]) -> Answered[Start]:
         return await self._resolver.ask_for_starts(node_id, questions)
@@ -524,6 +518,3 @@ class Resets(LeaderRequests[Search, int, Start]):
 
     def failed(self, wish: Search, error: KafkaError) -> None:
         self._resolver.not_found(wish, error)
-
-    def ended(self) -> None:
-        self._resolver.wake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -614,7 +615,7 @@ def test_an_offset_that_is_taken_over_was_named_if_the_other_commit_names_it(
             FIRST,
             CommitKind.NAMED,
             cursors={},
-            view=ClusterView(),
+            cluster=cast("Any", SimpleNamespace(view=ClusterView())),
             exact=named,
         )
         for named in (own, others)
