@@ -169,7 +169,7 @@ class AbstractPartitionAssignor(abc.ABC):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign the partitions of all subscribed topics; called in the leader only.
+        """Assign the partitions of all subscribed topics. Called in the leader only.
 
         Args:
             cluster: Has the partitions, and perhaps ``replica_racks(topic)``.
@@ -187,7 +187,7 @@ class AbstractPartitionAssignor(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Receive this member's assignment; called after each rebalance."""
+        """Receive this member's assignment. Called after each rebalance."""
 
 
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:

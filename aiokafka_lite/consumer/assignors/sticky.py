@@ -178,7 +178,7 @@ class _Line:
 class _Audience:
     """Partitions with the same subscribers and, if racks matter, with replicas in the same racks.
 
-    Audiences of the same members have one line, because each loss is told to each line.
+    Audiences of the same members have one line, because each line is informed of each loss.
     """
 
     def __init__(self, line: _Line, near_line: _Line | None, racks: Racks) -> None:
@@ -197,7 +197,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.kept: list[TopicPartition] = []
-        # By the owner before; None: the partition had no owner.
+        # By the owner before. None: the partition had no owner.
         self._new: dict[str | None, list[TopicPartition]] = {}
 
     def __bool__(self) -> bool:
@@ -312,7 +312,7 @@ class _Sharing:
         }
 
     def keep(self, claims: Mapping[str, Claim]) -> None:
-        """Assign claimed partitions to subscribers; later generations win."""
+        """Assign claimed partitions to subscribers. Later generations win."""
         for member in sorted(self._order, key=lambda member: -claims[member].generation):
             for tp in claims[member].partitions:
                 left = self._left.get(tp.topic, {})
@@ -493,9 +493,9 @@ class _Sharing:
         self._give(theirs_tp, owner, other)
 
     def _lose_one(self, donor: str, *, least: int) -> None:
-        """Count one partition less, and tell the lines that expect a higher load.
+        """Count one partition less, and inform the lines that expect a higher load.
 
-        They are told a lower load, so that they need not be told each time.
+        They get a lower load than needed, so that they need fewer updates.
         """
         self._loads[donor] -= 1
         load, untold = self._loads[donor], self._untold[donor]

@@ -1,1 +1,1 @@
-"""Committed offsets: writing them, reading them, committing by the clock."""
+"""Committed offsets: commits, auto-commit, and reads."""

@@ -72,7 +72,7 @@ class AutoCommit:
         self._task = scope.supervise(self._run, name="auto-commit")
 
     async def stop(self) -> None:
-        """Stop the task and wait for its end; idempotent."""
+        """Stop the task and wait for its end. Idempotent."""
         if self._task is not None and self._scope is not None:
             await self._scope.stop(self._task)
 

@@ -150,7 +150,7 @@ class PendingCommit:
         self.said_at = dict.fromkeys(offsets, sequence)
         # Another cursor is another assignment, even of the same member.
         self.cursors = {tp: cursors.get(tp) for tp in offsets}
-        # The ids under which the partitions were read; empty: unknown.
+        # The ids under which the partitions were read. Empty: unknown.
         self.topic_ids: dict[TopicPartition, bytes] = {}
         for tp, cursor in self.cursors.items():
             read_as = b"" if cursor is None else cursor.topic_id
@@ -206,7 +206,7 @@ class PendingCommit:
             self._truncations[tp] = other._truncations[tp]
 
     def end_of_log(self, tp: TopicPartition) -> float:
-        """Return the log's lowest end since the offset was set; inf: no truncation."""
+        """Return the log's lowest end since the offset was set, inf without a truncation."""
         truncation = self._truncations.get(tp)
         return inf if truncation is None else min(truncation.end_offsets(), default=inf)
 
@@ -219,7 +219,7 @@ GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class Commits(CommittedReader):
-    """Commits and reads offsets for one consumer; owns `Cursor.committed`."""
+    """Commits and reads offsets for one consumer, and owns `Cursor.committed`."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Commits(CommittedReader):
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
-        """Commit given offsets, or the positions; see `AIOKafkaConsumer.commit`.
+        """Commit given offsets, or the positions. See `AIOKafkaConsumer.commit`.
 
         A cancelled commit may or may not have happened. Auto-commit counts its offsets as
         processed.
@@ -299,7 +299,7 @@ class Commits(CommittedReader):
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit before a revocation; return the offsets that could not be committed."""
+        """Commit before a revocation, and return the offsets that could not be committed."""
         left = self.not_committed_yet(offsets)
         return self.not_committed_yet(await self._try_to_commit(left, deadline))
 
@@ -444,7 +444,7 @@ class Commits(CommittedReader):
         await self._auto_commit.stop()
 
     async def commit_by_itself(self, offsets: Offsets, departed: Departed | None = None) -> Offsets:
-        """Make an automatic commit; reads raise its permanent errors.
+        """Make an automatic commit. Reads raise its permanent errors.
 
         Returns:
             The offsets that could not be committed.
@@ -460,7 +460,7 @@ class Commits(CommittedReader):
 
     @property
     def assigned_as(self) -> Identity | None:
-        """The identity of the present assignment; None: it is lost, or there was none."""
+        """The identity of the present assignment. None: it is lost, or there was none."""
         if self._state.mode is SubscriptionMode.ASSIGNED:
             return NO_IDENTITY  # the group only keeps the offsets
         return self._member.assigned_as
@@ -544,7 +544,7 @@ class Commits(CommittedReader):
         ) from last_error
 
     def _shorten(self, commit: PendingCommit) -> bool:
-        """Shorten the lists of finished records in the metadata; False: there are none."""
+        """Shorten the lists of finished records in the metadata. False: there are none."""
         offsets = {tp: offset for tp, offset in commit.left.items() if is_ours(offset.metadata)}
         if not offsets:
             return False
@@ -665,7 +665,7 @@ class Commits(CommittedReader):
     def _beyond(
         self, cursor: Cursor, committed: OffsetAndMetadata, offset: OffsetAndMetadata
     ) -> OffsetAndMetadata | None:
-        """Return the union of two commits; None: the second adds nothing."""
+        """Return the union of two commits. None: the second adds nothing."""
         if cursor.progress is None:
             return offset if offset.offset > committed.offset else None
         most = self._finished.most_metadata
@@ -721,7 +721,7 @@ class Commits(CommittedReader):
                     commit.take_over(tp, other)
 
     def _keep_in_step(self, commit: PendingCommit, now: Cursors) -> None:
-        """Replace the offsets by those processed by now; leave out partitions after a seek back.
+        """Replace the offsets by those processed by now. Leave out partitions after a seek back.
 
         In another assignment, a lower position is no seek.
         """
@@ -807,7 +807,7 @@ class Commits(CommittedReader):
     def _raise_refusals(
         commit: PendingCommit, codes: Mapping[TopicPartition, int], sent: Collection[TopicPartition]
     ) -> None:
-        """Raise the gravest of the partitions' errors; a missing partition counts as a timeout."""
+        """Raise the gravest of the partitions' errors. A missing partition counts as a timeout."""
         refused = {
             tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
             for tp in sorted(commit.left.keys() & sent)
@@ -859,7 +859,7 @@ class Commits(CommittedReader):
         return not is_over or self.assigned_as not in (None, commit.made_as)
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
-        """Leave out deleted topics; return whether no offsets are left."""
+        """Leave out deleted topics, and return whether no offsets are left."""
         if commit.kind is CommitKind.NAMED:
             return False
         try:

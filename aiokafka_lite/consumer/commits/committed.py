@@ -76,7 +76,7 @@ class CommittedReader(ABC):
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets, in one round trip; see `AIOKafkaConsumer.committed`.
+        """Return the committed offsets, in one round trip. See `AIOKafkaConsumer.committed`.
 
         Waits for transactions that are about to commit offsets (KIP-447).
 
@@ -165,7 +165,7 @@ class CommittedReader(ABC):
         return found
 
     def _may_pass(self, error: KafkaError, reader: Identity | None) -> bool:
-        """Whether to retry; a refused member reads again with its next identity."""
+        """Whether to retry. A refused member reads again with its next identity."""
         recovery = recovery_for(error)
         is_about_reader = recovery is Recovery.NEW_EPOCH or recovery.is_about_membership
         if reader is None or not is_about_reader:
@@ -174,7 +174,7 @@ class CommittedReader(ABC):
         return recovery is not Recovery.FENCED
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
-        """Note the effect of a refused request on the membership; also for transactions."""
+        """Note the effect of a refused request on the membership, also for transactions."""
         if self._member.note_refusal(sent_as, error):
             self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
 
@@ -197,7 +197,7 @@ class CommittedReader(ABC):
         found: dict[TopicPartition, FetchedOffset | None],
         failures: dict[TopicPartition, KafkaError] | None,
     ) -> KafkaError | None:
-        """Move answered partitions from `left` to `found`; return the error of those left.
+        """Move answered partitions from `left` to `found`, and return the error of those left.
 
         A partition that is missing from the response stays left: it may have a committed offset.
         """
@@ -244,7 +244,7 @@ def _as_committed(
 
 
 async def pause(backoff: Backoff, deadline: float) -> bool:
-    """Pause before another attempt; False: the deadline leaves no time for one."""
+    """Pause before another attempt. False: the deadline leaves no time for one."""
     loop = asyncio.get_running_loop()
     delay_s = backoff.next_delay_s()
     remaining_s = deadline - loop.time()

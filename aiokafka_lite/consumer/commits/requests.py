@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
-# The last versions with topic names; newer ones have ids.
+# The last versions with topic names. Newer ones have ids.
 LAST_COMMIT_BY_NAME: Final = 9
 LAST_FETCH_BY_NAME: Final = 9
 
@@ -61,7 +61,7 @@ class TopicIds:
         return ZERO_UUID not in self._names
 
     def by_topic(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, bytes], list[int]]:
-        """Group partition numbers by topic name and id; ZERO_UUID is an unknown id."""
+        """Group partition numbers by topic name and id. ZERO_UUID is an unknown id."""
         topics: dict[tuple[str, bytes], list[int]] = {}
         for tp in sorted(partitions):
             topics.setdefault((tp.topic, self._ids[tp]), []).append(tp.partition)

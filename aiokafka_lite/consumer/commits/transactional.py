@@ -211,7 +211,7 @@ class OffsetsInTransaction:
             await self.commits.commit_held(unclear)
 
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
-        """Whether a transaction of unknown outcome has committed them; see `tell_apart`.
+        """Whether a transaction of unknown outcome has committed them. See `tell_apart`.
 
         Raises:
             KafkaError: The coordinator refuses, or cannot be reached in time.

@@ -1,1 +1,1 @@
-"""Defines what a consumer tells while it runs: the events, and the streams to read them from."""
+"""The events of a consumer, and their subscriptions."""

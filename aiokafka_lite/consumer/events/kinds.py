@@ -73,7 +73,7 @@ class ConsumerEvent:
     """
 
     name: ClassVar[str] = ""
-    # The level of the line that `Events` logs; None: the publishing code logs.
+    # The level of the line that `Events` logs. None: the publishing code logs.
     level: ClassVar[int | None] = None
 
     at_s: float = field(default_factory=_loop_time, kw_only=True, compare=False, repr=False)
@@ -90,7 +90,7 @@ class ConsumerEvent:
 
 
 def _plain(value: object) -> object:
-    """Convert a field to JSON types; partitions to [topic, number]."""
+    """Convert a field to JSON types, and partitions to [topic, number]."""
     if isinstance(value, KafkaError):
         return str(value)  # begins with its class
     if isinstance(value, BaseException):
@@ -165,7 +165,7 @@ class Lost(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorChanged(ConsumerEvent):
-    """The group has another coordinator; None: unknown."""
+    """The group has another coordinator. None: unknown."""
 
     name: ClassVar[str] = "coordinator_changed"
 
@@ -210,7 +210,7 @@ class ListenerFailed(ConsumerEvent):
 class OffsetReset(ConsumerEvent):
     """A position was looked up again, by auto_offset_reset or after the log was truncated.
 
-    `lost` are offsets that will not be returned, because they were deleted or skipped; None: no
+    `lost` are offsets that will not be returned, because they were deleted or skipped. None: no
     known ones. `skipped` is the part of them that the broker still has.
     """
 
@@ -389,7 +389,7 @@ class RecordDead(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CircuitOpened(ConsumerEvent):
-    """Handlers of `run` fail, so processing pauses; one record is tried from time to time."""
+    """Handlers of `run` fail, so processing pauses. One record is tried from time to time."""
 
     name: ClassVar[str] = "circuit_opened"
 

@@ -32,7 +32,7 @@ class LogLimit:
         self._logged: dict[object, tuple[float, int]] = {}
 
     def let_in(self, subject: object, now: float) -> str | None:
-        """Return the suffix of a line logged at loop time `now`; None: do not log it."""
+        """Return the suffix of a line logged at loop time `now`. None: do not log it."""
         logged_at, kept_back = self._logged.get(subject, (-LOG_INTERVAL_S, 0))
         if now - logged_at < LOG_INTERVAL_S:
             self._logged[subject] = logged_at, kept_back + 1
@@ -110,7 +110,7 @@ class EventSubscription:
         self._wake = Event()
 
     def put(self, event: ConsumerEvent) -> None:
-        """Buffer an event; a full buffer drops its oldest one."""
+        """Buffer an event. A full buffer drops its oldest one."""
         if len(self._buffer) >= self._max_buffered:
             self._buffer.popleft()
             self._dropped_count += 1

@@ -1,1 +1,1 @@
-"""Who reads which partition: a group, or nobody but this consumer."""
+"""Group memberships: joining, leases, assignments and revocations."""

@@ -75,7 +75,7 @@ class EitherMembership:
         return make_second(self._around)
 
     def fall_back(self, error: KafkaError) -> None:
-        """See OtherProtocol; called by a task of the first membership, which this ends."""
+        """See OtherProtocol. Called by a task of the first membership, which this ends."""
         reason = str(error)
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason

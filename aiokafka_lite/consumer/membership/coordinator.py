@@ -26,7 +26,7 @@ R = TypeVar("R", bound=Response)
 
 
 class Coordinator:
-    """Finds the coordinator of one group, and forgets it after an error; does not retry."""
+    """Finds the coordinator of one group, and forgets it after an error. Does not retry."""
 
     def __init__(self, cluster: Cluster, group_id: str, events: Events) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class Coordinator:
 
     @property
     def node_id(self) -> int | None:
-        """The coordinator as far as known; None: the next request looks it up."""
+        """The coordinator as far as known. None: the next request looks it up."""
         return self._node_id
 
     @property

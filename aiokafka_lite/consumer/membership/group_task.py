@@ -95,7 +95,7 @@ class GroupTask:
         return self._task
 
     def halt(self) -> None:
-        """Cancel the task, and return at once; idempotent."""
+        """Cancel the task, and return at once. Idempotent."""
         if self._task is not None and not self._is_halted:
             self._is_halted = True
             self._scope.cancel(self._task)
@@ -105,7 +105,7 @@ class GroupTask:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    # --- Who waits for an assignment ------------------------------------------------------
+    # --- Waits for an assignment ----------------------------------------------------------
     async def wait_assigned(self) -> None:
         """Wait until the present subscription has an assignment, which may be empty.
 

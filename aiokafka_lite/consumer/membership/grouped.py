@@ -123,10 +123,10 @@ class GroupedMembership(ABC, Generic[MemberT]):
             await self._handover.settle_departed(UNSUBSCRIBED, deadline)
         return uncommitted
 
-    # --- What happens to it ---------------------------------------------------------------
+    # --- Changes --------------------------------------------------------------------------
     @abstractmethod
     def _why_lost(self) -> str | None:
-        """Return why other members own the assigned partitions; None: they do not."""
+        """Return why other members own the assigned partitions. None: they do not."""
 
     @abstractmethod
     def _note_departure(self, departure: Departure) -> None: ...

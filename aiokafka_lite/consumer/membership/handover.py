@@ -60,7 +60,7 @@ Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 class ListenerOwner(Protocol):
     def listener_failed(self, callback: str, error: Exception | None) -> None:
-        """Note the exception of a callback; None: the callback was cancelled."""
+        """Note the exception of a callback. None: the callback was cancelled."""
 
 
 class ListenerCalls:
@@ -78,7 +78,7 @@ class ListenerCalls:
     async def call(
         self, name: str, method: Method, partitions: set[TopicPartition], *, deadline: float
     ) -> bool:
-        """Run a callback until its end or the deadline; return whether it ended by itself.
+        """Run a callback until its end or the deadline, and return whether it ended by itself.
 
         If the caller is cancelled, the callback continues, and `finish` waits for it.
         """
@@ -150,7 +150,7 @@ class ListenerCalls:
 # How long a rebalance waits for cancelled handlers.
 LONGEST_END_S: Final = 1.0
 
-# Returns why partitions are lost; None: they are not.
+# Returns why partitions are lost. None: they are not.
 WhyLost = Callable[[], str | None]
 
 
@@ -165,7 +165,7 @@ class HoldLimits(NamedTuple):
 
 
 class Revocation:
-    """Revokes partitions of one consumer; called by the group task only.
+    """Revokes partitions of one consumer. Called by the group task only.
 
     The member's `notify` must be called when it loses them.
     """
@@ -199,7 +199,7 @@ class Revocation:
         waits: bool = True,
         tells_of_none: bool = False,
     ) -> None:
-        """Take steps 1 to 4; the partitions are still assigned at the end.
+        """Take steps 1 to 4. The partitions are still assigned at the end.
 
         If it is cancelled, no further step is taken, and the partitions stay revoking. `why_lost`
         is called before each step. aiokafka's listener is also called for no partitions
@@ -322,7 +322,7 @@ class Revocation:
         return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
 
     def _next_limit(self, gone: frozenset[TopicPartition], limits: HoldLimits) -> float | None:
-        """Update `awaited_work`; return until when to wait for it, None if it is finished.
+        """Update `awaited_work`, and return until when to wait for it, None if it is finished.
 
         A commit by the application counts as work.
         """
@@ -352,9 +352,9 @@ Partitions = frozenset[TopicPartition]
 
 
 class Handover:
-    """Hands partitions to the application, and takes them from it; called by the group task only.
+    """Hands partitions to the application, and takes them from it. Called by the group task only.
 
-    `why_lost` returns why other members own the assigned partitions; None: they do not.
+    `why_lost` returns why other members own the assigned partitions. None: they do not.
     """
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
@@ -376,7 +376,7 @@ class Handover:
         # Their on_partitions_assigned was cancelled.
         self._untold: frozenset[Cursor] = frozenset()
 
-    # --- What goes ------------------------------------------------------------------------
+    # --- Revocation -----------------------------------------------------------------------
     def start(self) -> None:
         self._revocation.start()
 
@@ -402,7 +402,7 @@ class Handover:
         Args:
             gone: Those that are not assigned are ignored.
             reason: For events and logs.
-            deadline: Loop time; by default the rebalance timeout from now.
+            deadline: Loop time. By default the rebalance timeout from now.
             waits: Take step 2.
             tells_of_none: Call the listener even if there are no partitions.
             stays_readable: They stay in the assignment until the next one.
@@ -473,7 +473,7 @@ class Handover:
                 gone, listener, reason, deadline=deadline, why_lost=self._why_lost
             )
 
-    # --- What comes -----------------------------------------------------------------------
+    # --- Assignment -----------------------------------------------------------------------
     async def assign(
         self,
         new: Set[TopicPartition],

@@ -148,7 +148,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     @abstractmethod
     def take_outcome(self, outcome: Outcome) -> None:
-        """Apply the outcome of a heartbeat of the thread; its time is loop time."""
+        """Apply the outcome of a heartbeat of the thread. Its time is loop time."""
 
     @abstractmethod
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
@@ -163,7 +163,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self.thread.rest()
 
     def _note_next(self, next_s: float) -> bool:
-        """Pass the time of the next heartbeat to the thread; return whether the loop may send."""
+        """Pass the time of the next heartbeat to the thread. Return whether the loop may send."""
         if not self.thread.is_there:
             return True
         if not self._member.is_member:

@@ -110,12 +110,12 @@ class LoopClosedError(Exception):
 
 class ThreadOwner(Protocol):
     def take_outcome(self, outcome: Outcome) -> None:
-        """Apply the outcome of a heartbeat; called by the loop."""
+        """Apply the outcome of a heartbeat. Called by the loop."""
 
 
 class LoopSide(Protocol):
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop call a function; may be called by any thread.
+        """Have the loop call a function. Any thread may call this.
 
         Raises:
             LoopClosedError: The loop is closed.
@@ -157,7 +157,7 @@ class Sender:
 
     # --- The loop -------------------------------------------------------------------------
     def claim(self, snapshot: Snapshot | None) -> bool:
-        """Replace the snapshot; None stops the thread's heartbeats.
+        """Replace the snapshot, or stop the thread's heartbeats.
 
         Returns:
             Whether the loop may send now. Otherwise the thread is sending, or the loop has not
@@ -184,7 +184,7 @@ class Sender:
             connection.close()
 
     def end(self) -> None:
-        """Let the thread end, without waiting; idempotent."""
+        """Let the thread end, without waiting. Idempotent."""
         self._ending.set()
         self._wake.set()
         self.hang_up()
@@ -280,7 +280,7 @@ class Sender:
             )
 
     def _send(self, snapshot: Snapshot, sent_as: Identity) -> tuple[Identity, Response]:
-        """Send a heartbeat; look up the coordinator if it has moved, and retry once."""
+        """Send a heartbeat. If the coordinator has moved, look it up and retry once."""
         if snapshot.node != self._told_node:
             self._told_node = self._node = snapshot.node
         try:
@@ -321,7 +321,7 @@ def _nothing() -> None:
 
 
 class HeartbeatThread:
-    """The loop's side of one member's thread; without `open_cluster` there is no thread."""
+    """The loop's side of one member's thread. Without `open_cluster` there is no thread."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ class HeartbeatThread:
         interval_s: float,
         left_s: float,
     ) -> bool:
-        """Replace the snapshot; return whether the loop may send now.
+        """Replace the snapshot, and return whether the loop may send now.
 
         `next_s` is the time to the loop's next heartbeat, `left_s` that to the end of
         max_poll_interval_ms.

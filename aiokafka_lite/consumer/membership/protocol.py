@@ -66,7 +66,7 @@ class GroupStatus(NamedTuple):
     protocol: str = "classic"
     # A rebalance stops all partitions, not only those that move.
     is_eager: bool = True
-    # The session timeout; None: the one in the settings.
+    # The session timeout. None: the one in the settings.
     session_s: float | None = None
     # The sentence that explains why it cannot join or read its partitions; "" if it can.
     trouble: str = ""
@@ -79,22 +79,22 @@ class GroupStatus(NamedTuple):
 
 
 class Membership(Protocol):
-    """One consumer's place in its group; the only writer of the assignment of subscribed topics."""
+    """One consumer's place in its group. The only writer of the assignment of subscribed topics."""
 
     @property
     def member_id(self) -> str:
-        """The id in the group; empty while there is none."""
+        """The id in the group, empty while there is none."""
 
     @property
     def generation(self) -> int:
-        """The generation, or member epoch, of the assignment; -1 while there is none."""
+        """The generation, or member epoch, of the assignment. It is -1 while there is none."""
 
     @property
     def coordinator_id(self) -> int | None: ...
 
     @property
     def status(self) -> GroupStatus | None:
-        """A snapshot of the membership; None without a group."""
+        """A snapshot of the membership, None without a group."""
 
     @property
     def is_settled(self) -> bool:
@@ -110,7 +110,7 @@ class Membership(Protocol):
         """Wake the tasks that wait for a change."""
 
     async def start(self) -> None:
-        """Start the tasks; awaits no response."""
+        """Start the tasks, without waiting for a response."""
 
     async def wait_assigned(self) -> None:
         """Wait until the present subscription has an assignment, which may be empty.
@@ -120,19 +120,19 @@ class Membership(Protocol):
         """
 
     def halt(self) -> None:
-        """Stop changing the assignment; idempotent."""
+        """Stop changing the assignment. Idempotent."""
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Commit `offsets`, and leave the group; return the offsets that could not be committed.
+        """Commit `offsets`, leave the group, and return the offsets that could not be committed.
 
         A static member keeps its place for one session timeout (KIP-1092), unless `leaves` is true.
         A dynamic one does so if `leaves` is false.
         """
 
     def leave_nowait(self, reason: str) -> None:
-        """Send a request to leave if a connection is idle; commits nothing."""
+        """Send a request to leave if a connection is idle, without commits."""
 
 
 class GroupMember(Protocol):
@@ -158,11 +158,11 @@ class GroupMember(Protocol):
 
     @property
     def assigned_as(self) -> Identity | None:
-        """The identity at the assignment; None: no partitions are held."""
+        """The identity at the assignment. None: no partitions are held."""
 
     @property
     def reads_as(self) -> Identity | None:
-        """The identity for reads of committed offsets; None: they need none."""
+        """The identity for reads of committed offsets. None: they need none."""
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator accepts commits now, as far as known.
@@ -213,13 +213,13 @@ class LastCommits(Protocol):
         """Whether a commit of theirs by the application is in flight, and was not put off."""
 
     async def settle_departed(self, deadline: float) -> None:
-        """Wait for pending commits of partitions that were given up; they fail at the deadline."""
+        """Wait for pending commits of partitions that were given up. They fail at the deadline."""
 
     async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
-        """Commit, and return the offsets that could not be committed; raises no error."""
+        """Commit, and return the offsets that could not be committed. It raises no error."""
 
     async def stop_auto_commit(self) -> None:
-        """Stop periodic commits, so that the last commit is not replaced; idempotent."""
+        """Stop periodic commits, so that the last commit is not replaced. Idempotent."""
 
     async def commit_at_the_end(self, offsets: Offsets, *, deadline: float) -> Offsets:
-        """Commit these and those given up before; return the offsets that were not committed."""
+        """Commit these and those given up before. Return the offsets that were not committed."""

@@ -14,7 +14,7 @@ StateT = TypeVar("StateT", bound=enum.Enum)
 
 
 class StatefulMember(Generic[StateT]):
-    """One member of one group; a subclass defines the states and their legal transitions."""
+    """One member of one group. A subclass defines the states and their legal transitions."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Shows operators how a consumer is."""
+"""Health, metrics and diagnoses of a consumer."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """The reason why a partition has no records to return; the values are stable."""
+    """The reason why a partition has no records to return. The values are stable."""
 
     STOPPED = "stopped"
     NOT_STARTED = "not_started"

@@ -37,7 +37,7 @@ ITERATION: Final = RecordIterator.__module__
 
 
 class LoopTimer:
-    """The timer of one loop; set while there are probes.
+    """The timer of one loop. Set while there are probes.
 
     Attributes:
         due: Loop time at which it fires next.
@@ -94,7 +94,7 @@ class LoopProbe:
         lag_s: The latest lag.
         max_lag_s: The longest lag since the start.
         blocked_s: The latest lag of more than BLOCKED_S.
-        blocked_at: Loop time of its end; None: there was none.
+        blocked_at: Loop time of its end. None: there was none.
     """
 
     def __init__(

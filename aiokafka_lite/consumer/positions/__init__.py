@@ -1,1 +1,1 @@
-"""Where reading starts and goes on: offsets looked up, reset, checked."""
+"""Positions: lookups, resets and validation."""

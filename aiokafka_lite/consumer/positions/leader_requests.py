@@ -66,7 +66,7 @@ class Failure(NamedTuple):
 
 
 class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
-    """Sends requests of one kind to the leaders of partitions; a subclass is a kind.
+    """Sends requests of one kind to the leaders of partitions. A subclass is a kind.
 
     A wish is a hashable object that identifies one wanted result.
 
@@ -102,7 +102,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
         """Take a result, with the leader epoch of its request."""
 
     def failed(self, wish: WishT, error: KafkaError) -> None:
-        """Note an error; the wish is retried while it is wanted."""
+        """Note an error. The wish is retried while it is wanted."""
         return
 
     def ended(self) -> None:
@@ -111,7 +111,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
-        """Send the requests that are possible now; return the end of the next back-off, if any.
+        """Send the requests that are possible now, and return the end of the next back-off, if any.
 
         Args:
             wanted: All wishes. Those left out are forgotten.
@@ -202,7 +202,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
     def _fail(
         self, wish: WishT, error: KafkaError, leader: Leader | None, delays: dict[int, float]
     ) -> None:
-        """Schedule a retry; partitions that failed together are retried together."""
+        """Schedule a retry. Partitions that failed together are retried together."""
         before = self._failures.get(wish)
         count = 0 if before is None else before.in_a_row
         delay_s = delay_after(count, self._first_delay_s, LONGEST_BACKOFF_S, self._rng)
@@ -223,7 +223,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
-    """Sends requests for partitions to their leader; has no state."""
+    """Sends requests for partitions to their leader. Has no state."""
 
     def __init__(self, config: ConsumerConfig, cluster: Cluster) -> None:
         self._config = config
@@ -245,7 +245,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
     async def ask(
         self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
     ) -> Answered[AnswerT]:
-        """Send one request to a node; return the results, and the other partitions' errors."""
+        """Send one request to a node, and return the results, and the other partitions' errors."""
         found: dict[TopicPartition, AnswerT] = {}
         failures: dict[TopicPartition, KafkaError] = {}
         try:

@@ -151,7 +151,7 @@ class PositionResolver:
         self._wake.set()
 
     def _compare_epochs(self, partition: Cursor, view: ClusterView) -> None:
-        """Have a leader of a newer epoch validate the position; forget epochs that are void."""
+        """Have a leader of a newer epoch validate the position, and forget epochs that are void."""
         leader = view.leader(partition.tp)
         if leader is None:
             return
@@ -195,7 +195,7 @@ class PositionResolver:
         return searches
 
     def _resolve_once(self) -> float | None:
-        """Send the requests that are possible now; return when to look again."""
+        """Send the requests that are possible now, and return when to look again."""
         searches = self._searches()
         reading = self._reading_committed
         if searches.get(Sought.COMMITTED) and (reading is None or reading.done()):
@@ -266,7 +266,7 @@ class PositionResolver:
         return NO_EPOCH if leader is None else leader.leader_epoch
 
     def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
-        """Look up the position by auto_offset_reset; if that is "none", raise `error` from reads.
+        """Look up the position by auto_offset_reset. If that is "none", raise `error` from reads.
 
         "latest" means the consumer's start: newer partitions are read from their beginning.
         """
@@ -301,7 +301,7 @@ class PositionResolver:
         self._note_failure(partition, error)
 
     def _note_failure(self, partition: Cursor, error: KafkaError) -> None:
-        """Note why there is no position yet; reads raise permanent errors."""
+        """Note why there is no position yet. Reads raise permanent errors."""
         partition.note_reason(type(error).__name__)
         if not (error.retriable or error.invalid_metadata):
             self._buffer.put_error(partition, error)

@@ -43,7 +43,7 @@ class _KnownTopic:
     def __init__(self, topic_id: bytes, count: int, old_count: int) -> None:
         self.topic_id = topic_id
         self.count = count
-        # Its partitions at first sight; the others were added later.
+        # Its partitions at first sight. The others were added later.
         self.old_count = old_count
         self.is_gone = False
         # A broker that lags may still return them.
@@ -57,12 +57,12 @@ class TopicChanges:
         self._state = state
         self._events = events
         self._buffer = buffer
-        # The resolver's; set after its creation.
+        # The resolver's. Set after its creation.
         self.reset_by_policy: ResetByPolicy | None = None
         self._known: dict[str, _KnownTopic] = {}
         # Requested topics that did not exist.
         self._absent: set[str] = set()
-        # Partitions that their topics do not have, since when; None: that was raised.
+        # Partitions that their topics do not have, since when. None: that was raised.
         self._missing: dict[TopicPartition, float | None] = {}
         # The pattern that was matched with all topics.
         self._pattern: re.Pattern[str] | None = None
@@ -120,7 +120,7 @@ class TopicChanges:
         pattern = self._state.pattern
         return pattern is not None and pattern.match(name) is not None
 
-    # --- What happens to one topic --------------------------------------------------------
+    # --- One topic ------------------------------------------------------------------------
     def _is_there(self, name: str, topic: TopicView) -> None:
         known = self._known.get(name)
         count = len(topic.partitions)

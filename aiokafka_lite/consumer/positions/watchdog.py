@@ -1,4 +1,4 @@
-"""Detects partitions that make no progress; `health` reports them.
+"""Detects partitions that make no progress, for `health`.
 
 Every five seconds it notes since when partitions, assigned and not paused, have no validated
 position, or have the same first unfinished offset, though the log has records from there on. It
@@ -168,7 +168,7 @@ class Watchdog:
         self._log_ends.ask(stale)
 
     def _standstill(self, cursor: Cursor, now: float) -> Standstill | None:
-        """Return the standstill of a partition; None: all its records are finished."""
+        """Return the standstill of a partition. None: all its records are finished."""
         end = cursor.high_watermark
         offset = cursor.finished_to
         if end is None or offset is None or offset >= end:

@@ -1,1 +1,1 @@
-"""The classic group protocol; imported only by consumers that use it."""
+"""The classic group protocol, imported only by consumers that use it."""

@@ -43,7 +43,7 @@ def heartbeat_request(
 def send_heartbeat(
     group_id: str, group_instance_id: str | None, send: Send, sent_as: Identity
 ) -> tuple[Identity, HeartbeatResponse]:
-    """Send a heartbeat from the heartbeat thread; see SendHeartbeat."""
+    """Send a heartbeat from the heartbeat thread. See SendHeartbeat."""
     response = send(heartbeat_request(group_id, group_instance_id, sent_as))
     if response.error_code:
         raise for_code(response.error_code)(f"heartbeat of group {group_id}")
@@ -126,7 +126,7 @@ class Heartbeat(MemberHeartbeat[Member]):
 
     @contextlib.asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
-        """Send heartbeats during the block; a loss interrupts the member."""
+        """Send heartbeats during the block. A loss interrupts the member."""
         member = self._member
         if not member.is_member or self._scope.failure is not None:
             yield
@@ -183,7 +183,7 @@ class Heartbeat(MemberHeartbeat[Member]):
         return self._config.max_poll_interval_s - self._reads.idle_s(now)
 
     async def _sleep_until_due(self, is_rebalancing: bool) -> bool:
-        """Sleep to the next heartbeat or the end of the poll interval; return whether to send."""
+        """Sleep to the next heartbeat or the end of the poll interval. Return whether to send."""
         loop = self._loop
         wake_at = self._next_beat
         if not is_rebalancing:
@@ -215,7 +215,7 @@ class Heartbeat(MemberHeartbeat[Member]):
                 self._blocked_s = took_s  # the deadline's timer fired late
 
     def _judge(self, error: KafkaError) -> Interruption | None:
-        """Return the interruption; None: the next heartbeat may succeed."""
+        """Return the interruption. None: the next heartbeat may succeed."""
         if (interruption := interruption_by(error)) is not None:
             return interruption
         if recovery_for(error) is Recovery.SURFACE:

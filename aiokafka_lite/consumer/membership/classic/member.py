@@ -13,7 +13,7 @@ PREPARING   revokes partitions, in the old generation     that is done
 JOINING     JoinGroup is in flight                        the response has a
                                                           generation
 SYNCING     of the new generation; SyncGroup is in        the response has an
-            flight; the coordinator refuses commits       assignment
+            flight. The coordinator refuses commits       assignment
 STABLE      holds its assignment, sends heartbeats        something interrupts it
 FENCED      another consumer has its instance id          the consumer stops
 LEAVING     last commit, LeaveGroup                       both are done or too late
@@ -172,7 +172,7 @@ class Member(StatefulMember[MemberState]):
         self.assigned_as: Identity | None = None
         # The first generation since which kept partitions had no other owner.
         self._unbroken_since: float = math.inf
-        # Owned before and after the latest rebalance; None: a rebalance is in progress.
+        # Owned before and after the latest rebalance. None: a rebalance is in progress.
         self._kept_partitions: frozenset[TopicPartition] | None = frozenset()
         self.protocol_name: str | None = None
         self.is_leader = False

@@ -60,7 +60,7 @@ class ClassicMembership(GroupedMembership[Member]):
         # The rebalance in progress.
         self._joining: asyncio.Task[JoinOutcome] | None = None
         # The subscription versions of the last rebalance, and of the last assignment for which the
-        # listener has returned; None: there is no assignment.
+        # listener has returned. None: there is no assignment.
         self._joined_version: int | None = None
         self._assigned_version: int | None = None
         # The subscription of the latest join, and its version.
@@ -126,7 +126,7 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _end_joining(
         self, joining: asyncio.Task[JoinOutcome], offsets: Offsets, commit_by: float
     ) -> tuple[Offsets, Offsets]:
-        """Commit, and end the rebalance in progress; its assignment is not taken.
+        """Commit, and end the rebalance in progress. Its assignment is not taken.
 
         The coordinator refuses commits from when all have joined until the leader's SyncGroup.
 
@@ -252,7 +252,7 @@ class ClassicMembership(GroupedMembership[Member]):
             self._member.lost_because = self._heartbeat.why_silent
 
     def _why_lost(self) -> str | None:
-        """Settle interruptions; return why other members own the assigned partitions."""
+        """Settle interruptions, and return why other members own the assigned partitions."""
         self._settle_interruption()  # a commit or heartbeat may have been refused
         member = self._member
         if member.is_member:
@@ -260,7 +260,7 @@ class ClassicMembership(GroupedMembership[Member]):
         return member.lost_because or ("" if member.lost_by is None else member.lost_by.text)
 
     async def _join(self, reason: str) -> AssignedPartitions | None:
-        """Join and sync until it succeeds; None: the subscription has changed."""
+        """Join and sync until it succeeds. None: the subscription has changed."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         self._task.forget_error()
@@ -454,7 +454,7 @@ class ClassicMembership(GroupedMembership[Member]):
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._task.sit_out()
 
-    # --- What happens to it ---------------------------------------------------------------
+    # --- Changes --------------------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
         """An eager member that is not stable has revoked its partitions already."""
         if self._is_cooperative or self._member.state is MemberState.STABLE:

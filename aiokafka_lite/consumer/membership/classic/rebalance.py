@@ -213,7 +213,7 @@ class Rebalance:
         self._cluster.watch(LEADER, topics)
 
     async def leave(self, reason: str, *, deadline: float) -> bool:
-        """Send LeaveGroup; return whether it was confirmed."""
+        """Send LeaveGroup, and return whether it was confirmed."""
         member = self._member
         request = self._leave_request(reason)
         try:

@@ -79,7 +79,7 @@ class Inbox(Protocol):
         """Match the pattern in the consumer: the coordinator has refused it."""
 
     def fall_back(self, error: KafkaError) -> bool:
-        """Change to the classic protocol; return whether that is possible."""
+        """Change to the classic protocol, and return whether that is possible."""
 
 
 def send_brief(
@@ -89,7 +89,7 @@ def send_brief(
     send: Send,
     sent_as: Identity,
 ) -> tuple[Identity, ConsumerGroupHeartbeatResponse]:
-    """Send a brief heartbeat from the heartbeat thread; see SendHeartbeat.
+    """Send a brief heartbeat from the heartbeat thread. See SendHeartbeat.
 
     The response to one of the loop's heartbeats, unread, may have changed the epoch. Then a brief
     one is refused, and one with the owned partitions counts as a repetition.
@@ -246,7 +246,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             answer_s=answer_s,
         )
 
-    # --- What goes wrong ------------------------------------------------------------------
+    # --- Failures -------------------------------------------------------------------------
     def _failed(self, sent: SentHeartbeat, error: KafkaError) -> None:
         self.failure_count += 1
         member, recovery = self._member, recovery_for(error)

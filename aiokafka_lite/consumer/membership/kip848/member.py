@@ -128,7 +128,7 @@ class ConsumerMember(StatefulMember[MemberState]):
     Args:
         group_id: The group.
         group_instance_id: The name of a static member.
-        member_id: An id of an earlier start; "": a new one.
+        member_id: An id of an earlier start. "": a new one.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ConsumerMember(StatefulMember[MemberState]):
             MemberState.UNJOINED,
             LEGAL_TRANSITIONS,
         )
-        # The latest assignment; None: there was none.
+        # The latest assignment. None: there was none.
         self.target: Target | None = None
         # Partitions of earlier epochs may have had other owners since.
         self._joined_in = NO_GENERATION
@@ -230,7 +230,7 @@ class ConsumerMember(StatefulMember[MemberState]):
     def note_reason(self, loss: Loss, because: str) -> None:
         self.lost_by, self.lost_because = loss, because
 
-    # --- What answers say -----------------------------------------------------------------
+    # --- Responses ------------------------------------------------------------------------
     def take_answer(self, sent_as: Identity, identity: Identity, target: Target | None) -> bool:
         """Apply a response.
 

@@ -201,7 +201,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return self._member.is_member or has_asked
 
     async def _send_leave(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
-        """Send a request to leave until it succeeds; it is idempotent."""
+        """Send a request to leave until it succeeds. It is idempotent."""
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         group_id = self._member.group_id
         while True:
@@ -234,7 +234,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                 await self._wait()
 
     async def _turn(self) -> bool:
-        """Do the next step; False, without having waited, if there is none."""
+        """Do the next step. False, without having waited, if there is none."""
         member, state = self._member, self._state
         if self._joining_since is not None and member.state in PRESENT:
             self._joining_since = None
@@ -376,7 +376,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         await self._handover.assign(topic_ids.keys(), topic_ids=topic_ids, then=note)
 
     def _let_go(self, gone: Held) -> None:
-        """Own partitions no more; the next heartbeat reports that at once."""
+        """Own partitions no more. The next heartbeat reports that at once."""
         for each in tuple(gone):
             self.held.pop(each, None)
         self._schedule.note_change(self._loop.time())
@@ -445,7 +445,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         await self._withdraw(reason)
         await self._task.sit_out()
 
-    # --- What is subscribed ---------------------------------------------------------------
+    # --- Subscription ---------------------------------------------------------------------
     @property
     def subscribed(self) -> Subscription:
         """The subscription: names, or an expression if the coordinator can match it."""
@@ -460,7 +460,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return Subscription(state.subscription or frozenset())
 
     def _for_the_broker(self, pattern: re.Pattern[str]) -> str | None:
-        """Return the coordinator's expression; None: the consumer matches the pattern.
+        """Return the coordinator's expression. None: the consumer matches the pattern.
 
         It does so if its metadata is refreshed more often than brokers match expressions.
         """
@@ -494,7 +494,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._other_protocol.fall_back(error)
         return True
 
-    # --- What happens to it ---------------------------------------------------------------
+    # --- Changes --------------------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
         if self._member.is_member:
             self._handover.note_departure(departure)

@@ -89,7 +89,7 @@ class SentHeartbeat(NamedTuple):
     request: ConsumerGroupHeartbeatRequest
     sent_as: Identity
     subscribed: Subscription
-    # The number of changes of the owned partitions; None: the request does not contain them.
+    # The number of changes of the owned partitions. None: the request does not contain them.
     change_count: int | None
 
 
@@ -122,7 +122,7 @@ class HeartbeatSchedule:
         self._is_throttled = False
         self._unsettled_until = 0.0
 
-    # --- What is sent ---------------------------------------------------------------------
+    # --- Requests -------------------------------------------------------------------------
     def has_news(self, subscribed: Subscription) -> bool:
         """Whether the next heartbeat is full, and due at once."""
         return self._told_change_count != self._change_count or subscribed != self.told_subscription
@@ -199,11 +199,11 @@ class HeartbeatSchedule:
             instance_id=member.group_instance_id,
         )
 
-    # --- What is answered -----------------------------------------------------------------
+    # --- Responses ------------------------------------------------------------------------
     def answered(
         self, sent: SentHeartbeat, answer: ConsumerGroupHeartbeatResponse, now: float
     ) -> tuple[Identity, Target | None]:
-        """Take over a response; return the identity and assignment in it.
+        """Take over a response, and return the identity and assignment in it.
 
         Raises:
             KafkaProtocolError: The epoch is invalid.
