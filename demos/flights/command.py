@@ -8,12 +8,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiokafka_lite.cli.arguments import host_and_port, positive_int, positive_seconds
+from aiokafka_lite.cli.arguments import positive_int, positive_seconds
 from aiokafka_lite.cli.loops import LoopKind, loop_kind
 from aiokafka_lite.cli.loops import run as run_on_loop
 from aiokafka_lite.cli.overview import decoder_note
 from aiokafka_lite.cli.problems import MissingExtraError
-from demos.arguments import bootstrap_servers
+from demos.arguments import bootstrap_servers, loopback_address
 from demos.flights.dataset import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     where.add_argument(
         "--listen",
-        type=host_and_port,
+        type=loopback_address,
         default=("127.0.0.1", 0),
         metavar="HOST:PORT",
         help="the address of the embedded broker (default: 127.0.0.1, a free port)",
