@@ -238,7 +238,7 @@ class Commits(CommittedReader):
         super().__init__(config, state, gate, cluster, coordinator, member, rng)
         self._finished = finished
         self._events = events
-        self.topics = ConfirmedTopics(cluster, self._backoff)
+        self.topics = ConfirmedTopics(cluster, self)
         self._sending = asyncio.Lock()
         self._sequence = itertools.count()
         # Successful commits, and the time of the latest one's failure.
@@ -535,7 +535,7 @@ class Commits(CommittedReader):
                     return
             else:
                 return
-            backoff = backoff or self._backoff()
+            backoff = backoff or self.new_backoff()
             if not await pause(backoff, deadline):
                 break
         raise KafkaTimeoutError(

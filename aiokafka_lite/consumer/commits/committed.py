@@ -70,7 +70,7 @@ class CommittedReader(ABC):
         now = asyncio.get_running_loop().time()
         return now + (self._request_timeout_s if timeout_s is None else timeout_s)
 
-    def _backoff(self) -> Backoff:
+    def new_backoff(self) -> Backoff:
         return Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
 
     async def committed(
@@ -134,7 +134,7 @@ class CommittedReader(ABC):
         asked = set(partitions)
         left = asked.copy()
         found: dict[TopicPartition, FetchedOffset | None] = {}
-        backoff = self._backoff()
+        backoff = self.new_backoff()
         last_error: KafkaError | None = None
         while left:
             reader = self._member.reads_as

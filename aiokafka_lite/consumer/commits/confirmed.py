@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable
+from typing import Final, Protocol
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster
@@ -32,12 +32,18 @@ from aiokafka_lite.structs import TopicPartition
 CONFIRMED_S: Final = 1.0
 
 
+class Retries(Protocol):
+    """Makes the pauses between attempts."""
+
+    def new_backoff(self) -> Backoff: ...
+
+
 class ConfirmedTopics:
     """Topic ids that brokers have confirmed. One writer: `confirm`."""
 
-    def __init__(self, cluster: Cluster, new_backoff: Callable[[], Backoff]) -> None:
+    def __init__(self, cluster: Cluster, retries: Retries) -> None:
         self._cluster = cluster
-        self._new_backoff = new_backoff
+        self._retries = retries
         # Loop times of the requests, by name and id.
         self._confirmed: dict[tuple[str, bytes], float] = {}
 
@@ -71,7 +77,7 @@ class ConfirmedTopics:
             raise _of_former_topics(name for name, _ in former)
 
     async def _ask(self, topics: Collection[str], deadline: float) -> MetadataResponse:
-        request, backoff = metadata_request(topics, may_create=False), self._new_backoff()
+        request, backoff = metadata_request(topics, may_create=False), self._retries.new_backoff()
         while True:
             try:
                 async with timeout_at(deadline):

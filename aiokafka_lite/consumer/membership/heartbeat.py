@@ -199,6 +199,10 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self._last_contact = max(self._last_contact, asked_at)
         self.lease.renew(self._last_contact)
 
+    def _note_lateness(self, late_s: float) -> None:
+        if late_s > self._session_s / 2:
+            self._blocked_s = late_s
+
     @property
     def _answer_s(self) -> float:
         """The timeout of a heartbeat: half a session is left to find another coordinator."""

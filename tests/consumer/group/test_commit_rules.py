@@ -805,7 +805,9 @@ async def confirm(
     cluster: Cluster, *answers: Exception | MetadataResponse, topic_id: bytes = b"t" * 16
 ) -> ConfirmedTopics:
     cluster.answers += answers
-    topics = ConfirmedTopics(cast("Any", cluster), lambda: cast("Any", Steady(0.1)))
+    topics = ConfirmedTopics(
+        cast("Any", cluster), cast("Any", SimpleNamespace(new_backoff=lambda: Steady(0.1)))
+    )
     await topics.confirm([(A, topic_id), (B, topic_id)], in_s(1))
     return topics
 
@@ -873,5 +875,7 @@ def test_a_topic_is_a_former_one_if_the_view_has_another_or_none(
 ) -> None:
     cluster = Cluster()
     cluster.view = ClusterView(topics=topics, is_of_all=is_of_all)
-    confirmed = ConfirmedTopics(cast("Any", cluster), lambda: cast("Any", Steady(1)))
+    confirmed = ConfirmedTopics(
+        cast("Any", cluster), cast("Any", SimpleNamespace(new_backoff=lambda: Steady(1)))
+    )
     assert confirmed.is_former("t", read_as) is is_former

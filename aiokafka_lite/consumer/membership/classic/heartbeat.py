@@ -191,9 +191,7 @@ class Heartbeat(MemberHeartbeat[Member]):
         wake_at = max(wake_at, loop.time())
         self._note_next(wake_at - loop.time())
         await asyncio.sleep(wake_at - loop.time())
-        late_s = loop.time() - wake_at
-        if late_s > self._session_s / 2:
-            self._blocked_s = late_s
+        self._note_lateness(loop.time() - wake_at)
         return loop.time() >= self._next_beat
 
     async def _send(self, identity: Identity) -> None:

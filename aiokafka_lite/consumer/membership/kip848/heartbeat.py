@@ -146,14 +146,9 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
                     async with timeout_at(due_at):
                         await self._member.wait_for_change()
                 except asyncio.TimeoutError:
-                    self._note_lateness(due_at)
+                    self._note_lateness(self._loop.time() - due_at)
             else:
                 await self._beat()
-
-    def _note_lateness(self, due_at: float) -> None:
-        late_s = self._loop.time() - due_at
-        if late_s > self._session_s / 2:
-            self._blocked_s = late_s
 
     def _due_at(self) -> float:
         member, schedule = self._member, self._schedule
