@@ -83,8 +83,8 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
 def read_owned(metadata: ConsumerProtocolMemberMetadata) -> Claim:
     """Return a member's partitions and their generation, from its subscription.
 
-    Before version 2 of the subscription the user data contain the generation: only that (Java), or
-    in the format of Java's StickyAssignor (librdkafka).
+    Before version 2 the user data contain the generation: alone (Java), or as in StickyAssignor
+    (librdkafka).
     """
     from aiokafka_lite.consumer.assignors.sticky import Claim, read_claim
 

@@ -81,8 +81,6 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
 
 class _Cut:
-    """The division of one topic."""
-
     def __init__(
         self,
         topic: str,
@@ -101,7 +99,6 @@ class _Cut:
         self._given: dict[str, list[int]] = {}
 
     def room(self, member: str) -> int:
-        """How many more partitions a member may have. The number of longer shares is limited."""
         most = self._size + (self._longer > 0)
         return max(0, most - len(self._given.get(member, ())))
 

@@ -143,8 +143,6 @@ def read_claim(user_data: bytes | None) -> Claim:
 
 
 class _Line:
-    """Members by their numbers of partitions."""
-
     def __init__(
         self,
         members: Iterable[str],
@@ -193,8 +191,6 @@ class _Audience:
 
 
 class _Held:
-    """A member's partitions of one audience: former and new ones."""
-
     def __init__(self) -> None:
         self.kept: list[TopicPartition] = []
         # By the owner before. None: the partition had no owner.
@@ -237,8 +233,6 @@ Offers = dict[str, dict[str | None, list[_Audience]]]
 
 
 class _Sharing:
-    """Computes one assignment."""
-
     def __init__(
         self, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> None:

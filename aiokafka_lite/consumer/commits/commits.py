@@ -417,7 +417,6 @@ class Commits(CommittedReader):
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the next read finishes records, and auto-commit commits them."""
         return self._config.enable_auto_commit
 
     def check_assigned(self, offsets: Offsets) -> None:
@@ -614,7 +613,6 @@ class Commits(CommittedReader):
             raise self._member.why_lost()
 
     def _has_kept(self, commit: PendingCommit, tp: TopicPartition) -> bool:
-        """Whether a partition that was given up has had no other owner."""
         made_as = commit.made_as
         return made_as is None or made_as == NO_IDENTITY or self._member.has_kept(tp, made_as)
 
@@ -859,7 +857,6 @@ class Commits(CommittedReader):
         return not is_over or self.assigned_as not in (None, commit.made_as)
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
-        """Leave out deleted topics, and return whether no offsets are left."""
         if commit.kind is CommitKind.NAMED:
             return False
         try:

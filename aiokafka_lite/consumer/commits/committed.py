@@ -174,7 +174,6 @@ class CommittedReader(ABC):
         return recovery is not Recovery.FENCED
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
-        """Note the effect of a refused request on the membership, also for transactions."""
         if self._member.note_refusal(sent_as, error):
             self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
 

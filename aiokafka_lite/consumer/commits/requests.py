@@ -57,7 +57,6 @@ class TopicIds:
 
     @property
     def are_known(self) -> bool:
-        """Whether a version with ids can be used."""
         return ZERO_UUID not in self._names
 
     def by_topic(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, bytes], list[int]]:

@@ -57,8 +57,6 @@ class HeldGroup(ConsumerGroupMetadata):
 
 
 class OffsetsInTransaction:
-    """A consumer's offsets, for transactions."""
-
     def __init__(
         self, state: Assignment, finished: Finished, observers: Observers, commits: Commits
     ) -> None:
@@ -144,7 +142,6 @@ class OffsetsInTransaction:
             cursor.await_outcome(transaction, first, is_stored=is_stored)
 
     def decided(self) -> None:
-        """Wake a rebalance or a last commit that may wait for the transaction."""
         self._observers.acted()
         self.commits.decided()
 
@@ -196,8 +193,8 @@ class OffsetsInTransaction:
     async def tell_apart(self, offsets: OffsetsByCursor) -> None:
         """Commit finished records without the transaction, if its offsets may be committed already.
 
-        This may be so after a seek or a truncation. Then `are_committed` would be true even if the
-        transaction aborted.
+        After a seek or a truncation, `are_committed` could otherwise be true though the transaction
+        aborted.
 
         Raises:
             KafkaError: The coordinator refuses, or does not answer.
@@ -305,7 +302,6 @@ class DeliveryToCommit:
 
     @property
     def source(self) -> object:
-        """Identifies deliveries of one consumer."""
         return self._offsets.commits
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
@@ -389,7 +385,6 @@ class NamedOffsets:
 
     @property
     def source(self) -> object:
-        """Identifies offsets of one assignment."""
         return self._group
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
@@ -414,7 +409,6 @@ class NamedOffsets:
         return self._group.offsets.alone() if self._is_told else nullcontext()
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
-        """Return the topic ids when the group metadata were created."""
         return {*self._topic_ids.items()}
 
     async def confirm_topics(self, deadline: float) -> None:

@@ -35,8 +35,6 @@ LEAVE_MAX_S: Final = 2.0
 
 
 class Surroundings(NamedTuple):
-    """The parts of a consumer that a membership uses."""
-
     config: ConsumerConfig
     state: SubscriptionState
     reads: Reads
@@ -70,8 +68,6 @@ class Settling(Protocol):
 
 
 class GroupTask:
-    """The group task of one membership, and the waits for an assignment."""
-
     def __init__(self, around: Surroundings, member: GroupMember, membership: Settling) -> None:
         self._config = around.config
         self._state = around.state
@@ -89,7 +85,6 @@ class GroupTask:
 
     # --- Its life -------------------------------------------------------------------------
     def start(self, run: Callable[[], Coroutine[None, None, Never]]) -> asyncio.Task[Never]:
-        """Start the task. Its end notifies the member."""
         self._task = self._scope.supervise(run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
         return self._task

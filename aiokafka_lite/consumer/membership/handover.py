@@ -155,8 +155,6 @@ WhyLost = Callable[[], str | None]
 
 
 class HoldLimits(NamedTuple):
-    """Loop times until which a revocation waits."""
-
     # The start of the wait.
     now: float
     # For records of reads, and for each work.
@@ -309,7 +307,6 @@ class Revocation:
             self._is_giving_up = False
 
     def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> HoldLimits:
-        """Return the limits of this wait, and set those of the works."""
         config, now = self._config, asyncio.get_running_loop().time()
         left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
         works: dict[Work, float] = {}
@@ -397,12 +394,13 @@ class Handover:
         """Stop reading partitions, commit their finished records, and call the listener.
 
         They are marked before the commit, so that no record behind the committed offset is returned
-        (KAFKA-16460). The group sees them as owned until this has returned.
+        (KAFKA-16460). The group sees them as owned until this has returned. Without a deadline it
+        takes at most the rebalance timeout.
 
         Args:
             gone: Those that are not assigned are ignored.
             reason: For events and logs.
-            deadline: Loop time. By default the rebalance timeout from now.
+            deadline: Loop time.
             waits: Take step 2.
             tells_of_none: Call the listener even if there are no partitions.
             stays_readable: They stay in the assignment until the next one.
@@ -426,7 +424,6 @@ class Handover:
             self._going = frozenset()
 
     async def lose(self) -> None:
-        """Drop all assigned partitions without a commit, because other members own them."""
         state, deadline = self._state, self._time_for_all()
         gone = frozenset(state.assignment) if is_subscribed(state) else frozenset()
         listener = state.listener
@@ -446,7 +443,6 @@ class Handover:
 
     @property
     def has_departed(self) -> bool:
-        """Whether unsubscribed partitions wait for a commit or for the listener."""
         return self._left is not None or self._commits.has_departed
 
     async def settle_departed(self, reason: str, deadline: float | None = None) -> None:

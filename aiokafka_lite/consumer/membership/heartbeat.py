@@ -159,7 +159,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         return self.thread.count
 
     def rest(self) -> None:
-        """Stop the thread's heartbeats until the loop's next one."""
         self.thread.rest()
 
     def _note_next(self, next_s: float) -> bool:
@@ -195,7 +194,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         return self._last_contact or None
 
     def _renew(self, asked_at: float) -> None:
-        """Renew the lease after a response to a request that renews the session."""
         self._last_contact = max(self._last_contact, asked_at)
         self.lease.renew(self._last_contact)
 

@@ -89,8 +89,6 @@ class LastHeartbeat(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of one heartbeat of the thread."""
-
     sent_as: Identity
     # The member's new identity.
     identity: Identity
@@ -179,7 +177,6 @@ class Sender:
             self._taken += 1
 
     def hang_up(self) -> None:
-        """Make the heartbeat in flight fail."""
         if (connection := self._connection) is not None:
             connection.close()
 
@@ -191,7 +188,6 @@ class Sender:
 
     # --- The thread -----------------------------------------------------------------------
     def run(self) -> None:
-        """Send heartbeats for the loop until `end`, or until the loop is closed."""
         try:
             while not self._ending.is_set():
                 self._wake.wait(self.turn())
@@ -307,7 +303,6 @@ class Sender:
         return send
 
     def _pause(self, delay_s: float) -> None:
-        """Sleep, but not beyond the end."""
         self._ending.wait(delay_s)
         self._raise_if_ending()
 
@@ -396,7 +391,6 @@ class HeartbeatThread:
 
     # --- Turns ----------------------------------------------------------------------------
     def rest(self) -> None:
-        """Stop the thread's heartbeats until `note_next`."""
         if self._sender is not None:
             self._sender.claim(None)
 

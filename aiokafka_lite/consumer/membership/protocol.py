@@ -106,8 +106,7 @@ class Membership(Protocol):
     def is_called_by_listener(self) -> bool:
         """Whether the caller is a rebalance listener's callback."""
 
-    def wake_waiters(self) -> None:
-        """Wake the tasks that wait for a change."""
+    def wake_waiters(self) -> None: ...
 
     async def start(self) -> None:
         """Start the tasks, without waiting for a response."""
@@ -218,8 +217,7 @@ class LastCommits(Protocol):
     async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
         """Commit, and return the offsets that could not be committed. It raises no error."""
 
-    async def stop_auto_commit(self) -> None:
-        """Stop periodic commits, so that the last commit is not replaced. Idempotent."""
+    async def stop_auto_commit(self) -> None: ...
 
     async def commit_at_the_end(self, offsets: Offsets, *, deadline: float) -> Offsets:
         """Commit these and those given up before. Return the offsets that were not committed."""

@@ -144,7 +144,6 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
 
 
 def deaths(running: Running) -> Iterator[str]:
-    """Yield the failures of background tasks."""
     for scope in running.scopes:
         if isinstance(scope.failure, FencedInstanceIdError):
             yield (
@@ -282,7 +281,6 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
 
 
 def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
-    """Return a cause for buffered records, or for an error before them."""
     part = partition.first_chunk
     if part is not None and not part.decoded and (error := part.error) is not None:
         read = "the next read after resume()" if partition.is_paused else "the next read"

@@ -208,7 +208,6 @@ def _node_ids(running: Running) -> list[int]:
 
 
 def _alone_since(running: Running) -> float | None:
-    """Return the loop time since when no broker is reachable; None if one is."""
     lost = _lost(running)
     return max(lost.values()) if lost and len(lost) == len(_node_ids(running)) else None
 
@@ -323,7 +322,6 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
 
 
 def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> bool:
-    """Whether a partition needs a diagnosis, which takes some microseconds."""
     if partition.place in (Place.UNPOSITIONED, Place.FAILED) or partition.failure_count:
         return True
     node = running.sources.of(partition)

@@ -173,7 +173,6 @@ class LoopProbe:
 
 
 def _where_records_are_asked_for(reads: Reads) -> str:
-    """Return the tasks that read, and their lines of the application's code."""
     tasks = asyncio.all_tasks()
     if len(tasks) > MAX_TASKS:
         return ""

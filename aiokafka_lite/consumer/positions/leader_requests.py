@@ -98,15 +98,13 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
     ) -> Answered[AnswerT]: ...
 
     @abstractmethod
-    def answered(self, wish: WishT, answer: AnswerT, leader_epoch: int) -> None:
-        """Take a result, with the leader epoch of its request."""
+    def answered(self, wish: WishT, answer: AnswerT, leader_epoch: int) -> None: ...
 
     def failed(self, wish: WishT, error: KafkaError) -> None:
         """Note an error. The wish is retried while it is wanted."""
         return
 
     def ended(self) -> None:
-        """Note that `advance` may send more."""
         return
 
     # --- Requests -------------------------------------------------------------------------
@@ -290,7 +288,6 @@ class EpochEnd(NamedTuple):
 
     @property
     def is_defined(self) -> bool:
-        """Whether the leader's log contains an epoch so old."""
         return self.leader_epoch != UNDEFINED and self.end_offset != UNDEFINED
 
 
@@ -338,8 +335,6 @@ def _raise_what_does_not_pass(
 
 
 class OffsetSearch(LeaderRequests[TopicPartition, int, FoundOffset]):
-    """The requests of one `OffsetLookup.find`."""
-
     name = "look offsets up at"
 
     def __init__(
@@ -380,10 +375,8 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     async def until_listed(self, partitions: Iterable[TopicPartition]) -> None:
         """Wait until the metadata of existing topics have these partitions.
 
-        A broker may lag, so a partition counts as missing after `GONE_AFTER_S`.
-
         Raises:
-            UnknownTopicOrPartitionError: A topic has no such partition.
+            UnknownTopicOrPartitionError: A topic has lacked a partition for `GONE_AFTER_S`.
             KafkaError: The metadata could not be refreshed.
         """
         wanted = tuple(partitions)
@@ -406,11 +399,8 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     ) -> dict[TopicPartition, FoundOffset]:
         """Look up all offsets, with retries until the deadline.
 
-        Each leader has its own task.
-
         Raises:
-            KafkaTimeoutError: Not all were found by the deadline; lists the others with their
-                reasons.
+            KafkaTimeoutError: Not all were found. Lists the others with their reasons.
             KafkaError: A broker refused permanently.
         """
         search = OffsetSearch(

@@ -408,7 +408,6 @@ class PositionResolver:
     async def _log_starts(
         self, node_id: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return the log starts of partitions whose reset may skip records."""
         timestamps = {
             tp: EARLIEST_TIMESTAMP
             for tp in partitions
@@ -489,8 +488,6 @@ class _Requests(LeaderRequests[Search, int, AnswerT]):
 
 
 class Checks(_Requests[EpochEnd]):
-    """The requests for VALIDATION."""
-
     name = "check positions at"
 
     async def send(
@@ -506,8 +503,6 @@ class Checks(_Requests[EpochEnd]):
 
 
 class Resets(_Requests[Start]):
-    """The requests for RESET."""
-
     name = "look positions up at"
 
     async def send(self, node_id: int, questions: Mapping[TopicPartition, int]) -> Answered[Start]:

@@ -101,7 +101,6 @@ class TopicChanges:
             self._look_for_missing(view)
 
     def _look_for_missing(self, view: ClusterView) -> None:
-        """Raise once for each partition that its topic has lacked for a while."""
         before, self._missing = self._missing, {}
         for tp, cursor in self._state.assignment.items():
             if not view.lacks(tp):
@@ -180,7 +179,6 @@ class TopicChanges:
             self._start_over(partition, topic_id, f"{event}")
 
     def _start_over(self, partition: Cursor, topic_id: bytes, why: str) -> None:
-        """Reset a partition by the policy, instead of continuing at the old log's offset."""
         position, search = partition.position, partition.search
         self._state.replace_log(partition, topic_id)
         if search is not None and search.sought is Sought.COMMITTED:

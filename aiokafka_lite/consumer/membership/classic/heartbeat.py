@@ -213,7 +213,6 @@ class Heartbeat(MemberHeartbeat[Member]):
                 self._blocked_s = took_s  # the deadline's timer fired late
 
     def _judge(self, error: KafkaError) -> Interruption | None:
-        """Return the interruption. None: the next heartbeat may succeed."""
         if (interruption := interruption_by(error)) is not None:
             return interruption
         if recovery_for(error) is Recovery.SURFACE:

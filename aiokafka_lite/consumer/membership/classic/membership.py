@@ -198,14 +198,9 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _prepare(self, reason: str, *, leaves: bool = False) -> None:
         """Revoke the partitions that the member does not keep during the next rebalance.
 
-        An eager member revokes all partitions, and their positions can be read until the next
-        assignment. A cooperative one keeps those it still subscribes to. A member that was removed
-        loses all.
-
-        Args:
-            reason: For the logs, events, and JoinGroup.
-            leaves: The application stays away: the member keeps no partitions, and waits for no
-                records.
+        An eager member revokes all, and their positions can be read until the next assignment. A
+        cooperative one keeps those it still subscribes to. One whose application stays away
+        (`leaves`) keeps none, and waits for no records.
         """
         member, state = self._member, self._state
         self._settle_interruption()
@@ -333,7 +328,6 @@ class ClassicMembership(GroupedMembership[Member]):
         )
 
     async def _look_for_topics(self) -> None:
-        """Match the pattern before joining, which saves a second rebalance."""
         self._metadata_changed(self._cluster.view)
         if not self._state.subscription:
             self._metadata_changed(await self._cluster.refresh())
@@ -357,7 +351,6 @@ class ClassicMembership(GroupedMembership[Member]):
         await asyncio.sleep(LONGEST_BACKOFF_S if recovery is Recovery.SURFACE else delay_s)
 
     async def _hold(self, assigned: AssignedPartitions) -> Interruption:
-        """Assign the partitions, and send heartbeats until an interruption."""
         member = self._member
         has_given_back = False
         log.info(

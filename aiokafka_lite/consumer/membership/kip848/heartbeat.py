@@ -75,11 +75,9 @@ class Inbox(Protocol):
 
     def surface(self, error: KafkaError) -> None: ...
 
-    def match_here(self) -> None:
-        """Match the pattern in the consumer: the coordinator has refused it."""
+    def match_here(self) -> None: ...
 
-    def fall_back(self, error: KafkaError) -> bool:
-        """Change to the classic protocol, and return whether that is possible."""
+    def fall_back(self, error: KafkaError) -> bool: ...
 
 
 def send_brief(
@@ -135,7 +133,6 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         self.is_refused = False
 
     async def run(self) -> Never:
-        """Send heartbeats while the member wants them, until cancelled."""
         while True:
             if not self._member.is_heard:
                 self.rest()

@@ -234,7 +234,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                 await self._wait()
 
     async def _turn(self) -> bool:
-        """Do the next step. False, without having waited, if there is none."""
         member, state = self._member, self._state
         if self._joining_since is not None and member.state in PRESENT:
             self._joining_since = None
@@ -376,7 +375,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         await self._handover.assign(topic_ids.keys(), topic_ids=topic_ids, then=note)
 
     def _let_go(self, gone: Held) -> None:
-        """Own partitions no more. The next heartbeat reports that at once."""
         for each in tuple(gone):
             self.held.pop(each, None)
         self._schedule.note_change(self._loop.time())
