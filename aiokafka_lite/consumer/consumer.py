@@ -38,6 +38,7 @@ from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import check_text
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
@@ -47,6 +48,7 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
+from aiokafka_lite.consumer.commits.committed import pause
 from aiokafka_lite.consumer.config import (
     DEFAULT_MAX_UNCOMMITTED,
     EARLIEST_TIMESTAMP,
@@ -83,6 +85,7 @@ from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalOperation,
     IllegalStateError,
+    KafkaError,
     KafkaTimeoutError,
     RecordTooLargeError,
 )
@@ -1340,11 +1343,22 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             return await running.lookup.find(timestamps, deadline)
 
     async def topics(self) -> set[str]:
-        """Return the names of all readable topics, except internal ones."""
+        """Return the names of all readable topics, except internal ones.
+
+        Raises:
+            KafkaConnectionError: No broker responded within `request_timeout_ms`.
+        """
         self._engine.owner.check()
-        request = MetadataRequest(topics=None)
+        request, deadline = MetadataRequest(topics=None), self._request_deadline()
         with self._engine.until_stopped() as running:
-            response = await running.cluster.request_any(request)
+            backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, _rng)
+            while True:
+                try:
+                    response = await running.cluster.request_any(request)
+                    break
+                except KafkaError as error:
+                    if not error.retriable or not await pause(backoff, deadline):
+                        raise
         return {
             topic.name
             for topic in response.topics

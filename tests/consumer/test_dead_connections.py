@@ -13,6 +13,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.keep_alive import KEEP_ALIVE
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.structs import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -68,6 +69,20 @@ async def test_a_call_is_made_again_over_another_connection(
         began = loop.time()
         await call(consumer)
         assert loop.time() - began < limit_s
+
+
+@pytest.mark.virtual_time
+async def test_calls_are_made_again_after_a_connection_was_lost(broker: Broker) -> None:
+    async with consumer_of(broker) as consumer:
+        consumer.assign([TP])
+        await consumer.getone()
+        for api, call in CALLS.values():
+            broker.on(api).disconnect(times=2)
+            broker.on(api).wrong_correlation_id()
+            await call(consumer)
+        broker.on("Metadata").disconnect(times=None)
+        with pytest.raises(KafkaConnectionError, match="no broker can be used"):
+            await consumer.topics()
 
 
 @pytest.mark.virtual_time
