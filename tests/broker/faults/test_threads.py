@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
+from aiokafka_lite.broker.faults.threaded import ThreadConnectionRule, ThreadRule
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -59,7 +60,7 @@ def read_all(broker: BrokerThread) -> list[bytes | None]:
 def test_confluent_kafka_survives(broker: BrokerThread) -> None:
     """One fault after the other stands in the way of the first records."""
     on_fetch = broker.on("Fetch")
-    rules = [
+    rules: list[ThreadRule | ThreadConnectionRule] = [
         broker.on_connect().refuse(),
         broker.on_connect().close_after(10),
         broker.on("ApiVersions").delay(0.05),
