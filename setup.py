@@ -32,7 +32,6 @@ SOURCES = {
     "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
     "aiokafka_lite.records._partitioner": "aiokafka_lite/records/_partitioner.pyx",
-    "aiokafka_lite.client._receive": "aiokafka_lite/client/_receive.pyx",
     "aiokafka_lite.consumer.buffer._waiter": "aiokafka_lite/consumer/buffer/_waiter.pyx",
     "aiokafka_lite.consumer.fetching._small": "aiokafka_lite/consumer/fetching/_small.pyx",
     "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
@@ -40,11 +39,15 @@ SOURCES = {
 }
 # Modules in plain Python that are compiled as they are.
 IN_PLACE = {
+    "aiokafka_lite.client.backoff": "aiokafka_lite/client/backoff.py",
+    "aiokafka_lite.client.wire": "aiokafka_lite/client/wire.py",
     "aiokafka_lite.consumer.assignment.cursor": "aiokafka_lite/consumer/assignment/cursor.py",
     "aiokafka_lite.consumer.assignment.reads": "aiokafka_lite/consumer/assignment/reads.py",
+    "aiokafka_lite.consumer.buffer.budget": "aiokafka_lite/consumer/buffer/budget.py",
     "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
     "aiokafka_lite.consumer.fetching.counts": "aiokafka_lite/consumer/fetching/counts.py",
     "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
+    "aiokafka_lite.consumer.gate": "aiokafka_lite/consumer/gate.py",
 }
 LAYOUTS = [
     "aiokafka_lite/_record.pxd",
@@ -52,13 +55,16 @@ LAYOUTS = [
     "aiokafka_lite/records/_columns.pxd",
     "aiokafka_lite/records/_cursor.pxd",
     "aiokafka_lite/records/_decode.pxd",
-    "aiokafka_lite/client/_receive.pxd",
+    "aiokafka_lite/client/backoff.pxd",
+    "aiokafka_lite/client/wire.pxd",
     "aiokafka_lite/consumer/assignment/cursor.pxd",
     "aiokafka_lite/consumer/assignment/reads.pxd",
     "aiokafka_lite/consumer/buffer/_waiter.pxd",
+    "aiokafka_lite/consumer/buffer/budget.pxd",
     "aiokafka_lite/consumer/buffer/chunk.pxd",
     "aiokafka_lite/consumer/fetching/counts.pxd",
     "aiokafka_lite/consumer/fetching/session.pxd",
+    "aiokafka_lite/consumer/gate.pxd",
 ]
 CHOICES = ("required", "optional", "none")
 

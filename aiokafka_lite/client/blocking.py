@@ -421,4 +421,4 @@ class BlockingConnection(Wired, ForkAware):
                 # Nobody has received meanwhile. The peer has answered: the rest could not be sent,
                 # as what the socket holds was full.
                 is_late = False
-                exchange.deadline = self._clock() + exchange.timeout_s
+                exchange.begin_time(self._clock())

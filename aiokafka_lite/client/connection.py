@@ -562,11 +562,3 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._can_write.set()
-
-
-try:
-    from aiokafka_lite.client._receive import take_over
-except ModuleNotFoundError:
-    pass  # the extension is not built
-else:
-    take_over(Connection, Exchange)

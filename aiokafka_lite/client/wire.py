@@ -129,19 +129,8 @@ class UnansweredCredentialsError(KafkaConnectionError):
     """
 
 
-class Pending(Generic[R_co]):
-    """A request in flight and its outcome.
-
-    A shell makes it, and `Wire.ask` fills in what was asked.
-
-    Attributes:
-        request_class: What was asked.
-        version: In which version.
-        timeout_s: How long the broker may take.
-        deadline: Time of the wire's clock when that is over.
-        frame: The answer's bytes, None until it came. They stay in memory as long as this does.
-        error: Why there is no answer and will be none, or None. `result` raises a copy of it.
-    """
+class Asked:
+    """The fields of a request in flight; `Pending` describes them."""
 
     __slots__ = (
         "_wire",
@@ -154,16 +143,41 @@ class Pending(Generic[R_co]):
         "version",
     )
 
+    timeout_s: float
+    deadline: float
+    frame: memoryview | None
+
+    def begin_time(self, now: float) -> None:
+        """Set the deadline of a request that the broker has from `now` on."""
+        self.deadline = now + self.timeout_s
+
+
+class Pending(Asked, Generic[R_co]):
+    """A request in flight and its outcome.
+
+    A shell creates the object, and `Wire.ask` sets the fields of the request.
+
+    Attributes:
+        request_class: The class of the request.
+        version: The version in which the request was sent.
+        timeout_s: How long the broker may take.
+        deadline: Time of the wire's clock when that is over.
+        frame: The response's bytes, None before they arrived. The memory is kept as long as this.
+        error: Why there is and will be no response, or None. `result` raises a copy of the error.
+    """
+
+    __slots__ = ()
+
+    _wire: Wire
     request_class: type[Request[R_co]]
     version: int
     decode: Callable[[memoryview], R_co]
-    timeout_s: float
-    deadline: float
+    error: KafkaError | None
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.frame: memoryview | None = None
-        self.error: KafkaError | None = None
+        self.frame = None
+        self.error = None
 
     @property
     def is_done(self) -> bool:
@@ -435,21 +449,31 @@ class Wire:
             choice = self.api_versions.choice(request.request_class, newest, peer=self.peer)
         if self.error is not None or self.state is WireState.RETIRED:
             raise self.refusal()
-        correlation_id = self.last_correlation_id + 1
-        if correlation_id > MAX_CORRELATION_ID or correlation_id in self.in_flight:
-            correlation_id = self._free_correlation_id()
-        self.last_correlation_id = correlation_id
+        correlation_id = self.next_id()
         version, decode = choice
         encoded = request.encode(version, correlation_id, self._client_id)
-        self.last_used = now = self._clock()
         pending.request_class = request.request_class
         pending.version = version
         pending.decode = decode
         pending.timeout_s = timeout_s
-        # A broker that mutes us does not read the request before it unmutes us (KIP-219).
-        pending.deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
-        self.in_flight[correlation_id] = pending
+        self.put_in_flight(correlation_id, pending, self._clock())
         return encoded
+
+    def next_id(self) -> int:
+        """Return the correlation id of the next request."""
+        correlation_id = self.last_correlation_id + 1
+        if correlation_id > MAX_CORRELATION_ID or correlation_id in self.in_flight:
+            correlation_id = self._free_correlation_id()
+        self.last_correlation_id = correlation_id
+        return correlation_id
+
+    def put_in_flight(self, correlation_id: int, pending: Asked, now: float) -> None:
+        """Expect the response to a request that is sent `now`, for the first time or again."""
+        self.last_used = now
+        pending.frame = None
+        # A broker that mutes us does not read the request before it unmutes us (KIP-219).
+        pending.begin_time(now if now > self.muted_until else self.muted_until)
+        self.in_flight[correlation_id] = pending  # type: ignore[assignment] # each is a Pending
 
     def _free_correlation_id(self) -> int:
         """Return the next one after the largest, or after those that are in flight since then."""

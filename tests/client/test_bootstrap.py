@@ -152,10 +152,10 @@ async def test_a_server_that_is_silent_to_credentials_does_not_use_up_the_others
 ) -> None:
     first, second, _ = brokers
 
-    async def authenticate(connection: Connection) -> float | None:
+    async def authenticate(connection: Connection) -> float:
         if connection.peer == first.address:
             await asyncio.Event().wait()
-        return None
+        return 0.0
 
     config = quick_config(first, second, request_timeout_s=10.0, connect_timeout_s=0.5)
     cluster = new_cluster(config, authenticate)

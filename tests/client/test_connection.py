@@ -40,6 +40,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from tests.client.conftest import TIMEOUT_S
+from tests.support import tuning
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always, topic
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -292,15 +293,17 @@ async def test_a_bug_in_a_deadline_gives_the_connection_up(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bugs: list[BaseException] = []
+    bug = ValueError("a bug")
+
+    class Failing(Wire):
+        @override
+        def expire(self) -> float:
+            raise bug
+
+    tuning.wire_by(monkeypatch, Failing)
     connection = await Connection.open(
         broker.host, broker.port, client_id="tests", on_bug=bugs.append
     )
-    bug = ValueError("a bug")
-
-    def fail(_: Wire) -> float:
-        raise bug
-
-    monkeypatch.setattr(Wire, "expire", fail)
     broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
     with pytest.raises(KafkaConnectionError, match="a response callback raised"):
         await connection.request(ask_topic("a"), timeout_s=0.01)

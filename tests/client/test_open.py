@@ -273,8 +273,9 @@ async def test_authentication_runs_after_negotiation_and_before_use(
 ) -> None:
     broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
 
-    async def authenticate(connection: Connection) -> None:
+    async def authenticate(connection: Connection) -> float:
         await connection.request(HeartbeatRequest(member_id="me"), timeout_s=TIMEOUT_S)
+        return 0.0
 
     await close(await open_connection(broker, authenticate=authenticate))
     assert [type(asked.request) for asked in broker.asked] == [ApiVersionsRequest, HeartbeatRequest]

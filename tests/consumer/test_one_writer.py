@@ -1,50 +1,105 @@
-"""Each field of a partition has one module that writes it: read from the sources."""
+"""Each field has one module that writes it: read from the sources, plain Python and Cython."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from aiokafka_lite import consumer
+import aiokafka_lite
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from tests.support.for_each import for_each
 
-PACKAGE = Path(consumer.__file__).parent
-OWNER = "assignment/cursor.py"
+PACKAGE = Path(aiokafka_lite.__file__).parent
+OWNER = "consumer/assignment/cursor.py"
 FIELDS = frozenset(Cursor.__slots__)
+# What objects of the classes that are compiled in place are called, and the module of each class.
+COMPILED: Final = {
+    "budget": "consumer/buffer/budget.py",
+    "chunk": "consumer/buffer/chunk.py",
+    "counts": "consumer/fetching/counts.py",
+    "exchange": "client/wire.py",
+    "gate": "consumer/gate.py",
+    "loan": "consumer/assignment/cursor.py",
+    "pending": "client/wire.py",
+    "reservation": "consumer/buffer/budget.py",
+    "session": "consumer/fetching/session.py",
+    "wire": "client/wire.py",
+}
+# Fields that have their one writer elsewhere.
+WRITTEN_ELSEWHERE: Final = {
+    "budget.source_count": "consumer/fetching/sources.py",
+    "chunk.work": "consumer/buffer/decode.py",
+}
 
 
-def is_of_a_partition(target: ast.Attribute, path: str) -> bool:
+class Write(NamedTuple):
+    """A place that writes a field of an object."""
+
+    path: str
+    owner: str
+    field: str
+
+
+def writes_in_python(source: str, path: str) -> Iterator[Write]:
+    """Yield what a module in plain Python writes, the beginnings in `__init__` aside."""
+    tree = ast.parse(source)
+    beginnings = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            owner = ast.unparse(node.value)
+            if id(node) not in beginnings or owner != "self":
+                yield Write(path, owner, node.attr)
+
+
+def writes_in_cython(source: str, path: str) -> Iterator[Write]:
+    """Yield what a module in Cython writes to objects other than its own."""
+    for target in re.findall(r"([\w.<> ()\[\]]+?) *(?:(?<![=<>!])=(?!=)|[-+]=)", source):
+        found = re.search(r"([\w.]+)\)?\.(\w+)$", target.strip())
+        if found is not None and found[1] != "self":
+            yield Write(path, found[1], found[2])
+
+
+def all_writes() -> list[Write]:
+    found: list[Write] = []
+    for room in ("client", "consumer"):
+        for file in (PACKAGE / room).rglob("*.py*"):
+            path = file.relative_to(PACKAGE).as_posix()
+            if file.suffix == ".py":
+                found += writes_in_python(file.read_text(), path)
+            elif file.suffix == ".pyx":
+                found += writes_in_cython(file.read_text(), path)
+    return found
+
+
+WRITES = all_writes()
+
+
+def is_of_a_partition(write: Write) -> bool:
     """Whether what is written may be a partition's: `self` is one in its own module only."""
-    owner = ast.unparse(target.value)
-    if owner == "self":
-        return path == OWNER
-    # A node's counts and what is known of a topic have fields of the same names.
-    return not owner.endswith(("counts", "known"))
+    if write.owner == "self":
+        return write.path == OWNER
+    # A node's counts, what is known of a topic, and the part of a response that is about a
+    # partition have fields of the same names.
+    return write.path.startswith("consumer/") and not write.owner.endswith(
+        ("counts", "known", "part")
+    )
 
 
 def writers() -> dict[str, set[str]]:
-    """Return the modules that write each field, what `__init__` begins with aside."""
+    """Return the modules that write each field of a partition."""
     found: dict[str, set[str]] = defaultdict(set)
-    for file in PACKAGE.rglob("*.py"):
-        path = str(file.relative_to(PACKAGE))
-        tree = ast.parse(file.read_text())
-        beginnings = {
-            id(node)
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef) and function.name == "__init__"
-            for node in ast.walk(function)
-        }
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, (ast.Store, ast.Del))
-                and node.attr in FIELDS
-                and id(node) not in beginnings
-                and is_of_a_partition(node, path)
-            ):
-                found[node.attr].add(path)
+    for write in WRITES:
+        if write.field in FIELDS and is_of_a_partition(write):
+            found[write.field].add(write.path)
     return found
 
 
@@ -59,3 +114,24 @@ def test_a_field_is_written_by_one_module(field: str) -> None:
 def test_which_partition_it_is_never_changes() -> None:
     assert not WRITERS["tp"]
     assert not WRITERS["assigned_id"]
+
+
+def test_fields_of_what_is_compiled_in_place_are_written_by_its_own_module() -> None:
+    others: dict[str, str] = {}
+    for path, owner, field in WRITES:
+        name = owner.rsplit(".")[-1].lstrip("_")
+        if path != COMPILED.get(name, path):
+            others[f"{name}.{field}"] = path
+    assert others == WRITTEN_ELSEWHERE
+
+
+def test_writes_are_found_in_cython() -> None:
+    source = (
+        "cdef Cursor cursor = None\n    cursor.place = READY\n    (<Cursor> self.x).fetched += 1\n"
+        "    self.now = cursor.position == 3\n    if cursor.loan is None or cursor.seeks >= 2:\n"
+        "    f(cursor.a, limit=cursor.b)\n"
+    )
+    assert [write[1:] for write in writes_in_cython(source, "")] == [
+        ("cursor", "place"),
+        ("self.x", "fetched"),
+    ]

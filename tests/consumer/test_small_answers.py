@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.deserializers import Deserializer, Serialized
 from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, PartitionData
 from tests.support import crafted
 from tests.support.iterations import ITERATIONS
@@ -296,13 +298,10 @@ async def test_where_a_task_is_running_the_loop_lets_the_reading_one_go_on(twins
     assert len(twin.got) == 1
 
 
-@pytest.mark.parametrize(
-    "settings", [{"client_rack": "a"}, {"value_deserializer": bytes.decode}], ids=str
-)
-async def test_where_a_request_or_a_record_needs_more_all_goes_step_by_step(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+async def test_where_a_request_needs_more_all_goes_step_by_step(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reading = Reading(monkeypatch, is_compiled=True, **settings)
+    reading = Reading(monkeypatch, is_compiled=True, client_rack="a")
     reading.assign(0)
     await reading.settle()
     assert reading.takes_the_long_way
@@ -541,17 +540,36 @@ class Course:
         return step
 
 
+class Reversed(Deserializer[bytes]):
+    """Reverses a value; every fifth record is bad."""
+
+    @override
+    def deserialize(self, item: Serialized) -> bytes:
+        if item.offset % 5 == 4:
+            raise ValueError("bad")
+        return item.payload[::-1] + b"%d" % item.offset
+
+
 COURSES = 600 if LONG else 20
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"isolation_level": "read_uncommitted"}, id="read_uncommitted"),
+        pytest.param({"isolation_level": "read_committed"}, id="read_committed"),
+        pytest.param(
+            {"value_deserializer": Reversed(), "on_bad_record": "skip"}, id="deserialised"
+        ),
+    ],
+)
 async def test_whatever_happens_comes_to_the_same(
-    monkeypatch: pytest.MonkeyPatch, isolation_level: str
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
 ) -> None:
     taken_count = answered_count = 0
     for seed in range(COURSES // 2):
-        twins = await make_twins(monkeypatch, isolation_level=isolation_level)
+        twins = await make_twins(monkeypatch, **settings)
         try:
             await Course(twins, seed).run(60)
         except BaseException:

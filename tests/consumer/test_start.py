@@ -16,8 +16,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.wire import Wire
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.prepared import AnyRequest, prepared
-from aiokafka_lite.protocol.schema import Response
-from tests.support import inside
+from tests.support import inside, tuning
 from tests.support.programs import started
 from tests.support.protocols import classic_only
 from tests.support.reading import consumer_of
@@ -86,18 +85,19 @@ async def test_the_connection_for_fetches_is_opened_while_it_is_asked_where_to_b
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    create_connection, ask = asyncio.get_running_loop().create_connection, Wire.ask
+    create_connection = asyncio.get_running_loop().create_connection
 
     async def connecting(*arguments: Any, **options: Any) -> Any:
         steps.append("connect")
         return await create_connection(*arguments, **options)
 
-    def asking(self: Wire, pending: Any, request: AnyRequest[Response], *others: Any) -> bytes:
-        steps.append(prepared(request).request_class.__name__)
-        return ask(self, pending, request, *others)
+    class Asking(Wire):
+        def ask(self, pending: Any, request: AnyRequest[Any], *others: Any) -> bytes:
+            steps.append(prepared(request).request_class.__name__)
+            return super().ask(pending, request, *others)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connecting)
-    monkeypatch.setattr(Wire, "ask", asking)
+    tuning.wire_by(monkeypatch, Asking)
     async with consumer_of(broker) as consumer:
         with broker.on("ListOffsets").hold() as rule:
             consumer.assign([TopicPartition("t", 0)])

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aiokafka_lite.client import cluster, connection, dial
+from aiokafka_lite.client.wire import Wire
 from aiokafka_lite.consumer import life, parts
 from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -104,6 +105,11 @@ def watch_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 def dial_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Awaitable[object]]) -> None:
     """Let connections be opened by a stand-in for `dial`."""
     monkeypatch.setattr(connection, "dial", connect)
+
+
+def wire_by(monkeypatch: pytest.MonkeyPatch, cls: type[Wire]) -> None:
+    """Let connections that are opened from now on have wires of a subclass."""
+    monkeypatch.setattr(connection, "Wire", cls)
 
 
 def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., object]) -> None:

@@ -61,6 +61,9 @@ cdef class Cursor:
     cdef public int void_epoch
     cdef public object worked_by
 
+    cpdef add_chunk(self, chunk)
+    cpdef remove_chunk(self)
+    cpdef tuple drop_chunks(self)
     cpdef answered(self, now, high_watermark, last_stable_offset, log_start_offset)
     cpdef advance(self, next_position, epochs)
     cpdef process_to(self, offset)

@@ -27,15 +27,11 @@ Fetched and consumed offsets are kept apart: `position` is the next offset the a
 handed, `fetched` the next offset to ask a broker for. What lies between them is buffered.
 
 Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
-has one writer. That is this module, except for three fields; a test checks it
-(tests/consumer/test_one_writer.py):
+has one writer. That is this module, except for two fields; a test checks it, also in what is
+compiled (tests/consumer/test_one_writer.py):
 
-    chunks               buffer.py
     corrupt_at           bad_records.py
     preferred_replica    replicas.py
-
-What is compiled for small answers (fetching/_small.pyx, delivery/_iteration.pyx) also writes
-`chunks`: it leaves there what buffer.py would, which another test compares.
 
 Whoever wants a change calls the method that says why. If others have to hear of it (a new position,
 a pause, a revocation), that is a method of Assignment; otherwise one of the cursor (a
@@ -772,6 +768,19 @@ class Cursor:
     def heard_at(self, now: float) -> None:
         """Note the loop time of a broker's answer about it that is an error."""
         self.last_fetch_at = now
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Put a chunk behind those that are buffered."""
+        self.chunks = (*self.chunks, chunk)
+
+    def remove_chunk(self) -> None:
+        """Remove the first chunk."""
+        self.chunks = self.chunks[1:]
+
+    def drop_chunks(self) -> tuple[Chunk, ...]:
+        """Remove all chunks, and return them."""
+        chunks, self.chunks = self.chunks, ()
+        return chunks
 
     def buffered(self, end_offset: int | None, *, is_sticky: bool = False) -> None:
         """Note that a chunk was buffered: the offset after it is asked for next.

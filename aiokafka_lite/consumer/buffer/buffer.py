@@ -263,12 +263,12 @@ class Buffer:
     def _add(self, chunk: Chunk) -> None:
         """Put a chunk behind those of its partition."""
         partition = chunk.partition
-        partition.chunks = (*partition.chunks, chunk)
+        partition.add_chunk(chunk)
         self._turns.setdefault(partition)
         partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
 
     def _remove_first(self, partition: Cursor) -> None:
-        partition.chunks = partition.chunks[1:]
+        partition.remove_chunk()
         if not partition.chunks:
             del self._turns[partition]
 
@@ -280,7 +280,7 @@ class Buffer:
 
     def drop(self, partition: Cursor) -> None:
         """Forget all that is buffered of a partition."""
-        chunks, partition.chunks = partition.chunks, ()
+        chunks = partition.drop_chunks()
         self._turns.pop(partition, None)
         for chunk in chunks:
             response = chunk.response

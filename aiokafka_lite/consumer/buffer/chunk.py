@@ -244,7 +244,7 @@ class Chunk:
     @property
     def is_error_only(self) -> bool:
         """Whether it carries an error without any records."""
-        return self._records is None
+        return self._records is None and not self.raw
 
     @property
     def can_decode(self) -> bool:
@@ -507,8 +507,11 @@ def chunk_of(
     end_offset: int,
     epochs: tuple[tuple[int, int], ...],
 ) -> Chunk:
-    """Return a chunk of records that are decoded already."""
+    """Return a chunk of records that are decoded already; a read calls the deserialisers."""
     chunk = Chunk(partition, delivery, end_offset=end_offset)
-    chunk.decoded = records
+    if delivery.has_deserializers:
+        chunk.raw, chunk.state = records, RAW
+    else:
+        chunk.decoded = records
     chunk.epochs = epochs
     return chunk

@@ -22,22 +22,18 @@ from cpython.object cimport PyObject
 
 cimport cython
 
-from aiokafka_lite._slots cimport get, is_true, put, require, slot_offset
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
+from aiokafka_lite.consumer.buffer.budget cimport ByteBudget
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
+from aiokafka_lite.consumer.gate cimport Gate
 
 import types
 from asyncio import _get_running_loop
 
 from aiokafka_lite._compat import task_of
 from aiokafka_lite.consumer import caller
-from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import ChunkState
-from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
-from aiokafka_lite.consumer.gate import Gate
 
 cdef extern from "Python.h":
     ctypedef enum PySendResult:
@@ -109,7 +105,6 @@ cdef enum Stage:
     DONE
 
 
-cdef object EXHAUSTED = ChunkState.EXHAUSTED
 # Callbacks of listeners that run.
 cdef set callbacks = caller.callbacks
 
@@ -239,24 +234,13 @@ cdef bint look(RecordCursor self) except -1:
     return True
 
 
-# Where the fields are that steady gets look at.
-cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")
-cdef Py_ssize_t buffer_lent = slot_offset(Buffer, "_lent")
-cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
-cdef Py_ssize_t decoder_slice_ends_at = slot_offset(ChunkDecoder, "_slice_ends_at")
-cdef Py_ssize_t decoder_slice_s = slot_offset(ChunkDecoder, "slice_s")
-cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
-cdef Py_ssize_t gate_is_troubled = slot_offset(Gate, "is_troubled")
-
-
 @cython.final
 @cython.auto_pickle(False)
 cdef class SteadyGets:
     """Gets of one record of any partition that find one, or wait for one, and do nothing else.
 
-    What `Buffer.take` and `ReadyRecords` do for such a get is done here in one go, without a
-    coroutine: the chunk before is used up and closed, the positions move behind it, and the first
-    in turn is opened, or the get waits. Whatever else is to be done (an error, a hold, a chunk to
+    What `Buffer.take` does for such a get is done here in one go, without a coroutine: the chunk
+    before is closed, and the first in turn is opened, or the get waits. Whatever else is to be done (an error, a hold, a chunk to
     decode, another get, a listener's callback, memory that is short) is left to them, and then
     nothing was changed that they would not change. Tests hold both ways against each other.
     """
@@ -265,8 +249,8 @@ cdef class SteadyGets:
     cdef Reads reads
     cdef object buffer
     cdef object ready
-    cdef object gate
-    cdef object budget
+    cdef Gate gate
+    cdef ByteBudget budget
     cdef object decoder
     cdef object loop
     cdef object clock
@@ -274,16 +258,8 @@ cdef class SteadyGets:
     cdef dict turns
     cdef dict waiters
     cdef dict untaken
-    # Of the ready records.
-    cdef Py_ssize_t ready_chunk
-    cdef Py_ssize_t ready_is_full
-    cdef Py_ssize_t ready_settled_count
 
     def __init__(self, Reads reads not None, gate, buffer, ready, RecordCursor cursor):
-        require(gate, Gate)
-        require(buffer, Buffer)
-        require(buffer.decoder, ChunkDecoder)
-        require(buffer._budget, ByteBudget)
         self.reads = reads
         self.buffer = buffer
         self.ready = ready
@@ -296,18 +272,15 @@ cdef class SteadyGets:
         self.turns = buffer._turns
         self.waiters = buffer._waiters
         self.untaken = buffer._untaken
-        self.ready_chunk = slot_offset(type(ready), "_chunk")
-        self.ready_is_full = slot_offset(type(ready), "is_full")
-        self.ready_settled_count = slot_offset(type(ready), "_settled_count")
 
     cdef bint can_go_on(self) except -1:
         """Whether nothing stands in the way of a get, be it at its beginning or later."""
         return not (
-            is_true(self.gate, gate_is_troubled)
-            or <frozenset> get(self.gate, gate_holds)
+            self.gate.is_troubled
+            or self.gate.holds
             or callbacks
-            or <frozenset> get(self.buffer, buffer_sought)
-            or <long long> get(self.budget, budget_headroom)
+            or self.buffer.sought
+            or self.budget.headroom_bytes
         )
 
     cdef bint begin(self) except -1:
@@ -321,53 +294,12 @@ cdef class SteadyGets:
             or not self.can_go_on()
         ):
             return False
-        cdef Chunk chunk = get(self.buffer, buffer_lent)
-        if chunk is not None and not self.close(chunk):
-            return False
+        if self.buffer._lent is not None:
+            if self.cursor.taken_count < PyList_GET_SIZE(self.cursor.records):
+                return False  # its time slice is over
+            self.ready.close()
         reads.begin_get()
         reads.resume_get()
-        return True
-
-    cdef bint close(self, Chunk chunk) except -1:
-        """Let go of the chunk that was read, if it is used up."""
-        cdef Py_ssize_t count = self.cursor.taken_count
-        ready = self.ready
-        if (
-            get(ready, self.ready_chunk) is not chunk
-            or count == 0
-            or count != PyList_GET_SIZE(chunk.decoded)
-            or chunk.state is not EXHAUSTED
-            or chunk.response is not None
-            or chunk.raw
-            or chunk._inflated_bytes
-        ):
-            return False
-        cdef Cursor cursor = chunk.partition
-        cdef tuple chunks = cursor.chunks
-        if not chunks or chunks[0] is not chunk:
-            return False
-        records = chunk._records
-        cdef Py_ssize_t settled_count = get(ready, self.ready_settled_count)
-        if count != settled_count:
-            self.reads.record_count += count - settled_count
-            self.reads.hand_out(
-                cursor,
-                chunk.decoded[count - 1].offset,
-                chunk.end_offset if records is None else records.next_offset,
-                chunk.epochs,
-            )
-        put(ready, self.ready_chunk, None)
-        put(ready, self.ready_is_full, False)
-        put(ready, self.ready_settled_count, 0)
-        self.cursor.forget()
-        put(self.buffer, buffer_lent, None)
-        chunk.pop(None)
-        chunk.close()
-        cursor.chunks = chunks[1:]
-        if len(chunks) == 1:
-            del self.turns[cursor]
-        if cursor.loan is None:
-            cursor.chunks_changed()
         return True
 
     cdef bint open_first(self) except -1:
@@ -383,28 +315,16 @@ cdef class SteadyGets:
         if not chunks:
             return False  # never: what is in turn has some; but nothing checks an index here
         cdef Chunk chunk = chunks[0]
-        cdef list decoded = chunk.decoded
-        if not decoded:
+        if not chunk.decoded:
             return False
         if chunk.response is not None and not chunk.response.is_taken:
             return False
-        decoder = self.decoder
-        now = self.clock()
-        ends_at = get(decoder, decoder_slice_ends_at)
-        if ends_at is None:
-            ends_at = <double> now + <double> get(decoder, decoder_slice_s)
-            put(decoder, decoder_slice_ends_at, ends_at)
-        ready = self.ready
-        put(ready, self.ready_chunk, chunk)
-        put(ready, self.ready_is_full, True)
-        self.cursor.records = decoded
-        self.cursor.taken_count = 0
-        self.cursor.go_on_from(now, ends_at)
-        put(self.buffer, buffer_lent, chunk)
+        self.ready.take(chunk, None, self.decoder)
+        self.buffer._lent = chunk
         if len(self.turns) > 1:
             del self.turns[cursor]
             self.turns[cursor] = None
-        self.end(now)
+        self.end(self.cursor.looked_at)
         return True
 
     cdef int end(self, object now) except -1:
@@ -426,8 +346,8 @@ cdef class SteadyGets:
     cdef int woken(self, Waiter waiter) except -1:
         """Note that a get waits no more."""
         del self.waiters[waiter]
-        put(self.decoder, decoder_slice_ends_at, None)
-        if <frozenset> get(self.buffer, buffer_sought):
+        self.decoder.renew_slice()
+        if self.buffer.sought:
             self.loop.call_soon(self.buffer._seek_awaited)
         return 0
 

@@ -22,27 +22,24 @@ application takes long with its records, the request is on its way before.
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
-from aiokafka_lite.client._receive cimport SmallAnswers as Receiver
+from aiokafka_lite.client.backoff cimport Backoff
+from aiokafka_lite.client.wire cimport Asked, Wire
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor, Loan
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
+from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
 from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
 from aiokafka_lite.consumer.fetching.counts cimport NodeCounts
 from aiokafka_lite.consumer.fetching.session cimport FetchSession
+from aiokafka_lite.consumer.gate cimport Gate
 from aiokafka_lite.records._cursor cimport Bytes, byte, compact_length, int16, int32, int64
 from aiokafka_lite.records._decode cimport PlainBatches
 
-from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.connection import Connection, Exchange
-from aiokafka_lite.client.wire import MAX_CORRELATION_ID, Pending, Wire, WireState
-from aiokafka_lite.consumer.buffer.budget import ByteBudget, Reservation
-from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.fetching.source import Source
-from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.client.wire import WireState
 from aiokafka_lite.records import checksum
 
 cdef enum:
@@ -62,48 +59,6 @@ cdef object OPEN = WireState.OPEN
 cdef object POISONED = WireState.POISONED
 # An application that takes longer with its records has the next request written before.
 cdef double BRIEF_S = 0.0002
-cdef int64_t LAST_ID = MAX_CORRELATION_ID
-
-# Where the fields are.
-cdef Py_ssize_t backoff_failures = slot_offset(Backoff, "failures")
-cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")
-cdef Py_ssize_t budget_is_short = slot_offset(ByteBudget, "_is_short")
-cdef Py_ssize_t budget_limit = slot_offset(ByteBudget, "limit_bytes")
-cdef Py_ssize_t budget_source_count = slot_offset(ByteBudget, "source_count")
-cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
-cdef Py_ssize_t connection_timer_at = slot_offset(Connection, "_timer_at")
-cdef Py_ssize_t connection_transport = slot_offset(Connection, "_transport")
-cdef Py_ssize_t exchange_connection = slot_offset(Exchange, "_connection")
-cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
-cdef Py_ssize_t pending_deadline = slot_offset(Pending, "deadline")
-cdef Py_ssize_t pending_timeout = slot_offset(Pending, "timeout_s")
-cdef Py_ssize_t pending_version = slot_offset(Pending, "version")
-cdef Py_ssize_t pending_wire = slot_offset(Pending, "_wire")
-cdef Py_ssize_t reservation_is_claimed = slot_offset(Reservation, "is_claimed")
-cdef Py_ssize_t reservation_size = slot_offset(Reservation, "size_bytes")
-cdef Py_ssize_t source_backoff = slot_offset(Source, "_backoff")
-cdef Py_ssize_t source_asked_epoch = slot_offset(Source, "_asked_epoch")
-cdef Py_ssize_t source_claim = slot_offset(Source, "_claim")
-cdef Py_ssize_t source_error = slot_offset(Source, "_error")
-cdef Py_ssize_t source_exchange = slot_offset(Source, "_exchange")
-cdef Py_ssize_t source_is_awaited = slot_offset(Source, "_is_awaited")
-cdef Py_ssize_t source_is_choice_changed = slot_offset(Source, "_is_choice_changed")
-cdef Py_ssize_t source_is_closed = slot_offset(Source, "_is_closed")
-cdef Py_ssize_t source_is_long_poll = slot_offset(Source, "_is_long_poll")
-cdef Py_ssize_t source_is_throttled = slot_offset(Source, "_is_throttled")
-cdef Py_ssize_t source_oversize = slot_offset(Source, "_oversize")
-cdef Py_ssize_t source_poll_ends_at = slot_offset(Source, "_poll_ends_at")
-cdef Py_ssize_t source_quick = slot_offset(Source, "_quick")
-cdef Py_ssize_t source_recalled = slot_offset(Source, "_recalled")
-cdef Py_ssize_t source_reservation = slot_offset(Source, "_reservation")
-cdef Py_ssize_t source_retry_at = slot_offset(Source, "_retry_at")
-cdef Py_ssize_t source_sent_at = slot_offset(Source, "_sent_at")
-cdef Py_ssize_t wire_in_flight = slot_offset(Wire, "in_flight")
-cdef Py_ssize_t wire_last_correlation_id = slot_offset(Wire, "last_correlation_id")
-cdef Py_ssize_t wire_last_used = slot_offset(Wire, "last_used")
-cdef Py_ssize_t wire_muted_until = slot_offset(Wire, "muted_until")
-cdef Py_ssize_t wire_state = slot_offset(Wire, "state")
-
 
 # --- What an answer says, and what a request does --------------------------------------------
 cdef struct Part:
@@ -140,16 +95,17 @@ cdef inline uint8_t *put64(uint8_t *at, int64_t value) noexcept nogil:
 
 
 @cython.final
-cdef class SmallAnswers(Receiver):
-    """Takes the small answers of one source; called with an exchange, it leaves that to it."""
+cdef class SmallAnswers:
+    """Settles the small responses of one source, and leaves all others to `Source._answered`."""
 
     cdef object source
     cdef object settle
     cdef FetchSession session
     cdef NodeCounts counts
     cdef object buffer
-    cdef object gate
-    cdef object budget
+    cdef Gate gate
+    cdef ByteBudget budget
+    cdef Backoff backoff
     cdef object replicas
     cdef object delivery
     cdef object clock
@@ -182,11 +138,6 @@ cdef class SmallAnswers(Receiver):
 
     def __init__(self, source, sources, session, counts):
         config, buffer = sources.config, sources.buffer
-        require(source, Source)
-        require(source._backoff, Backoff)
-        require(buffer, Buffer)
-        require(buffer._gate, Gate)
-        require(sources.budget, ByteBudget)
         self.source = source
         self.settle = source._answered
         self.session = session
@@ -194,6 +145,7 @@ cdef class SmallAnswers(Receiver):
         self.buffer = buffer
         self.gate = buffer._gate
         self.budget = sources.budget
+        self.backoff = source._backoff
         self.replicas = sources.replicas
         self.delivery = buffer.delivery
         self.clock = source._loop.time
@@ -214,17 +166,26 @@ cdef class SmallAnswers(Receiver):
         self.decoded = []
 
     def __call__(self, exchange):
-        self.settle(exchange)
+        if isinstance(exchange, Asked) and self.read(exchange):
+            self.finish(exchange)
+        else:
+            self.settle(exchange)
 
     # --- Is it plain? ------------------------------------------------------------------------
-    cdef bint read(self, object exchange, const uint8_t *start, Py_ssize_t size) except -1:
-        if size > MOST_BYTES:
+    cdef bint read(self, Asked exchange) except -1:
+        """Read and decode a plain response. Changes no state, and returns False for any other."""
+        cdef Py_buffer view
+        if exchange.frame is None or len(exchange.frame) > MOST_BYTES:
             return False
         self.now = self.clock()
         if not self.is_steady(exchange) or self.now >= <double> self.replicas.lease_ends_at:
             return False
-        if self.read_answer(start, size) and self.decode():
-            return True
+        PyObject_GetBuffer(exchange.frame, &view, PyBUF_SIMPLE)
+        try:
+            if self.read_answer(<const uint8_t *> view.buf, view.len) and self.decode():
+                return True
+        finally:
+            PyBuffer_Release(&view)
         self.forget()
         return False
 
@@ -234,35 +195,34 @@ cdef class SmallAnswers(Receiver):
         self.decoded.clear()
         return 0
 
-    cdef bint is_steady(self, object exchange) except -1:
+    cdef bint is_steady(self, Asked exchange) except -1:
         """Whether the next request asks for what this one did, and a get waits for anything."""
         source = self.source
         cdef FetchSession session = self.session
+        cdef Wire wire = exchange._wire
         if (
-            get(source, source_exchange) is not exchange
+            source._exchange is not exchange
             or self.ready
             or self.backing_off
             or session._changed
             or session._forgotten
             or not self.waiters
-            or <dict> get(source, source_recalled)
-            or is_true(source, source_is_choice_changed)
-            or is_true(source, source_is_closed)
-            or is_true(source, source_is_throttled)
-            or not is_none(source, source_claim)
-            or not is_none(source, source_oversize)
-            or not is_none(source, source_error)
-            or <int64_t> get(get(source, source_backoff), backoff_failures)
+            or source._recalled
+            or source._is_choice_changed
+            or source._is_closed
+            or source._is_throttled
+            or source._claim is not None
+            or source._oversize is not None
+            or source._error is not None
+            or self.backoff.failures
             or not session._epoch
             or session._unnamed_count
-            or get(self.buffer, buffer_sought)
-            or get(self.gate, gate_holds)
+            or self.buffer.sought
+            or self.gate.holds
+            or wire.state is not OPEN
+            or wire.muted_until > self.now
+            or exchange.version < FIRST_VERSION
         ):
-            return False
-        wire = get(exchange, pending_wire)
-        if get(wire, wire_state) is not OPEN or <double> get(wire, wire_muted_until) > self.now:
-            return False
-        if <int32_t> get(exchange, pending_version) < FIRST_VERSION:
             return False
         for wanted in self.waiters.values():
             if wanted:
@@ -271,19 +231,18 @@ cdef class SmallAnswers(Receiver):
 
     cdef bint is_as_much_reserved(self) except -1:
         """Whether what is reserved for this answer is what would be reserved for the next one."""
-        budget = self.budget
-        reservation = get(self.source, source_reservation)
+        cdef ByteBudget budget = self.budget
+        cdef Reservation reservation = self.source._reservation
         if (
             reservation is None
-            or is_true(budget, budget_is_short)
-            or is_true(reservation, reservation_is_claimed)
-            or <int64_t> get(budget, budget_headroom)
+            or budget._is_short
+            or reservation.is_claimed
+            or budget.headroom_bytes
         ):
             return False
-        cdef int64_t count = max(1, <int64_t> get(budget, budget_source_count))
-        cdef int64_t quota = max(1, <int64_t> get(budget, budget_limit) // (2 * count))
+        cdef int64_t quota = max(1, budget.limit_bytes // (2 * max(1, budget.source_count)))
         cdef int64_t wanted = min(self.max_bytes, len(self.session._loans) * self.max_partition_bytes)
-        return <int64_t> get(reservation, reservation_size) == min(wanted, quota)
+        return reservation.size_bytes == min(wanted, quota)
 
     cdef bint read_answer(self, const uint8_t *start, Py_ssize_t size) except -1:
         """Read an answer to its end."""
@@ -415,13 +374,13 @@ cdef class SmallAnswers(Receiver):
         return True
 
     # --- Take it -----------------------------------------------------------------------------
-    cdef int finish(self, object exchange) except -1:
+    cdef int finish(self, Asked exchange) except -1:
         now = self.now
         cdef Waiter waiter = None
+        cdef Wire wire = exchange._wire
         cdef bytes request
         cdef double woken_at
         cdef bint is_written = False
-        wire = get(exchange, pending_wire)
         try:
             if self.settle_all(now):
                 waiter = self.wake_others()
@@ -430,11 +389,8 @@ cdef class SmallAnswers(Receiver):
                 self.write(exchange, wire, request)
                 is_written = True
         except Exception as error:  # a bug: the task of the source raises it
-            put(self.source, source_exchange, None)
-            put(self.source, source_is_awaited, False)
-            exchange.abandon()
             self.forget()
-            self.source._failed(error)
+            self.source.broken(error)
             return 0
         self.forget()
         self.taken_count += 1
@@ -447,17 +403,10 @@ cdef class SmallAnswers(Receiver):
             now = self.clock()
             self.is_application_brief = <double> now - woken_at < BRIEF_S
             if not is_written:
-                if not self.is_application_brief:
-                    self.begin_time(exchange, now)
+                if not self.is_application_brief:  # the broker's time begins now
+                    exchange.begin_time(now)
+                    self.source.begin_time(now, self.max_wait_s)
                 self.write(exchange, wire, request)
-        return 0
-
-    cdef int begin_time(self, object exchange, object now) except -1:
-        """Note that the next request is sent now: from then on the broker has its time."""
-        cdef double now_s = now
-        put(self.source, source_sent_at, now)
-        put(self.source, source_poll_ends_at, now_s + self.max_wait_s)
-        put(exchange, pending_deadline, now_s + <double> get(exchange, pending_timeout))
         return 0
 
     cdef Py_ssize_t settle_all(self, object now) except -1:
@@ -479,7 +428,7 @@ cdef class SmallAnswers(Receiver):
                 size_bytes += part.records_size
                 self.buffer_and_lend(cursor, part, self.decoded[index])
         cdef double now_s = now
-        self.counts.answered(now_s, now_s - <double> get(self.source, source_sent_at))
+        self.counts.answered(now_s, now_s - <double> self.source._sent_at)
         if size_bytes:
             self.counts.records_came(size_bytes)
         return size_bytes
@@ -493,7 +442,7 @@ cdef class SmallAnswers(Receiver):
             part.next_offset,
             () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),),
         )
-        cursor.chunks = (chunk,)
+        cursor.add_chunk(chunk)
         self.turns[cursor] = None
         # Partitions that had records go to the end.
         self.session.renew(cursor.lend_on(part.next_offset, self.max_partition_bytes))
@@ -513,42 +462,29 @@ cdef class SmallAnswers(Receiver):
                 compiled = waiter
         return compiled
 
-    cdef bytes next_request(self, object exchange, object wire, object now):
+    cdef bytes next_request(self, Asked exchange, Wire wire, object now):
         """Ask for more in the place of the exchange's own request; return what is to be written.
 
         All but its offsets stays as it was.
         """
-        source = self.source
         cdef FetchSession session = self.session
         session.succeeded(session._id)
-        put(source, source_asked_epoch, session._epoch)
-        quick = get(source, source_quick)
-        if quick is not None:
-            quick.begin_anew()
-        put(source, source_retry_at, None)
-        put(source, source_is_long_poll, None)
-        cdef dict in_flight = get(wire, wire_in_flight)
-        cdef int64_t number = <int64_t> get(wire, wire_last_correlation_id) + 1
-        correlation_id = number
-        if number > LAST_ID or correlation_id in in_flight:
-            correlation_id = wire._free_correlation_id()
-        put(wire, wire_last_correlation_id, correlation_id)
-        put(wire, wire_last_used, now)
-        encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id)
+        self.source.asks_again(session._epoch)
+        self.source.begin_time(now, self.max_wait_s)
+        correlation_id = wire.next_id()
+        encoded = self.encode(exchange.version, correlation_id)
         session._changed.clear()
-        self.begin_time(exchange, now)
-        cdef double deadline = get(exchange, pending_deadline)
-        in_flight[correlation_id] = exchange
-        connection = get(exchange, exchange_connection)
-        if deadline < <double> get(connection, connection_timer_at):
-            connection._set_timer(deadline)
+        wire.put_in_flight(correlation_id, exchange, now)
+        connection = (<object> exchange)._connection
+        if exchange.deadline < <double> connection._timer_at:
+            connection._set_timer(exchange.deadline)
         return encoded
 
-    cdef int write(self, object exchange, object wire, bytes request) except -1:
+    cdef int write(self, object exchange, Wire wire, bytes request) except -1:
         """Write the next request, if the connection is still there."""
-        connection = get(exchange, exchange_connection)
-        transport = get(connection, connection_transport)
-        if transport is None or get(wire, wire_state) is POISONED:
+        connection = exchange._connection
+        transport = connection._transport
+        if transport is None or wire.state is POISONED:
             return 0
         try:
             transport.write(request)
@@ -595,7 +531,7 @@ cdef class SmallAnswers(Receiver):
             at = put32(at, -1)
         at = put32(at, self.max_wait_ms)
         at = put32(at, self.min_bytes)
-        at = put32(at, max(1, <int32_t> get(get(self.source, source_reservation), reservation_size)))
+        at = put32(at, max(1, <int32_t> (<Reservation> self.source._reservation).size_bytes))
         at[0] = <uint8_t> self.isolation_level
         at = put32(at + 1, <int32_t> self.session._id)
         at = put32(at, <int32_t> self.session._epoch)

@@ -204,8 +204,7 @@ class Source:
     def _choose_on_answer(self) -> Callable[[Exchange[FetchResponse]], None]:
         """Return what takes answers: where that can be, what takes small ones in one go."""
         sources = self._sources
-        is_plain = not (sources.config.client_rack or self._buffer.delivery.has_deserializers)
-        if is_plain and decoders.current() is not decoders.DECODERS["python"]:
+        if not sources.config.client_rack and decoders.current() is not decoders.DECODERS["python"]:
             try:
                 from aiokafka_lite.consumer.fetching._small import SmallAnswers
             except ModuleNotFoundError:
@@ -612,8 +611,7 @@ class Source:
             rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
             max_wait_ms=max_wait_ms,
         )
-        self._sent_at = now
-        self._poll_ends_at = now + max_wait_ms / 1000
+        self.begin_time(now, max_wait_ms / 1000)
         self._is_long_poll = None
         self._reservation = reservation
         self._asked_epoch = asked.session_epoch
@@ -695,6 +693,24 @@ class Source:
         """Leave an error to the task, before anything more is sent."""
         self._error = error
         self._wake.set()
+
+    def asks_again(self, epoch: int) -> None:
+        """Note that the request in flight was answered, and is sent again in another epoch."""
+        if self._quick is not None:
+            self._quick.begin_anew()
+        self._retry_at = None
+        self._is_long_poll = None
+        self._asked_epoch = epoch
+
+    def begin_time(self, now: float, max_wait_s: float) -> None:
+        """Note that the request in flight is sent `now`, and how long the broker may hold it."""
+        self._sent_at = now
+        self._poll_ends_at = now + max_wait_s
+
+    def broken(self, error: Exception) -> None:
+        """Leave a bug in what settles small responses to the task."""
+        self._give_up_request()
+        self._failed(error)
 
     def _note_failure(self, error: Exception) -> None:
         """Note since when requests fail, if the error may mean that the broker is gone."""

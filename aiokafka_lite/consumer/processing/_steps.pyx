@@ -37,12 +37,12 @@ cdef extern from "Python.h":
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.assignment.reads cimport Reads
+from aiokafka_lite.consumer.gate cimport Gate
 
 import asyncio
 from contextvars import copy_context
 
 from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.breaker import Breaker, BreakerState
@@ -53,7 +53,6 @@ cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
 cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
 cdef Py_ssize_t attempts_success_count = slot_offset(Attempts, "success_count")
 cdef Py_ssize_t breaker_state = slot_offset(Breaker, "state")
-cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
 cdef Py_ssize_t job_attempts = slot_offset(Job, "attempts")
 cdef Py_ssize_t job_began_at = slot_offset(Job, "began_at")
 cdef Py_ssize_t job_cursor = slot_offset(Job, "cursor")
@@ -133,7 +132,7 @@ cdef class Steps:
     cdef public object slice_ends_at
     cdef public Py_ssize_t feed_below
     cdef Reads reads
-    cdef object gate
+    cdef Gate gate
     cdef object observers
     cdef dict totals
     cdef object attempts
@@ -149,7 +148,6 @@ cdef class Steps:
     def __init__(
         self, works, Reads reads not None, gate, observers, lanes, attempts, allowance, begin_slice
     ):
-        require(gate, Gate)
         require(attempts, Attempts)
         require(allowance, Allowance)
         self.reads = reads
@@ -235,7 +233,7 @@ cdef class Steps:
             or not cursor.is_assigned
             or is_true(self.allowance, allowance_is_exact)
             or (self.breaker is not None and get(self.breaker, breaker_state) is not CLOSED)
-            or get(self.gate, gate_holds)
+            or self.gate.holds
         ):
             return None
         success_count = get(self.attempts, attempts_success_count) + 1
