@@ -40,13 +40,14 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar, cast
 
-from aiokafka_lite._compat import Buffer, override, timeout
+from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.network_errors import caused
+from aiokafka_lite.client.receiver import Receiver
 from aiokafka_lite.client.versions import (
     ApiVersions,
     FirstVersions,
@@ -86,7 +87,7 @@ MOST_GRACES: Final = 8
 class Exchange(Pending[R_co]):
     """A request on the wire and the answer that an event loop waits for."""
 
-    __slots__ = ("_connection", "_on_done", "_waiter")
+    __slots__ = ("_connection",)
 
     def __init__(
         self, connection: Connection, on_done: Callable[[Exchange[R_co]], None] | None
@@ -94,31 +95,21 @@ class Exchange(Pending[R_co]):
         # All of it here, without a call: there is one for each request.
         self._wire = connection.wire
         self._connection = connection
-        self._on_done = on_done
-        self._waiter: asyncio.Future[None] | None = None
+        self.on_done = on_done
+        self.waiter = None
         self.frame = None
         self.error = None
 
     def __await__(self) -> Generator[object, None, R_co]:
         if not self.is_done:
-            if self._waiter is None:
-                self._waiter = self._connection.loop.create_future()
-            yield from self._waiter.__await__()
+            if self.waiter is None:
+                self.waiter = self._connection.loop.create_future()
+            yield from self.waiter.__await__()
         return self.result()
 
     def abandon(self) -> None:
         """Do not call ``on_done`` any more; a late answer is dropped undecoded."""
-        self._on_done = None
-
-    # --- What the connection tells ---------------------------------------------------------
-    def answered(self) -> None:
-        """Tell of the answer; one that came after the deadline is dropped."""
-        if self.frame is None:
-            return
-        if self._on_done is not None:
-            self._on_done(self)
-        if self._waiter is not None:
-            self._wake()
+        self.on_done = None
 
     @override
     def fail(self, error: KafkaError) -> None:
@@ -126,23 +117,23 @@ class Exchange(Pending[R_co]):
         if self.is_done:
             return
         self.error = error
-        if self._on_done is not None:
+        if self.on_done is not None:
             self._connection.loop.call_soon(self._tell)
         self._wake()
 
     def _tell(self) -> None:
-        if self._on_done is not None:
+        if self.on_done is not None:
             try:
-                self._on_done(self)
+                self.on_done(self)
             except Exception as error:  # noqa: BLE001 -- the connection tells whoever has to know
                 self._connection.callback_failed(error)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():  # else it was cancelled
-            self._waiter.set_result(None)
+        if self.waiter is not None and not self.waiter.done():  # else it was cancelled
+            self.waiter.set_result(None)
 
 
-class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
+class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
     """A connection, open from ``open`` until it is poisoned or closed.
 
     Used from one event loop. All fields are written here only.
@@ -158,10 +149,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         "_drained",
         "_graced_id",
         "_graces",
-        "_is_draining",
-        "_low_water",
         "_on_bug",
-        "_reader",
         "_renewed",
         "_timer",
         "_timer_at",
@@ -169,7 +157,6 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         "_transport_closed",
         "closed",
         "loop",
-        "wire",
     )
 
     def __init__(
@@ -343,6 +330,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
                 self._drained = None
                 self._is_draining = False
 
+    @override
     def _last_answer_arrived(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
@@ -381,6 +369,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         """Wait until the socket is closed as well."""
         await self._transport_closed.wait()
 
+    @override
     def _fail(self, error: KafkaError) -> None:
         """Poison: the first error stays, every waiter gets it, the socket goes."""
         if not self.wire.poison(error):
@@ -507,39 +496,8 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._low_water = LowWaterMark(transport)
 
-    def get_buffer(self, sizehint: int) -> Buffer:
-        try:
-            reader = self._reader
-            return reader.missing if reader.rest is None else reader.rest
-        except Exception as error:  # noqa: BLE001 -- told, see callback_failed
-            self.callback_failed(error)
-            return bytearray(1)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        wire, reader = self.wire, self._reader
-        exchange: Exchange[Response] | None
-        try:
-            while True:
-                try:
-                    exchange = wire.receive(nbytes)  # type: ignore[assignment] # what `send` made
-                except KafkaProtocolError as error:
-                    self._fail(error)
-                    return
-                if exchange is not None:
-                    exchange.answered()
-                    if self._is_draining and not wire.in_flight:
-                        self._last_answer_arrived()
-                    if reader.head is not None:
-                        nbytes = 0  # what is behind it came along
-                        continue
-                if reader.wanted_bytes != self._low_water.wanted_bytes:
-                    self._low_water.want(reader.wanted_bytes)
-                return
-        except Exception as error:  # noqa: BLE001 -- told, see callback_failed
-            self.callback_failed(error)
-
+    @override
     def callback_failed(self, error: BaseException) -> None:
-        """Give the connection up for a bug that the event loop would log, leaving all waiting."""
         text = (
             f"the connection to {self.peer} was closed, because a response callback raised an "
             "exception"

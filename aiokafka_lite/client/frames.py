@@ -183,7 +183,7 @@ class FrameReader:
                 self._check_size(size)
             stop = start + SIZE_BYTES + size
             if stop <= end:
-                frame = memoryview(bytes(head[stop - size : stop]))
+                frame = memoryview(head[stop - size : stop].tobytes())
                 if self._buffers.large:
                     self._buffers.note_small()
                 if stop == end:

@@ -1,5 +1,9 @@
 """The fields of wires and of requests in flight as members of C structures, for what is compiled."""
 
+cimport cython
+
+from aiokafka_lite.client.frames cimport FrameReader
+
 
 cdef class Asked:
     cdef public object _wire
@@ -7,10 +11,13 @@ cdef class Asked:
     cdef public object decode
     cdef public object error
     cdef public object frame
+    cdef public object on_done
     cdef public object request_class
     cdef public double timeout_s
     cdef public int version
+    cdef public object waiter
 
+    cpdef answered(self)
     cpdef begin_time(self, double now)
 
 
@@ -30,7 +37,7 @@ cdef class Wire:
     cdef public double muted_until
     cdef public object node_id
     cdef public object peer
-    cdef public object reader
+    cdef public FrameReader reader
     cdef public double received_at
     cdef public double session_ends_at
     cdef public double session_lifetime_s
@@ -38,3 +45,6 @@ cdef class Wire:
 
     cpdef next_id(self)
     cpdef put_in_flight(self, correlation_id, Asked pending, double now)
+
+    @cython.locals(pending=Asked)
+    cpdef receive(self, Py_ssize_t count)

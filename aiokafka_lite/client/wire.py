@@ -50,7 +50,7 @@ import enum
 import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
 from aiokafka_lite.client.network_errors import caused, explain, is_refusal
@@ -77,6 +77,7 @@ from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 if TYPE_CHECKING:
     import random
+    from asyncio import Future
 
     from aiokafka_lite.client.config import Address
 
@@ -138,14 +139,27 @@ class Asked:
         "decode",
         "error",
         "frame",
+        "on_done",
         "request_class",
         "timeout_s",
         "version",
+        "waiter",
     )
 
     timeout_s: float
     deadline: float
     frame: memoryview | None
+    on_done: Callable[[Any], None] | None
+    waiter: Future[None] | None
+
+    def answered(self) -> None:
+        """Report the response, if it arrived in time."""
+        if self.frame is None:
+            return
+        if self.on_done is not None:
+            self.on_done(self)
+        if self.waiter is not None and not self.waiter.done():  # else it was cancelled
+            self.waiter.set_result(None)
 
     def begin_time(self, now: float) -> None:
         """Set the deadline of a request that the broker has from `now` on."""
@@ -164,6 +178,8 @@ class Pending(Asked, Generic[R_co]):
         deadline: Time of the wire's clock when that is over.
         frame: The response's bytes, None before they arrived. The memory is kept as long as this.
         error: Why there is and will be no response, or None. `result` raises a copy of the error.
+        on_done: Called with this when there is an outcome (connection.py), or None.
+        waiter: Done when there is an outcome. None if no task waits.
     """
 
     __slots__ = ()
@@ -176,6 +192,8 @@ class Pending(Asked, Generic[R_co]):
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self.on_done = None
+        self.waiter = None
         self.frame = None
         self.error = None
 

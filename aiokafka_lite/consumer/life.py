@@ -49,7 +49,8 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
 from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets, ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
@@ -246,7 +247,7 @@ class Engine:
         state, reads, buffer = self.state, self.reads, self.buffer
         gate, observers = self.gate, self.observers
         if self.config.ack_mode != "explicit":
-            ready = ReadyRecords(reads, buffer, gate, observers)
+            ready = ReadyRecords(new_cursor(), reads, buffer, gate, observers)
             return ready, Gets(state, reads, buffer, ready, gate.check_poll)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks

@@ -14,7 +14,8 @@ from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets, ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
@@ -91,7 +92,11 @@ class Buffers:
             most_held_bytes=most_held_bytes,
         )
         self.ready = ReadyRecords(
-            self.state.reads, self.buffer, self.state.gate, self.state.observers
+            new_cursor(),
+            self.state.reads,
+            self.buffer,
+            self.state.gate,
+            self.state.observers,
         )
         self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready)
         if ack_mode == "explicit":

@@ -255,7 +255,7 @@ def budget(consumer: AIOKafkaConsumer) -> ByteBudget:
 def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
     """Whether a response that no get has touched is buffered, of one broker or of any."""
     buffer = consumer._engine.buffer
-    return any(node_id in (None, source.node_id) for source in buffer._untaken)
+    return any(node_id in (None, source.node_id) for source in buffer.turns.untaken)
 
 
 def is_idle(consumer: AIOKafkaConsumer) -> bool:

@@ -14,7 +14,8 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets, ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
@@ -347,7 +348,11 @@ class Fetching:
             delivery=make_delivery(self.config, self.state.events),
         )
         self.ready = ReadyRecords(
-            self.state.reads, self.buffer, self.state.gate, self.state.observers
+            new_cursor(),
+            self.state.reads,
+            self.buffer,
+            self.state.gate,
+            self.state.observers,
         )
         self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]

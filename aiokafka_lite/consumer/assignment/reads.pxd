@@ -29,3 +29,6 @@ cdef class Reads:
     cpdef leave_get(self, double now)
     cpdef hand_out(self, Cursor partition, first_offset, next_position, epochs)
     cpdef settle_progress(self, Cursor cursor)
+
+
+cdef _note_transaction(finished)

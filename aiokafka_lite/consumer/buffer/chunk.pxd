@@ -12,6 +12,8 @@ cdef class FetchedResponse:
     cdef public object _reservation
     cdef public int _open_chunk_count
 
+    cpdef close_chunk(self)
+
 
 @cython.final
 cdef class Chunk:
@@ -32,6 +34,7 @@ cdef class Chunk:
     cdef public object state
     cdef public object work
 
+    cdef _move(self, new)
     cpdef list pop(self, limit)
     cpdef close(self)
 

@@ -106,6 +106,7 @@ class ChunkState(enum.Enum):
 PACKED: Final = ChunkState.PACKED
 RAW: Final = ChunkState.RAW
 EXHAUSTED: Final = ChunkState.EXHAUSTED
+CLOSED: Final = ChunkState.CLOSED
 
 # What may follow where a record, or the error in its place, was dealt with.
 _GOING_ON: Final = frozenset({ChunkState.PACKED, ChunkState.RAW, ChunkState.EXHAUSTED})
@@ -220,7 +221,7 @@ class Chunk:
     @property
     def is_current(self) -> bool:
         """Whether no seek, reset or revocation has dropped it."""
-        return self.state is not ChunkState.CLOSED
+        return self.state is not CLOSED
 
     @property
     def failure(self) -> KafkaError | None:
@@ -474,12 +475,12 @@ class Chunk:
         else:
             bad.skipped(error)
         self.error = None
-        if self.state is not ChunkState.CLOSED:
+        if self.state is not CLOSED:
             self._go_on()
 
     def close(self) -> None:
         """Give its bytes back to the budget; called once, when it leaves the buffer."""
-        self._move(ChunkState.CLOSED)
+        self._move(CLOSED)
         if self.response is None:
             return
         if self._inflated_bytes:

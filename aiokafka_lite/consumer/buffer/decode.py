@@ -72,7 +72,14 @@ class AnyDelivery(Protocol):
 
 
 class Delivery:
-    __slots__ = ("__weakref__", "awaited", "bad", "deserialize", "keeps_serialized")
+    __slots__ = (
+        "__weakref__",
+        "awaited",
+        "bad",
+        "deserialize",
+        "has_deserializers",
+        "keeps_serialized",
+    )
 
     def __init__(
         self,
@@ -83,12 +90,9 @@ class Delivery:
         self.bad = bad
         self.deserialize = deserialize
         self.awaited = awaited
+        self.has_deserializers = deserialize is not None or awaited is not None
         # Records keep the bytes of their keys and values, for dead letters.
         self.keeps_serialized = False
-
-    @property
-    def has_deserializers(self) -> bool:
-        return self.deserialize is not None or self.awaited is not None
 
     @property
     def asks_application(self) -> bool:

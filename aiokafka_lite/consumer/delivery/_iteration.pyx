@@ -27,6 +27,8 @@ from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
+from aiokafka_lite.consumer.buffer.turns cimport Turns
+from aiokafka_lite.consumer.delivery.ready cimport ReadyRecords
 from aiokafka_lite.consumer.gate cimport Gate
 
 import types
@@ -248,16 +250,15 @@ cdef class SteadyGets:
     cdef RecordCursor cursor
     cdef Reads reads
     cdef object buffer
-    cdef object ready
+    cdef ReadyRecords ready
+    cdef Turns turns
     cdef Gate gate
     cdef ByteBudget budget
     cdef object decoder
     cdef object loop
     cdef object clock
-    # They are made once, and changed only.
-    cdef dict turns
+    # It is made once, and changed only.
     cdef dict waiters
-    cdef dict untaken
 
     def __init__(self, Reads reads not None, gate, buffer, ready, RecordCursor cursor):
         self.reads = reads
@@ -269,9 +270,8 @@ cdef class SteadyGets:
         self.decoder = buffer.decoder
         self.loop = buffer._loop
         self.clock = self.loop.time
-        self.turns = buffer._turns
+        self.turns = buffer.turns
         self.waiters = buffer._waiters
-        self.untaken = buffer._untaken
 
     cdef bint can_go_on(self) except -1:
         """Whether nothing stands in the way of a get, be it at its beginning or later."""
@@ -294,7 +294,7 @@ cdef class SteadyGets:
             or not self.can_go_on()
         ):
             return False
-        if self.buffer._lent is not None:
+        if self.turns.lent is not None:
             if self.cursor.taken_count < PyList_GET_SIZE(self.cursor.records):
                 return False  # its time slice is over
             self.ready.close()
@@ -305,7 +305,7 @@ cdef class SteadyGets:
     cdef bint open_first(self) except -1:
         """Open the first chunk in turn; False if there is none, or more is to be done for it."""
         cdef Cursor cursor
-        for cursor in self.turns:
+        for cursor in self.turns.order:
             break
         else:
             return False
@@ -320,10 +320,9 @@ cdef class SteadyGets:
         if chunk.response is not None and not chunk.response.is_taken:
             return False
         self.ready.take(chunk, None, self.decoder)
-        self.buffer._lent = chunk
-        if len(self.turns) > 1:
-            del self.turns[cursor]
-            self.turns[cursor] = None
+        self.turns.lend(chunk)
+        if len(self.turns.order) > 1:
+            self.turns.end_turn(cursor)
         self.end(self.cursor.looked_at)
         return True
 
@@ -334,11 +333,11 @@ cdef class SteadyGets:
 
     cdef Waiter wait(self):
         """Return what to wait for; None: more is to be done than that."""
-        if self.turns:
+        if self.turns.order:
             return None
-        if self.untaken:
-            for response in tuple(self.untaken.values()):
-                self.buffer._mark_taken(response)
+        if self.turns.untaken:
+            for response in tuple(self.turns.untaken.values()):
+                self.turns.mark_taken(response)
         cdef Waiter waiter = Waiter.__new__(Waiter, self.loop)
         self.waiters[waiter] = ()
         return waiter

@@ -33,6 +33,7 @@ from aiokafka_lite.consumer.assignment.cursor cimport Cursor, Loan
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
 from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
+from aiokafka_lite.consumer.buffer.turns cimport Turns
 from aiokafka_lite.consumer.fetching.counts cimport NodeCounts
 from aiokafka_lite.consumer.fetching.session cimport FetchSession
 from aiokafka_lite.consumer.gate cimport Gate
@@ -114,7 +115,7 @@ cdef class SmallAnswers:
     cdef bint check_crcs
     cdef bint is_read_committed
     # They are made once, and changed only.
-    cdef dict turns
+    cdef Turns turns
     cdef dict waiters
     cdef dict ready
     cdef dict backing_off
@@ -151,7 +152,7 @@ cdef class SmallAnswers:
         self.clock = source._loop.time
         self.check_crcs = config.check_crcs
         self.is_read_committed = config.is_read_committed
-        self.turns = buffer._turns
+        self.turns = buffer.turns
         self.waiters = buffer._waiters
         self.ready = source._ready
         self.backing_off = source._backing_off
@@ -443,7 +444,7 @@ cdef class SmallAnswers:
             () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),),
         )
         cursor.add_chunk(chunk)
-        self.turns[cursor] = None
+        self.turns.order[cursor] = None
         # Partitions that had records go to the end.
         self.session.renew(cursor.lend_on(part.next_offset, self.max_partition_bytes))
         return 0
@@ -469,8 +470,7 @@ cdef class SmallAnswers:
         """
         cdef FetchSession session = self.session
         session.succeeded(session._id)
-        self.source.asks_again(session._epoch)
-        self.source.begin_time(now, self.max_wait_s)
+        self.source.asks_again(session._epoch, now, self.max_wait_s)
         correlation_id = wire.next_id()
         encoded = self.encode(exchange.version, correlation_id)
         session._changed.clear()

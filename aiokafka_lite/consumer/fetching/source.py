@@ -694,8 +694,9 @@ class Source:
         self._error = error
         self._wake.set()
 
-    def asks_again(self, epoch: int) -> None:
+    def asks_again(self, epoch: int, now: float, max_wait_s: float) -> None:
         """Note that the request in flight was answered, and is sent again in another epoch."""
+        self.begin_time(now, max_wait_s)
         if self._quick is not None:
             self._quick.begin_anew()
         self._retry_at = None

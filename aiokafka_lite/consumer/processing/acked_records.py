@@ -17,7 +17,8 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
-from aiokafka_lite.consumer.delivery.gets import ReadyRecords
+from aiokafka_lite.consumer.delivery.gets import new_cursor
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.gate import Gate
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AckedRecords(ReadyRecords):
         self._passed_over_count = 0
         # When the time slice began in which records are returned.
         self._began_at = 0.0
-        super().__init__(reads, buffer, gate, observers)
+        super().__init__(new_cursor(), reads, buffer, gate, observers)
 
     # --- The open list ----------------------------------------------------------------------
     @override
@@ -115,7 +116,7 @@ class AckedRecords(ReadyRecords):
         self.settle()
         count = self._passed_over_count + self._settled_count
         if (chunk := self._put_back()) is not None:
-            self._buffer.give_back(chunk, count)
+            self._turns.give_back(chunk, count)
 
     def _put_back(self) -> Chunk | None:
         """Put back the receipts of records that were not returned; return their chunk."""

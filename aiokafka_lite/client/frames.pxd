@@ -1,0 +1,27 @@
+"""The fields of frame readers as members of a C structure, for modules that are compiled."""
+
+cimport cython
+
+
+cdef class FrameBuffers:
+    cdef public int _small_frames
+    cdef public list large
+
+
+cdef class FrameReader:
+    cdef public FrameBuffers _buffers
+    cdef public Py_ssize_t _end
+    cdef public object _large
+    cdef public object _limit_bytes
+    cdef public object _missing
+    cdef public Py_ssize_t _start
+    cdef public object head
+    cdef public object peer
+    cdef public object rest
+    cdef public Py_ssize_t wanted_bytes
+
+    @cython.locals(
+        start=Py_ssize_t, end=Py_ssize_t, there=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t
+    )
+    cpdef next_frame(self, Py_ssize_t count=*)
+    cdef _give_head_back(self)

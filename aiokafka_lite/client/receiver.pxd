@@ -1,0 +1,18 @@
+"""The fields of receivers as members of a C structure, for modules that are compiled."""
+
+cimport cython
+
+from aiokafka_lite.client.frames cimport FrameReader
+from aiokafka_lite.client.wire cimport Asked, Wire
+
+
+cdef class Receiver:
+    cdef public bint _is_draining
+    cdef public object _low_water
+    cdef public FrameReader _reader
+    cdef public Wire wire
+
+    cpdef get_buffer(self, sizehint)
+
+    @cython.locals(wire=Wire, reader=FrameReader, exchange=Asked)
+    cpdef buffer_updated(self, Py_ssize_t nbytes)

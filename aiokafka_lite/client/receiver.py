@@ -1,0 +1,71 @@
+"""The part of a connection that runs whenever bytes arrive; compiled in place (receiver.pxd)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiokafka_lite.errors import KafkaError, KafkaProtocolError
+
+if TYPE_CHECKING:
+    from aiokafka_lite._compat import Buffer
+    from aiokafka_lite.client.frames import FrameReader
+    from aiokafka_lite.client.low_water import LowWaterMark
+    from aiokafka_lite.client.wire import Wire
+
+
+class Receiver:
+    """Has the event loop write into the wire's reader, and passes responses to their exchanges.
+
+    It is a base class of `Connection`, which sets the fields.
+
+    Attributes:
+        wire: The requests in flight.
+    """
+
+    __slots__ = ("_is_draining", "_low_water", "_reader", "wire")
+
+    wire: Wire
+    _reader: FrameReader
+    _low_water: LowWaterMark
+    _is_draining: bool
+
+    # --- asyncio.BufferedProtocol ----------------------------------------------------------
+    def get_buffer(self, sizehint: int) -> Buffer:
+        try:
+            return self._reader.missing
+        except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
+            self.callback_failed(error)
+            return bytearray(1)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        wire, reader = self.wire, self._reader
+        try:
+            while True:
+                try:
+                    exchange = wire.receive(nbytes)
+                except KafkaProtocolError as error:
+                    self._fail(error)
+                    return
+                if exchange is not None:
+                    exchange.answered()
+                    if self._is_draining and not wire.in_flight:
+                        self._last_answer_arrived()
+                    if reader.head is not None:
+                        nbytes = 0  # the next response arrived with this one
+                        continue
+                if reader.wanted_bytes != self._low_water.wanted_bytes:
+                    self._low_water.want(reader.wanted_bytes)
+                return
+        except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
+            self.callback_failed(error)
+
+    # --- Of the connection -----------------------------------------------------------------
+    def callback_failed(self, error: BaseException) -> None:
+        """Close the connection because of a bug that the event loop would only log."""
+        raise NotImplementedError
+
+    def _fail(self, error: KafkaError) -> None:
+        raise NotImplementedError
+
+    def _last_answer_arrived(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,28 @@
+"""The fields of turns as members of a C structure, for modules that are compiled."""
+
+cimport cython
+
+from aiokafka_lite.consumer.assignment.cursor cimport Cursor
+from aiokafka_lite.consumer.assignment.reads cimport Reads
+from aiokafka_lite.consumer.buffer.chunk cimport Chunk, FetchedResponse
+
+
+@cython.final
+cdef class Turns:
+    cdef public object _loop
+    cdef public Reads _reads
+    cdef public Chunk lent
+    cdef public dict order
+    cdef public dict untaken
+
+    @cython.locals(partition=Cursor)
+    cpdef add(self, Chunk chunk)
+    cpdef remove_first(self, Cursor partition)
+    cpdef end_turn(self, Cursor partition)
+    cpdef lend(self, Chunk chunk)
+    cpdef give_back(self, Chunk chunk, count)
+    @cython.locals(partition=Cursor, response=FetchedResponse)
+    cpdef finish(self, Chunk chunk)
+    cpdef mark_taken(self, FetchedResponse response)
+    cpdef release_source(self, FetchedResponse response)
+    cdef bint _take(self, FetchedResponse response) except -1

@@ -1,0 +1,106 @@
+"""The buffered chunks of one consumer, and the order in which reads serve their partitions.
+
+The chunks of a partition are at its cursor (`Cursor.chunks`). Compiled in place (turns.pxd).
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, Chunk, FetchedResponse, ResponseSource
+
+
+class Turns:
+    """Partitions with buffered chunks, in the order of their turns.
+
+    Attributes:
+        order: The partitions, as the keys of a dictionary.
+        lent: The chunk that is read record by record, until `give_back`. Its partition may have
+            been dropped since.
+        untaken: By source, the response that no read has asked for yet. The source sends its next
+            request after that.
+    """
+
+    __slots__ = ("_loop", "_reads", "lent", "order", "untaken")
+
+    def __init__(self, reads: Reads, loop: AbstractEventLoop) -> None:
+        self._reads = reads
+        self._loop = loop
+        self.order: dict[Cursor, None] = {}
+        self.lent: Chunk | None = None
+        self.untaken: dict[ResponseSource, FetchedResponse] = {}
+
+    def add(self, chunk: Chunk) -> None:
+        """Append a chunk to those of its partition."""
+        partition = chunk.partition
+        partition.add_chunk(chunk)
+        self.order.setdefault(partition)
+        partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
+
+    def remove_first(self, partition: Cursor) -> None:
+        """Remove the first chunk of a partition."""
+        partition.remove_chunk()
+        if not partition.chunks:
+            del self.order[partition]
+
+    def drop(self, partition: Cursor) -> None:
+        """Close and remove all chunks of a partition."""
+        chunks = partition.drop_chunks()
+        self.order.pop(partition, None)
+        for chunk in chunks:
+            response = chunk.response
+            chunk.close()
+            if response is not None and not response.is_open:
+                self.release_source(response)
+
+    def end_turn(self, partition: Cursor) -> None:
+        """Move a partition to the end of the order."""
+        if partition in self.order:
+            del self.order[partition]
+            self.order[partition] = None
+
+    # --- A chunk that is read record by record -----------------------------------------------
+    def lend(self, chunk: Chunk | None) -> None:
+        """Note which chunk is read record by record."""
+        self.lent = chunk
+
+    def give_back(self, chunk: Chunk, count: int) -> None:
+        """End `lend`: the application has received the first `count` records of the chunk."""
+        self.lent = None
+        chunk.pop(count)
+        if chunk.state is EXHAUSTED and not chunk.decoded:
+            self.finish(chunk)
+
+    def finish(self, chunk: Chunk) -> None:
+        """Close and remove an exhausted chunk, the first of its partition."""
+        partition, response = chunk.partition, chunk.response
+        self.remove_first(partition)
+        if partition.position != chunk.position_after:
+            self._reads.pass_over(partition, chunk.position_after, chunk.epochs)
+        chunk.close()
+        if response is not None and not response.is_taken and not response.is_open:
+            self.mark_taken(response)  # none of it is left to take
+        partition.chunks_changed()
+
+    # --- Responses that no read has asked for ------------------------------------------------
+    def mark_taken(self, response: FetchedResponse) -> None:
+        """Note that a read has asked for a response, and let its source send the next request."""
+        if self._take(response):
+            response.source.response_taken()
+
+    def release_source(self, response: FetchedResponse) -> None:
+        """Let a source send its next request though no read has asked for its response.
+
+        In the loop's next iteration, because the response's partition is being changed.
+        """
+        if self._take(response):
+            self._loop.call_soon(response.source.response_taken)
+
+    def _take(self, response: FetchedResponse) -> bool:
+        response.is_taken = True
+        if self.untaken.get(response.source) is not response:
+            return False
+        del self.untaken[response.source]
+        return True

@@ -1,0 +1,25 @@
+"""The fields of ready records as members of a C structure, for modules that are compiled."""
+
+cimport cython
+
+from aiokafka_lite.consumer.assignment.cursor cimport Cursor
+from aiokafka_lite.consumer.assignment.reads cimport Reads
+from aiokafka_lite.consumer.buffer.chunk cimport Chunk
+from aiokafka_lite.consumer.buffer.turns cimport Turns
+
+
+cdef class ReadyRecords:
+    cdef public object _buffer
+    cdef public Chunk _chunk
+    cdef public Reads _reads
+    cdef public Py_ssize_t _settled_count
+    cdef public Turns _turns
+    cdef public object cursor
+    cdef public bint is_full
+
+    cpdef take(self, Chunk chunk, limit, decoder)
+    cpdef clear(self)
+    @cython.locals(chunk=Chunk, taken_count=Py_ssize_t, decoded=list)
+    cpdef settle(self)
+    @cython.locals(chunk=Chunk)
+    cpdef close(self)
