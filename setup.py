@@ -47,32 +47,23 @@ IN_PLACE = {
     "aiokafka_lite.consumer.assignment.reads": "aiokafka_lite/consumer/assignment/reads.py",
     "aiokafka_lite.consumer.buffer.budget": "aiokafka_lite/consumer/buffer/budget.py",
     "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
-    "aiokafka_lite.consumer.buffer.turns": "aiokafka_lite/consumer/buffer/turns.py",
+    "aiokafka_lite.consumer.buffer.chunk_queue": "aiokafka_lite/consumer/buffer/chunk_queue.py",
     "aiokafka_lite.consumer.delivery.ready": "aiokafka_lite/consumer/delivery/ready.py",
+    "aiokafka_lite.consumer.fetching.choice": "aiokafka_lite/consumer/fetching/choice.py",
     "aiokafka_lite.consumer.fetching.counts": "aiokafka_lite/consumer/fetching/counts.py",
+    "aiokafka_lite.consumer.fetching.in_flight": "aiokafka_lite/consumer/fetching/in_flight.py",
     "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
     "aiokafka_lite.consumer.gate": "aiokafka_lite/consumer/gate.py",
 }
+# Declarations that are compiled into several modules.
 LAYOUTS = [
     "aiokafka_lite/_record.pxd",
     "aiokafka_lite/_slots.pxd",
     "aiokafka_lite/records/_columns.pxd",
     "aiokafka_lite/records/_cursor.pxd",
     "aiokafka_lite/records/_decode.pxd",
-    "aiokafka_lite/client/backoff.pxd",
-    "aiokafka_lite/client/frames.pxd",
-    "aiokafka_lite/client/receiver.pxd",
-    "aiokafka_lite/client/wire.pxd",
-    "aiokafka_lite/consumer/assignment/cursor.pxd",
-    "aiokafka_lite/consumer/assignment/reads.pxd",
     "aiokafka_lite/consumer/buffer/_waiter.pxd",
-    "aiokafka_lite/consumer/buffer/budget.pxd",
-    "aiokafka_lite/consumer/buffer/chunk.pxd",
-    "aiokafka_lite/consumer/buffer/turns.pxd",
-    "aiokafka_lite/consumer/delivery/ready.pxd",
-    "aiokafka_lite/consumer/fetching/counts.pxd",
-    "aiokafka_lite/consumer/fetching/session.pxd",
-    "aiokafka_lite/consumer/gate.pxd",
+    *(source.replace(".py", ".pxd") for source in IN_PLACE.values()),
 ]
 CHOICES = ("required", "optional", "none")
 
@@ -110,7 +101,7 @@ def extensions(wanted: str) -> list[Extension]:
                 [source],
                 depends=[source, *LAYOUTS],
                 extra_compile_args=["-g0"] if is_unix else [],
-                extra_link_args=[] if sys.platform == "linux" else [],
+                extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
             )
             for name, source in sources.items()
         ]

@@ -60,7 +60,6 @@ from aiokafka_lite.client.wire import Pending, Wire, Wired, WireState
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,
-    KafkaProtocolError,
     RequestTimedOutError,
     TLSError,
 )
@@ -145,6 +144,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "__weakref__",
         "_can_write",
         "_drained",
         "_graced_id",

@@ -18,7 +18,7 @@ from aiokafka_lite.errors import ForkedError, KafkaError
 class ForkAware:
     """Base of all owners of sockets."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()
 
     @property
     def peer(self) -> str:

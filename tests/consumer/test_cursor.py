@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Search,
     Sought,
 )
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
@@ -337,6 +338,7 @@ class StandIn:
         self.rng = random.Random(1)
         self.replicas = Replicas()
         self.buffer = self
+        self.budget = ByteBudget(1, lambda: None)
         self.left_out: set[Cursor] = set()
 
     def is_left_out(self, cursor: Cursor) -> bool:

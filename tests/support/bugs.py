@@ -12,7 +12,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import Connection, Exchange
-from aiokafka_lite.client.frames import FrameReader
+from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.commits.commits import Commits
@@ -59,6 +59,11 @@ async def new_records(broker: Broker, _: AIOKafkaConsumer) -> None:
     broker.produce("t", b"more")
 
 
+async def large_record(broker: Broker, _: AIOKafkaConsumer) -> None:
+    """Produce a record of many pieces, so that the connection waits for more bytes at a time."""
+    broker.produce("t", bytes(300_000))
+
+
 async def packed_records(broker: Broker, _: AIOKafkaConsumer) -> None:
     """Let records come that no compiled code takes in one go."""
     broker.produce_all("t", [NewRecord(b"more")], codec="gzip")
@@ -98,7 +103,7 @@ PLACES = {
     "auto-commit": Place(Commits, "_commit", new_records, "group"),
     "cluster refresh": Place(Cluster, "_ask_for_metadata", refresh, "cluster"),
     "connect": Place(FirstVersions, "open", cut, "cluster"),
-    "connection: bytes came": Place(FrameReader, "next_frame", nothing, "cluster"),
+    "connection: bytes came": Place(LowWaterMark, "want", large_record, "cluster"),
     "connection: an answer": Place(Exchange, "answered", nothing, "cluster"),
     "connection: a deadline": Place(Connection, "_check_deadlines", nothing, "cluster"),
 }

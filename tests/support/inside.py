@@ -231,8 +231,9 @@ class Kept(NamedTuple):
 
 def kept_by(source: Source) -> Kept:
     """What a source knows of its cursors."""
+    choice = source._choice
     return Kept(
-        source._cursors, source._ready.keys(), source._backing_off.keys(), source._session.loans
+        choice.cursors, choice.ready.keys(), choice.backing_off.keys(), source._session.loans
     )
 
 
@@ -255,7 +256,7 @@ def budget(consumer: AIOKafkaConsumer) -> ByteBudget:
 def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
     """Whether a response that no get has touched is buffered, of one broker or of any."""
     buffer = consumer._engine.buffer
-    return any(node_id in (None, source.node_id) for source in buffer.turns.untaken)
+    return any(node_id in (None, source.node_id) for source in buffer.queue.untaken)
 
 
 def is_idle(consumer: AIOKafkaConsumer) -> bool:

@@ -238,7 +238,7 @@ class Reading(Fetching):
     def plant_a_bug(self) -> None:
         """Let what comes of the next answer fail, for no reason that anybody knows."""
         assert self.source is not None
-        self.source._sent_at = None  # type: ignore[assignment]
+        self.source._in_flight.sent_at = None  # type: ignore[assignment]
 
     def come_to_the_last_epoch(self) -> None:
         """Let the fetch session have had so many requests that its epoch is the last one."""
@@ -264,8 +264,8 @@ class Reading(Fetching):
             "turns": [cursor.tp for cursor in buffer.partitions],
             "waiting": buffer.waiting_count,
             "sought": buffer.sought,
-            "untaken": [each.node_id for each in buffer.turns.untaken],
-            "lent": buffer.turns.lent is not None,
+            "untaken": [each.node_id for each in buffer.queue.untaken],
+            "lent": buffer.queue.lent is not None,
             "gets": (state.reads.in_progress, state.reads.readers is None),
             "idle": state.reads.idle_s(asyncio.get_running_loop().time()),
             "handed out": state.reads.record_count,
@@ -345,23 +345,23 @@ def _fields_of_source(source: Source) -> dict[str, object]:
         "loans": [(tp, _fields_of_loan(loan)) for tp, loan in session._loans.items()],
         "changed": list(session._changed),
         "forgotten": dict(session._forgotten),
-        "ready": [cursor.tp for cursor in source._ready],
-        "backing off": [cursor.tp for cursor in source._backing_off],
-        "recalled": [cursor.tp for cursor in source._recalled],
+        "ready": [cursor.tp for cursor in source._choice.ready],
+        "backing off": [cursor.tp for cursor in source._choice.backing_off],
+        "recalled": [cursor.tp for cursor in source._choice.recalled],
         "flags": (
             source._retry_at,
-            source._is_choice_changed,
-            source._is_awaited,
-            source._is_long_poll,
-            source._poll_ends_at,
-            source._asked_epoch,
+            source._choice.is_changed,
+            source._in_flight.is_awaited,
+            source._in_flight.is_long_poll,
+            source._in_flight.poll_ends_at,
+            source._in_flight.epoch,
             source._is_closed,
             source._is_throttled,
-            source._sent_at,
+            source._in_flight.sent_at,
             source._failing_since,
             str(source._error),
-            source._exchange is not None,
-            source._reservation is not None,
+            source._in_flight.exchange is not None,
+            source._in_flight.reservation is not None,
         ),
         "counts": [getattr(source.counts, name) for name in source.counts.__slots__],
     }

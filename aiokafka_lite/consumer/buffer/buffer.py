@@ -41,8 +41,8 @@ from aiokafka_lite.consumer.buffer.chunk import (
     FetchedResponse,
     ResponseSource,
 )
+from aiokafka_lite.consumer.buffer.chunk_queue import ChunkQueue
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
-from aiokafka_lite.consumer.buffer.turns import Turns
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError, KafkaError
@@ -130,8 +130,8 @@ class Buffer:
         "_waiters",
         "decoder",
         "delivery",
+        "queue",
         "sought",
-        "turns",
     )
 
     def __init__(
@@ -163,8 +163,8 @@ class Buffer:
         # A get decodes no more than what was decompressed to so much, and a batch.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
-        self.turns = Turns(reads, self._loop)
-        self._errors = ChunkErrors(state, reads, self.turns.add)
+        self.queue = ChunkQueue(reads, self._loop)
+        self._errors = ChunkErrors(state, reads, self.queue.add)
         self.decoder = ChunkDecoder(reads, self._errors, delivery)
         # The gets that wait, with what each is about, none for all; the oldest comes first.
         self._waiters: dict[asyncio.Future[None], Wanted] = {}
@@ -174,7 +174,7 @@ class Buffer:
         self._alarm_at = 0.0
         # The only partitions to fetch, because memory is short and gets wait for them; none: all.
         self.sought: frozenset[TopicPartition] = frozenset()
-        observers.on_discard(self.turns.drop)
+        observers.on_discard(self.queue.drop)
         observers.on_assignment_change(self.wake)
         observers.on_partition_change(self._partition_changed)
         gate.on_change(self.wake)
@@ -190,7 +190,7 @@ class Buffer:
     @property
     def partitions(self) -> Collection[Cursor]:
         """The partitions of which something is buffered, in the order of their turns."""
-        return self.turns.order.keys()
+        return self.queue.order.keys()
 
     @property
     def waiting_count(self) -> int:
@@ -203,7 +203,7 @@ class Buffer:
 
     def has_untaken(self, source: ResponseSource) -> bool:
         """Whether a response that it has fetched waits, and the application has not come for it."""
-        return source in self.turns.untaken
+        return source in self.queue.untaken
 
     def awaited(self) -> list[TopicPartition]:
         """Return the partitions that gets wait for; empty if none do, or one for whatever comes."""
@@ -221,7 +221,7 @@ class Buffer:
 
     def _has_decoded(self, wanted: Wanted) -> bool:
         """Whether a get of these partitions would be handed something without decoding."""
-        for partition in self.turns.order:
+        for partition in self.queue.order:
             is_wanted = not wanted or partition.tp in wanted
             is_free = not (partition.is_paused or partition.has_enough)
             if is_wanted and partition.chunks[0].decoded and is_free:
@@ -239,7 +239,7 @@ class Buffer:
             return found
         # Most consumers read nothing that has to be decompressed: then it is never tight.
         is_tight = self._budget.headroom_bytes and self._budget.is_tight
-        for partition in self.turns.order:
+        for partition in self.queue.order:
             if partition.is_paused or partition.has_enough:
                 continue
             if not wanted or partition.tp in wanted:
@@ -256,8 +256,8 @@ class Buffer:
     # --- Changes --------------------------------------------------------------------------
     def clear(self) -> None:
         """Forget everything."""
-        for partition in tuple(self.turns.order):
-            self.turns.drop(partition)
+        for partition in tuple(self.queue.order):
+            self.queue.drop(partition)
         if self._alarm is not None:  # no get may wait until a deadline any more
             self._alarm.cancel()
             self._alarm = None
@@ -267,14 +267,14 @@ class Buffer:
         """Add a response's chunks, which must be current."""
         is_wanted = False
         for chunk in chunks:
-            self.turns.add(chunk)
+            self.queue.add(chunk)
             is_held = chunk.partition.is_paused or chunk.partition.has_enough
             is_wanted = is_wanted or not is_held
         if self._waiters or not is_wanted:
             # A get is waiting, and takes this; or none will. So the source may go on at once.
             response.is_taken = True
         else:
-            self.turns.untaken[response.source] = response
+            self.queue.untaken[response.source] = response
         if self.sought:
             self._seek(self.sought.difference(chunk.partition.tp for chunk in chunks))
         self.wake()
@@ -287,7 +287,7 @@ class Buffer:
         """
         if not partition.is_assigned or partition.failure is not None:
             return
-        self.turns.add(Chunk(partition, self.delivery, error=error, is_sticky=is_sticky))
+        self.queue.add(Chunk(partition, self.delivery, error=error, is_sticky=is_sticky))
         self.wake()
         self._on_error()
 
@@ -296,7 +296,7 @@ class Buffer:
             # What else its broker has must not wait until it is resumed.
             for chunk in partition.chunks:
                 if chunk.response is not None:
-                    self.turns.release_source(chunk.response)
+                    self.queue.release_source(chunk.response)
         self.wake()
 
     # --- When memory is short -------------------------------------------------------------
@@ -315,7 +315,7 @@ class Buffer:
         if not self._gate.holds:
             awaited = frozenset(self.awaited())
         are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
-        for partition in tuple(self.turns.order):
+        for partition in tuple(self.queue.order):
             has_bytes = any(chunk.response is not None for chunk in partition.chunks)
             is_unwanted = are_others_dropped and partition.tp not in awaited
             is_held_up = partition.has_enough and bool(self._waiters)
@@ -335,7 +335,7 @@ class Buffer:
 
     def _keep_to_budget(self, kept: Chunk) -> None:
         """Drop what is least useful until the rest, and the chunk at hand, fit into the budget."""
-        for partition in _least_useful_first(self.turns.order, kept):
+        for partition in _least_useful_first(self.queue.order, kept):
             self._state.refetch(partition)
             if not self._budget.is_over:
                 return
@@ -374,7 +374,7 @@ class Buffer:
             )
         wanted, timeout_s = limits.wanted, limits.timeout_s
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        if self.turns.lent is not None:
+        if self.queue.lent is not None:
             self._close_reader()
         self._reads.enter_get()
         try:
@@ -391,7 +391,7 @@ class Buffer:
                 else:
                     # A get that does not wait takes all that is buffered: only decoding takes time.
                     await self.decode(limits, deadline if timeout_s else None, sink.is_for_one)
-                if self.turns.lent is not None:  # by another task's get, meanwhile
+                if self.queue.lent is not None:  # by another task's get, meanwhile
                     self._close_reader()
                 if self._hand_out(sink, limits):
                     return True
@@ -431,13 +431,13 @@ class Buffer:
             self._gate.check()
         if also_raise is not None:
             also_raise()
-        while not self.turns.order or not self._in_order(wanted, 1):
+        while not self.queue.order or not self._in_order(wanted, 1):
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
             # Whatever else is buffered is of no use to this get, and must not keep the sources
             # from bringing what is.
-            for response in tuple(self.turns.untaken.values()):
-                self.turns.mark_taken(response)
+            for response in tuple(self.queue.untaken.values()):
+                self.queue.mark_taken(response)
             if deadline is None:
                 caller.refuse_to_wait_for_records()
             elif not self._set_alarm(deadline):
@@ -446,7 +446,7 @@ class Buffer:
             self._waiters[waiter] = wanted
             if self.sought:
                 self._seek_awaited()
-            if self.turns.order:
+            if self.queue.order:
                 self._on_blocked()
             try:
                 await waiter
@@ -511,7 +511,7 @@ class Buffer:
             response = chunk.response
             if response is not None and not response.is_taken:
                 # The source sends its next request before this one's records are decoded.
-                self.turns.mark_taken(response)
+                self.queue.mark_taken(response)
             if is_for_one and chunk.decoded:
                 return None
             while (limit is None or len(chunk.decoded) < limit) and (
@@ -562,7 +562,7 @@ class Buffer:
         """Pause as long as that is due before the first in turn can be decoded."""
         while (chunk := self._first(wanted)) is not None and not chunk.decoded:
             if chunk.response is not None and not chunk.response.is_taken:
-                self.turns.mark_taken(chunk.response)
+                self.queue.mark_taken(chunk.response)
             if chunk.can_decode and self.decoder.needs_pause(chunk):
                 await self._pause(chunk)
                 continue
@@ -579,7 +579,7 @@ class Buffer:
         except BaseException:
             if is_work:
                 # What hangs or fails must not keep the other partitions from being served.
-                self.turns.end_turn(chunk.partition)
+                self.queue.end_turn(chunk.partition)
             raise
         if self._gate.is_troubled:
             self._gate.check()
@@ -591,14 +591,14 @@ class Buffer:
         It is the way of records that come one by one. A pause, the application, memory that is
         short, an error: all that is left to `decode` and `_hand_out`.
         """
-        if self.turns.lent is not None:
+        if self.queue.lent is not None:
             return False
         partition = self._in_order(limits.wanted, 1)[0]
         chunk = partition.chunks[0]
         if not chunk.decoded:
             if chunk.response is not None and not chunk.response.is_taken:
                 # The source sends its next request before this one's records are decoded.
-                self.turns.mark_taken(chunk.response)
+                self.queue.mark_taken(chunk.response)
             if chunk.state is not PACKED or self.decoder.needs_pause(chunk):
                 return False
             self.decoder.decode(chunk, limits.max_records)
@@ -609,9 +609,9 @@ class Buffer:
             if self._deserializes and self._first(limits.wanted) is not chunk:
                 return False  # a deserialiser has moved or paused it
         sink.take(chunk, limits.max_records, self.decoder)
-        self.turns.lend(chunk)
-        if len(self.turns.order) > 1:
-            self.turns.end_turn(partition)
+        self.queue.lend(chunk)
+        if len(self.queue.order) > 1:
+            self.queue.end_turn(partition)
         return True
 
     def _hand_out(self, sink: RecordSink, limits: Limits) -> bool:
@@ -639,7 +639,7 @@ class Buffer:
                     served.append(partition)
                 if sink.is_full or sink.count == most:
                     is_enough = True
-                    self.turns.lend(chunk if sink.is_for_one else None)
+                    self.queue.lend(chunk if sink.is_for_one else None)
                     break
                 if sink.count == before:
                     if chunk.failure is not None:
@@ -659,9 +659,9 @@ class Buffer:
                 self._state.refetch(chunk.partition)
             raise
         self._move_positions(taken)
-        if len(self.turns.order) > 1:
+        if len(self.queue.order) > 1:
             for partition in served if is_enough else served[:1]:
-                self.turns.end_turn(partition)
+                self.queue.end_turn(partition)
         self._reads.record_count += sink.count
         if sink.count or is_enough:
             if sink.decodes:
@@ -696,12 +696,12 @@ class Buffer:
         for chunk, span in taken:
             if span is not None:
                 if chunk.response is not None and not chunk.response.is_taken:
-                    self.turns.mark_taken(chunk.response)
+                    self.queue.mark_taken(chunk.response)
                 self._reads.hand_out(
                     chunk.partition, span.first_offset, span.position, chunk.epochs
                 )
             if chunk.state is EXHAUSTED and not chunk.decoded:
-                self.turns.finish(chunk)
+                self.queue.finish(chunk)
 
     def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
         """Make up for what was decompressed for rows; end a slice that is half used up."""
@@ -712,11 +712,11 @@ class Buffer:
     def _fail(self, chunk: Chunk) -> None:
         """Raise a chunk's error, unless it is to be tried again; other partitions come next."""
         partition, error = chunk.partition, chunk.failure
-        self.turns.end_turn(partition)
+        self.queue.end_turn(partition)
         if error is None or chunk.is_undecided:
             return  # on_bad_record comes first, and may not want it raised
         if chunk.is_error_only and not chunk.is_sticky:
-            self.turns.remove_first(partition)
+            self.queue.remove_first(partition)
             partition.chunks_changed()
         self._errors.raise_error(chunk, error)
 

@@ -27,7 +27,7 @@ from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
-from aiokafka_lite.consumer.buffer.turns cimport Turns
+from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
 from aiokafka_lite.consumer.delivery.ready cimport ReadyRecords
 from aiokafka_lite.consumer.gate cimport Gate
 
@@ -251,7 +251,7 @@ cdef class SteadyGets:
     cdef Reads reads
     cdef object buffer
     cdef ReadyRecords ready
-    cdef Turns turns
+    cdef ChunkQueue queue
     cdef Gate gate
     cdef ByteBudget budget
     cdef object decoder
@@ -270,7 +270,7 @@ cdef class SteadyGets:
         self.decoder = buffer.decoder
         self.loop = buffer._loop
         self.clock = self.loop.time
-        self.turns = buffer.turns
+        self.queue = buffer.queue
         self.waiters = buffer._waiters
 
     cdef bint can_go_on(self) except -1:
@@ -294,7 +294,7 @@ cdef class SteadyGets:
             or not self.can_go_on()
         ):
             return False
-        if self.turns.lent is not None:
+        if self.queue.lent is not None:
             if self.cursor.taken_count < PyList_GET_SIZE(self.cursor.records):
                 return False  # its time slice is over
             self.ready.close()
@@ -305,7 +305,7 @@ cdef class SteadyGets:
     cdef bint open_first(self) except -1:
         """Open the first chunk in turn; False if there is none, or more is to be done for it."""
         cdef Cursor cursor
-        for cursor in self.turns.order:
+        for cursor in self.queue.order:
             break
         else:
             return False
@@ -320,9 +320,9 @@ cdef class SteadyGets:
         if chunk.response is not None and not chunk.response.is_taken:
             return False
         self.ready.take(chunk, None, self.decoder)
-        self.turns.lend(chunk)
-        if len(self.turns.order) > 1:
-            self.turns.end_turn(cursor)
+        self.queue.lend(chunk)
+        if len(self.queue.order) > 1:
+            self.queue.end_turn(cursor)
         self.end(self.cursor.looked_at)
         return True
 
@@ -333,11 +333,11 @@ cdef class SteadyGets:
 
     cdef Waiter wait(self):
         """Return what to wait for; None: more is to be done than that."""
-        if self.turns.order:
+        if self.queue.order:
             return None
-        if self.turns.untaken:
-            for response in tuple(self.turns.untaken.values()):
-                self.turns.mark_taken(response)
+        if self.queue.untaken:
+            for response in tuple(self.queue.untaken.values()):
+                self.queue.mark_taken(response)
         cdef Waiter waiter = Waiter.__new__(Waiter, self.loop)
         self.waiters[waiter] = ()
         return waiter

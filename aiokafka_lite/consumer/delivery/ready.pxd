@@ -5,7 +5,7 @@ cimport cython
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
-from aiokafka_lite.consumer.buffer.turns cimport Turns
+from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
 
 
 cdef class ReadyRecords:
@@ -13,7 +13,7 @@ cdef class ReadyRecords:
     cdef public Chunk _chunk
     cdef public Reads _reads
     cdef public Py_ssize_t _settled_count
-    cdef public Turns _turns
+    cdef public ChunkQueue _queue
     cdef public object cursor
     cdef public bint is_full
 

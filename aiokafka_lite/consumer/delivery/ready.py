@@ -24,9 +24,9 @@ class ReadyRecords:
     __slots__ = (
         "_buffer",
         "_chunk",
+        "_queue",
         "_reads",
         "_settled_count",
-        "_turns",
         "cursor",
         "is_full",
     )
@@ -52,7 +52,7 @@ class ReadyRecords:
         self._settled_count = 0
         self._reads = reads
         self._buffer = buffer
-        self._turns = buffer.turns
+        self._queue = buffer.queue
         self.cursor.belong_to(reads, gate, buffer, self)
         buffer.on_take(self.close)
         reads.set_settler(self.settle, self.close)
@@ -124,7 +124,7 @@ class ReadyRecords:
         chunk, count = self._chunk, self._settled_count
         if chunk is not None:
             self.clear()
-            self._turns.give_back(chunk, count)
+            self._queue.give_back(chunk, count)
 
     def _discard(self, partition: Cursor) -> None:
         # Positions were settled before the partition's tag changed.

@@ -33,8 +33,10 @@ from aiokafka_lite.consumer.assignment.cursor cimport Cursor, Loan
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
 from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
-from aiokafka_lite.consumer.buffer.turns cimport Turns
+from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
+from aiokafka_lite.consumer.fetching.choice cimport Choice
 from aiokafka_lite.consumer.fetching.counts cimport NodeCounts
+from aiokafka_lite.consumer.fetching.in_flight cimport InFlight
 from aiokafka_lite.consumer.fetching.session cimport FetchSession
 from aiokafka_lite.consumer.gate cimport Gate
 from aiokafka_lite.records._cursor cimport Bytes, byte, compact_length, int16, int32, int64
@@ -102,6 +104,8 @@ cdef class SmallAnswers:
     cdef object source
     cdef object settle
     cdef FetchSession session
+    cdef Choice choice
+    cdef InFlight request
     cdef NodeCounts counts
     cdef object buffer
     cdef Gate gate
@@ -115,10 +119,8 @@ cdef class SmallAnswers:
     cdef bint check_crcs
     cdef bint is_read_committed
     # They are made once, and changed only.
-    cdef Turns turns
+    cdef ChunkQueue queue
     cdef dict waiters
-    cdef dict ready
-    cdef dict backing_off
     cdef bytes client_id
     cdef int32_t max_wait_ms
     cdef double max_wait_s
@@ -152,10 +154,10 @@ cdef class SmallAnswers:
         self.clock = source._loop.time
         self.check_crcs = config.check_crcs
         self.is_read_committed = config.is_read_committed
-        self.turns = buffer.turns
+        self.queue = buffer.queue
         self.waiters = buffer._waiters
-        self.ready = source._ready
-        self.backing_off = source._backing_off
+        self.choice = source._choice
+        self.request = source._in_flight
         self.client_id = config.client_id.encode()
         self.max_wait_ms = config.fetch_max_wait_ms
         self.max_wait_s = config.fetch_max_wait_ms / 1000
@@ -202,18 +204,13 @@ cdef class SmallAnswers:
         cdef FetchSession session = self.session
         cdef Wire wire = exchange._wire
         if (
-            source._exchange is not exchange
-            or self.ready
-            or self.backing_off
+            self.request.exchange is not exchange
+            or not self.choice.is_settled()
             or session._changed
             or session._forgotten
             or not self.waiters
-            or source._recalled
-            or source._is_choice_changed
             or source._is_closed
             or source._is_throttled
-            or source._claim is not None
-            or source._oversize is not None
             or source._error is not None
             or self.backoff.failures
             or not session._epoch
@@ -233,7 +230,7 @@ cdef class SmallAnswers:
     cdef bint is_as_much_reserved(self) except -1:
         """Whether what is reserved for this answer is what would be reserved for the next one."""
         cdef ByteBudget budget = self.budget
-        cdef Reservation reservation = self.source._reservation
+        cdef Reservation reservation = self.request.reservation
         if (
             reservation is None
             or budget._is_short
@@ -406,7 +403,7 @@ cdef class SmallAnswers:
             if not is_written:
                 if not self.is_application_brief:  # the broker's time begins now
                     exchange.begin_time(now)
-                    self.source.begin_time(now, self.max_wait_s)
+                    self.request.begin(self.session._epoch, now, self.max_wait_s)
                 self.write(exchange, wire, request)
         return 0
 
@@ -429,7 +426,7 @@ cdef class SmallAnswers:
                 size_bytes += part.records_size
                 self.buffer_and_lend(cursor, part, self.decoded[index])
         cdef double now_s = now
-        self.counts.answered(now_s, now_s - <double> self.source._sent_at)
+        self.counts.answered(now_s, now_s - <double> self.request.sent_at)
         if size_bytes:
             self.counts.records_came(size_bytes)
         return size_bytes
@@ -444,7 +441,7 @@ cdef class SmallAnswers:
             () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),),
         )
         cursor.add_chunk(chunk)
-        self.turns.order[cursor] = None
+        self.queue.order[cursor] = None
         # Partitions that had records go to the end.
         self.session.renew(cursor.lend_on(part.next_offset, self.max_partition_bytes))
         return 0
@@ -470,7 +467,8 @@ cdef class SmallAnswers:
         """
         cdef FetchSession session = self.session
         session.succeeded(session._id)
-        self.source.asks_again(session._epoch, now, self.max_wait_s)
+        self.source.asks_again()
+        self.request.begin(session._epoch, now, self.max_wait_s)
         correlation_id = wire.next_id()
         encoded = self.encode(exchange.version, correlation_id)
         session._changed.clear()
@@ -531,7 +529,7 @@ cdef class SmallAnswers:
             at = put32(at, -1)
         at = put32(at, self.max_wait_ms)
         at = put32(at, self.min_bytes)
-        at = put32(at, max(1, <int32_t> (<Reservation> self.source._reservation).size_bytes))
+        at = put32(at, max(1, <int32_t> self.request.reservation.size_bytes))
         at[0] = <uint8_t> self.isolation_level
         at = put32(at + 1, <int32_t> self.session._id)
         at = put32(at, <int32_t> self.session._epoch)

@@ -28,7 +28,7 @@ import enum
 import logging
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event
@@ -37,7 +37,9 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers
+from aiokafka_lite.consumer.fetching.choice import Choice
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
+from aiokafka_lite.consumer.fetching.in_flight import InFlight
 from aiokafka_lite.consumer.fetching.quick_lane import QuickLane
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH, FetchSession
 from aiokafka_lite.errors import (
@@ -58,7 +60,6 @@ from aiokafka_lite.protocol.schema import Struct
 from aiokafka_lite.records import decoders
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
     from aiokafka_lite.consumer.fetching.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -90,13 +91,6 @@ SESSION_ERRORS: Final = (
 UNREACHABLE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError)
 
 
-class BytesClaim(NamedTuple):
-    """What is asked for alone next, because an answer was more than there was room for."""
-
-    cursor: Cursor
-    size_bytes: int
-
-
 class Step(enum.Enum):
     """What `advance` came to: what the task has to do."""
 
@@ -114,31 +108,19 @@ class Source:
 
     __slots__ = (
         "_answers",
-        "_asked_epoch",
-        "_backing_off",
         "_backoff",
         "_buffer",
-        "_claim",
-        "_cursors",
+        "_choice",
         "_error",
-        "_exchange",
         "_failing_since",
-        "_is_awaited",
-        "_is_choice_changed",
+        "_in_flight",
         "_is_closed",
-        "_is_long_poll",
         "_is_throttled",
         "_late_s",
         "_loop",
         "_on_answer",
-        "_oversize",
-        "_poll_ends_at",
         "_quick",
-        "_ready",
-        "_recalled",
-        "_reservation",
         "_retry_at",
-        "_sent_at",
         "_session",
         "_sources",
         "_unanswered_count",
@@ -158,21 +140,10 @@ class Source:
         self._buffer = sources.buffer
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
-        # What is read from here, wherever it is.
-        self._cursors: set[Cursor] = set()
-        # Lent with the next request, as far as that may ask for them.
-        self._ready: dict[Cursor, None] = {}
-        self._backing_off: dict[Cursor, None] = {}
-        # In flight, but perhaps not to be asked for again as they are.
-        self._recalled: dict[Cursor, None] = {}
+        self._choice = Choice(sources.buffer, sources.budget, self._session)
+        self._in_flight = InFlight()
         # When the next backoff of a cursor ends; None: there is none, or an answer comes first.
         self._retry_at: float | None = None
-        # What is asked for alone, until it is answered or cannot be asked for.
-        self._claim: BytesClaim | None = None
-        # Made when an answer is too large to be received.
-        self._oversize: OversizeSearch | None = None
-        # Whether other cursors may be asked for than at the request before.
-        self._is_choice_changed = False
         self._answers = Answers(sources, self, counts, self._session)
         # Made when something becomes fetchable beside a long poll.
         self._quick: QuickLane | None = None
@@ -182,22 +153,12 @@ class Source:
         self._late_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
         # How many requests got no answer, less those answered in time since.
         self._unanswered_count = 0
-        self._exchange: Exchange[FetchResponse] | None = None
-        # Whether its answer has not come yet.
-        self._is_awaited = False
-        # Whether the broker may hold it back; None: that was not looked at yet.
-        self._is_long_poll: bool | None = None
-        # Loop time at which a long poll ends, if nothing comes.
-        self._poll_ends_at = 0.0
-        self._reservation: Reservation | None = None
-        self._asked_epoch = FULL_EPOCH
         # What the task has to deal with before anything more is sent.
         self._error: Exception | None = None
         self._failing_since: float | None = None
         self._is_closed = False
         # Whether the latest answer said so.
         self._is_throttled = False
-        self._sent_at = 0.0
         # Takes the answers; chosen with the first request.
         self._on_answer: Callable[[Exchange[FetchResponse]], None] | None = None
 
@@ -216,42 +177,26 @@ class Source:
     # --- What others post -----------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
         """Note where a cursor of this source is now: its place, or a switch, has changed."""
-        self._cursors.add(cursor)
+        self._choice.moved(cursor)
         place = cursor.place
-        if place is not Place.IN_FLIGHT:
-            self._session.end(cursor.tp)
-            if self._quick is not None:
-                self._quick.end(cursor)
-        else:
-            # Perhaps its loan is outdated. Not at once: what is being sent of it is good.
-            self._recalled[cursor] = None
-        if place is Place.READY and cursor.is_fetchable:
-            self._ready[cursor] = None
-        else:
-            self._ready.pop(cursor, None)
-        if place is Place.BACKING_OFF:
-            self._backing_off[cursor] = None
-        else:
-            self._backing_off.pop(cursor, None)
-        if self._exchange is None or (self._is_awaited and place in ASKED_BESIDE):
+        if place is not Place.IN_FLIGHT and self._quick is not None:
+            self._quick.end(cursor)
+        request = self._in_flight
+        if request.exchange is None or (request.is_awaited and place in ASKED_BESIDE):
             self._wake.set()
 
     def left(self, cursor: Cursor) -> None:
         """Forget a cursor: it is read from elsewhere, or assigned no more."""
-        self._cursors.discard(cursor)
-        self._ready.pop(cursor, None)
-        self._backing_off.pop(cursor, None)
-        self._recalled.pop(cursor, None)
-        self._session.end(cursor.tp)
+        self._choice.left(cursor)
         if self._quick is not None:
             self._quick.end(cursor)
-        if self._exchange is None:
+        if self._in_flight.exchange is None:
             self._wake.set()
 
     def choose_anew(self) -> None:
         """Look again which cursors the next request may ask for."""
-        self._is_choice_changed = True
-        if self._exchange is None:
+        self._choice.is_changed = True
+        if self._in_flight.exchange is None:
             self._wake.set()
 
     def wake(self) -> None:
@@ -261,17 +206,17 @@ class Source:
     def response_taken(self) -> None:
         """Send the next request, because the application has come for the buffered response."""
         self.advance()
-        if self._exchange is None or self._retry_at is not None:
+        if self._in_flight.exchange is None or self._retry_at is not None:
             self._wake.set()
 
     @property
     def failing_since(self) -> float | None:
         """Loop time since which no request succeeds; None if nothing is wrong, or wanted."""
-        return self._failing_since if self._cursors else None
+        return self._failing_since if self._choice.cursors else None
 
     def is_overdue(self, now: float) -> bool:
         """Whether the broker should have answered a while ago, as far as the long poll goes."""
-        exchange = self._exchange
+        exchange = self._in_flight.exchange
         if exchange is None:
             return False
         overdue_s = self._sources.config.fetch_max_wait_s + OVERDUE_S
@@ -290,7 +235,7 @@ class Source:
     @property
     def partition_count(self) -> int:
         """How many partitions it reads."""
-        return len(self._cursors)
+        return len(self._choice.cursors)
 
     @property
     def is_throttled(self) -> bool:
@@ -305,7 +250,7 @@ class Source:
     @property
     def in_flight_since(self) -> float | None:
         """Loop time at which the request in flight was sent; None: there is none."""
-        return None if self._exchange is None else self._sent_at
+        return None if self._in_flight.exchange is None else self._in_flight.sent_at
 
     @property
     def error(self) -> Exception | None:
@@ -336,7 +281,7 @@ class Source:
         """Fetch until no partition is left; run again after an error, with a new session."""
         self._is_closed = self._sources.is_closed
         try:
-            if not self._ready:
+            if not self._choice.ready:
                 # Connect while positions are being looked up, once that has been asked.
                 await asyncio.sleep(0)
                 self._sources.cluster.pool.ready(self.node_id, self.lane)
@@ -394,11 +339,17 @@ class Source:
         ):
             raise error  # it would fail for ever: the application has to know
         now = self._loop.time()
-        for cursor in tuple(self._cursors):
+        for cursor in tuple(self._choice.cursors):
             if cursor.preferred_replica is not None:
                 self._sources.give_back(cursor, now)
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
-            self._search_oversized(error.size_bytes, error.limit_bytes)
+            found = self._choice.search_oversized()
+            if found is not None:
+                # Imported where it is used: it hardly ever happens.
+                from aiokafka_lite.consumer.fetching.oversized import too_large
+
+                sticky = too_large(found, error.size_bytes, error.limit_bytes)
+                self._buffer.put_error(found, sticky, is_sticky=True)
         self._sources.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, UNREACHABLE):
             self._sources.cluster.invalidate()
@@ -406,111 +357,44 @@ class Source:
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
 
-    # --- Loans ----------------------------------------------------------------------------
+    # --- What is asked for ------------------------------------------------------------------
     def _lend(self, now: float) -> float | None:
-        """Lend the session what the next request is to ask for; return when a backoff ends."""
+        """Lend the session what the next request asks for; return when the next backoff ends."""
         if now >= self._sources.replicas.lease_ends_at:
             self._sources.end_leases(now)
-        if self._backing_off:
-            for cursor in tuple(self._backing_off):
-                if cursor.retry_at <= now:
-                    cursor.end_back_off()
-        oversize = self._oversize
-        if oversize is not None and oversize.is_on:
-            oversize.pass_idle(self.can_be_asked)
-            self._is_choice_changed = True
-        if self._claim is not None and not self.can_be_asked(self._claim.cursor):
-            self._end_claim()
-        if self._recalled:
-            recalled, self._recalled = self._recalled, {}
-            for cursor in recalled:
-                if cursor.loan is not None and cursor.loan.is_outdated:
-                    cursor.come_back()
-        if self._is_choice_changed:
-            self._is_choice_changed = False
-            for loan in tuple(self._session.loans):
-                if not self._may_ask_for(loan.cursor):
-                    loan.cursor.come_back()
-        max_bytes = self._sources.config.max_partition_fetch_bytes
-        for cursor in tuple(self._ready):
-            if cursor.is_full:  # an error was met in it since
-                cursor.chunks_changed()
-            elif self._may_ask_for(cursor):
-                del self._ready[cursor]
-                self._session.lend(cursor.lend(max_bytes))
-        if not self._backing_off:
-            return None
-        return min(cursor.retry_at for cursor in self._backing_off)
-
-    def _may_ask_for(self, cursor: Cursor) -> bool:
-        """Whether a cursor is not left out for the sake of one that is asked for alone."""
-        if self._claim is not None and self._claim.cursor is not cursor:
-            return False
-        if self._oversize is not None and not self._oversize.allows(cursor):
-            return False
-        return not self._buffer.is_left_out(cursor)
+        return self._choice.lend(now, self._sources.config.max_partition_fetch_bytes)
 
     def can_be_asked(self, cursor: Cursor) -> bool:
-        """Whether a request could ask for a cursor now, were it sent."""
-        return (
-            cursor in self._cursors
-            and cursor.place in (Place.READY, Place.IN_FLIGHT)
-            and cursor.is_fetchable
-            and not self._buffer.is_left_out(cursor)
-        )
+        """Whether a request that is sent now could ask for a cursor."""
+        return self._choice.can_be_asked(cursor)
+
+    def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
+        """Ask next for a cursor alone, when so many bytes are available."""
+        self._choice.claim_bytes(cursor, size_bytes)
 
     @property
     def is_behind(self) -> bool:
         """Whether the next request is known to bring records."""
-        if self._claim is not None:
+        if self._choice.claim is not None:
             return True
         return any(self._sources.is_behind(loan.cursor) for loan in self._session.loans)
-
-    # --- Answers that are too large -------------------------------------------------------
-    def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
-        """Ask next for a cursor alone, as soon as there are so many bytes for it."""
-        self._claim = BytesClaim(cursor, size_bytes)
-        self._is_choice_changed = True
-
-    def _end_claim(self) -> None:
-        self._claim = None
-        self._sources.budget.withdraw(self)
-
-    def _search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
-        """Find the partition whose next batch is too large to be received, and give it an error."""
-        from aiokafka_lite.consumer.fetching.oversized import OversizeSearch, too_large
-
-        search = self._oversize = self._oversize or OversizeSearch()
-        asked = [loan.cursor for loan in self._session.loans]
-        if len(asked) > 1:
-            search.begin(asked)
-        elif asked and search.is_found(asked[0]):
-            error = too_large(asked[0], size_bytes, limit_bytes)
-            self._buffer.put_error(asked[0], error, is_sticky=True)
-
-    def _end_exceptions(self) -> None:
-        """Note that an answer could be received: what was left out for its sake is asked for."""
-        if self._claim is not None:
-            self._end_claim()
-        if self._oversize is not None and self._oversize.is_on:
-            self._oversize.answered()
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
         """Send the next request, unless something forbids it."""
         step = self._try_to_send()
-        if step is not Step.MAKE_ROOM and self._claim is not None:
+        if step is not Step.MAKE_ROOM and self._choice.claim is not None:
             # Others need not leave bytes to who could not use them now.
-            self._sources.budget.withdraw(self)
+            self._sources.budget.withdraw(self._choice)
         return step
 
     def _try_to_send(self) -> Step:
-        if self._is_awaited:
+        if self._in_flight.is_awaited:
             self._retry_at = self._ask_beside()
             return Step.WAIT
         if (
             self._is_closed
-            or self._exchange is not None
+            or self._in_flight.exchange is not None
             or self._answers.is_settling
             or self._error is not None
             or self._buffer.has_untaken(self)
@@ -523,7 +407,7 @@ class Source:
         self._retry_at = self._lend(now)
         asked_count = len(self._session)
         if not asked_count:
-            return Step.WAIT if self._cursors else Step.END
+            return Step.WAIT if self._choice.cursors else Step.END
         connection = self._sources.cluster.pool.ready_connection(self.node_id, self.lane)
         if connection is None:
             return Step.CONNECT
@@ -538,36 +422,30 @@ class Source:
 
         Return when to look for that again; None: when something happens.
         """
+        choice = self._choice
         if (
             self._is_closed
             or self._error is not None
-            or self._claim is not None
-            or (self._oversize is not None and self._oversize.is_on)
+            or choice.claim is not None
+            or (choice.oversize is not None and choice.oversize.is_on)
             or self._buffer.has_untaken(self)
         ):
             return None
-        look_at = self._end_back_offs_beside() if self._backing_off else None
-        if not self._ready:
+        look_at = None
+        if choice.backing_off:
+            poll_ends_at = self._in_flight.poll_ends_at
+            look_at = choice.end_backoffs_before(poll_ends_at - BESIDE_S, self._loop.time())
+        if not choice.ready:
             return look_at
-        if self._is_long_poll is None:
-            self._is_long_poll = not self.is_behind
-        if not self._is_long_poll:
+        if self._in_flight.is_long_poll is None:
+            self._in_flight.is_long_poll = not self.is_behind
+        if not self._in_flight.is_long_poll:
             return look_at  # its answer is on the way, and the next request takes all
         if self._quick is None:
             self._quick = QuickLane(self._sources, self, self.counts)
-        for cursor in self._quick.ask(filter(self._may_ask_for, self._ready)):
-            del self._ready[cursor]
+        choice.lent_beside(self._quick.ask(choice.to_ask()))
         again_at = self._quick.look_at
         return again_at if look_at is None or again_at is None else min(look_at, again_at)
-
-    def _end_back_offs_beside(self) -> float | None:
-        """End back-offs that are over long before the long poll is; return when the next one is."""
-        now = self._loop.time()
-        early = [c for c in self._backing_off if c.retry_at < self._poll_ends_at - BESIDE_S]
-        for cursor in early:
-            if cursor.retry_at <= now:
-                cursor.end_back_off()
-        return min((c.retry_at for c in early if c in self._backing_off), default=None)
 
     def _reserve(self, asked_count: int) -> Reservation | None:
         config = self._sources.config
@@ -580,12 +458,12 @@ class Source:
             least_bytes = min(wanted_bytes, LEAST_PIECE_BYTES)
             wanted_bytes = max(wanted_bytes >> self._unanswered_count, least_bytes)
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
-        claim, claimant = self._claim, None
+        claim, claimant = self._choice.claim, None
         if claim is not None:
             # Brokers send a batch that is too large alone, whatever they are asked for (KIP-74).
             least_bytes = max(least_bytes, claim.size_bytes)
             wanted_bytes = max(wanted_bytes, least_bytes)
-            claimant = self
+            claimant = self._choice
         reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
         if reservation is None and self._buffer.sought and not self.is_behind:
             # What gets wait for may be long in coming: what is buffered of the rest is kept.
@@ -611,43 +489,32 @@ class Source:
             rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
             max_wait_ms=max_wait_ms,
         )
-        self.begin_time(now, max_wait_ms / 1000)
-        self._is_long_poll = None
-        self._reservation = reservation
-        self._asked_epoch = asked.session_epoch
+        self._in_flight.begin(asked.session_epoch, now, max_wait_ms / 1000)
+        self._in_flight.reservation = reservation
         if self._on_answer is None:
             self._on_answer = self._choose_on_answer()
         try:
-            self._exchange = connection.send(
+            exchange = connection.send(
                 request,
                 timeout_s=self.answer_s,
                 max_version=asked.max_version,
                 on_done=self._on_answer,
             )
-            self._is_awaited = True
         except KafkaError as error:
             self._failed(error)
+        else:
+            self._in_flight.sent(exchange)
 
     def _give_up_request(self) -> None:
         """Forget the request in flight; its answer will be dropped."""
-        exchange, self._exchange = self._exchange, None
-        self._is_awaited = False
-        if exchange is not None:
-            exchange.abandon()
-        self._release()
+        self._in_flight.give_up()
         if self._quick is not None:
             self._quick.give_up()
-
-    def _release(self) -> None:
-        """Give back what was reserved, unless a buffered response has it now."""
-        reservation, self._reservation = self._reservation, None
-        if reservation is not None and not reservation.is_kept:
-            reservation.release()
 
     # --- Answers --------------------------------------------------------------------------
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the answer, or leave it to the task if that takes long."""
-        self._is_awaited = False
+        self._in_flight.is_awaited = False
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             now = self._loop.time()
@@ -657,7 +524,7 @@ class Source:
                 self._sources.node_throttles(self.node_id, throttle_s)
             self._is_throttled = throttle_s > 0
             self._accept(response, response.responses if topics is None else topics, now)
-            if self._unanswered_count and now - self._sent_at < self._late_s:
+            if self._unanswered_count and now - self._in_flight.sent_at < self._late_s:
                 self._unanswered_count -= 1
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             if isinstance(error, UNREACHABLE) and self._unanswered_count < MOST_UNANSWERED:
@@ -666,25 +533,25 @@ class Source:
             return
         finally:
             # Not before: the cursors that come back need not wake the task.
-            self._exchange = None
+            self._in_flight.exchange = None
         if not self._answers.is_settling:
             self.response_taken()
 
     def _count_answer(self, now: float) -> None:
-        self.counts.answered(now, now - self._sent_at)
+        self.counts.answered(now, now - self._in_flight.sent_at)
 
     def _settle_more(self) -> None:
         """Settle the next slice of an answer."""
         try:
             if self._answers.go_on():
-                self._release()
+                self._in_flight.release()
         except KafkaError as error:  # it is malformed
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         """Leave an error to the task; the broker may have counted the request: start over."""
         self._session.replace()
-        self._release()
+        self._in_flight.release()
         self._note_failure(error)
         self.counts.failed()
         self.fail(error)
@@ -694,19 +561,11 @@ class Source:
         self._error = error
         self._wake.set()
 
-    def asks_again(self, epoch: int, now: float, max_wait_s: float) -> None:
-        """Note that the request in flight was answered, and is sent again in another epoch."""
-        self.begin_time(now, max_wait_s)
+    def asks_again(self) -> None:
+        """Note that the next request asks for the same partitions, so that none has to wait."""
         if self._quick is not None:
             self._quick.begin_anew()
         self._retry_at = None
-        self._is_long_poll = None
-        self._asked_epoch = epoch
-
-    def begin_time(self, now: float, max_wait_s: float) -> None:
-        """Note that the request in flight is sent `now`, and how long the broker may hold it."""
-        self._sent_at = now
-        self._poll_ends_at = now + max_wait_s
 
     def broken(self, error: Exception) -> None:
         """Leave a bug in what settles small responses to the task."""
@@ -720,7 +579,7 @@ class Source:
 
     def _accept(self, response: FetchResponse, topics: Iterable[Struct], now: float) -> None:
         if response.error_code:
-            self._release()
+            self._in_flight.release()
             self._session_failed(for_code(response.error_code))
             return
         if self._backoff.failures:
@@ -728,11 +587,11 @@ class Source:
             self._failing_since = None
             self._sources.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
-        if self._claim is not None or self._oversize is not None:
-            self._end_exceptions()
-        assert self._reservation is not None  # noqa: S101 -- there was a request
-        if self._answers.begin(response, topics, self._reservation, now):
-            self._release()
+        self._choice.end_exceptions()
+        reservation = self._in_flight.reservation
+        assert reservation is not None  # noqa: S101 -- there was a request
+        if self._answers.begin(response, topics, reservation, now):
+            self._in_flight.release()
         else:
             self._wake.set()
 
@@ -743,7 +602,7 @@ class Source:
             self._session.replace()
         if error_class is FetchSessionTopicIdError:
             self._sources.cluster.invalidate()
-        if error_class not in SESSION_ERRORS or self._asked_epoch == FULL_EPOCH:
+        if error_class not in SESSION_ERRORS or self._in_flight.epoch == FULL_EPOCH:
             # No session can be blamed for the refusal of a full request: not again at once.
             self._error = error_class(f"node {self.node_id} rejected a fetch request")
             self._wake.set()

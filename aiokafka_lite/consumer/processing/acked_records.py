@@ -116,7 +116,7 @@ class AckedRecords(ReadyRecords):
         self.settle()
         count = self._passed_over_count + self._settled_count
         if (chunk := self._put_back()) is not None:
-            self._turns.give_back(chunk, count)
+            self._queue.give_back(chunk, count)
 
     def _put_back(self) -> Chunk | None:
         """Put back the receipts of records that were not returned; return their chunk."""

@@ -1,4 +1,4 @@
-"""The fields of turns as members of a C structure, for modules that are compiled."""
+"""The fields of chunk queues as members of a C structure, for modules that are compiled."""
 
 cimport cython
 
@@ -8,7 +8,7 @@ from aiokafka_lite.consumer.buffer.chunk cimport Chunk, FetchedResponse
 
 
 @cython.final
-cdef class Turns:
+cdef class ChunkQueue:
     cdef public object _loop
     cdef public Reads _reads
     cdef public Chunk lent

@@ -1,6 +1,6 @@
 """The buffered chunks of one consumer, and the order in which reads serve their partitions.
 
-The chunks of a partition are at its cursor (`Cursor.chunks`). Compiled in place (turns.pxd).
+The chunks of a partition are at its cursor (`Cursor.chunks`). Compiled in place (chunk_queue.pxd).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, Chunk, FetchedResponse, ResponseSource
 
 
-class Turns:
+class ChunkQueue:
     """Partitions with buffered chunks, in the order of their turns.
 
     Attributes:

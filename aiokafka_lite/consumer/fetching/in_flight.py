@@ -1,0 +1,70 @@
+"""The fetch request of one source that is in flight; compiled in place (in_flight.pxd)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiokafka_lite.consumer.fetching.session import FULL_EPOCH
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client import Exchange
+    from aiokafka_lite.consumer.buffer.budget import Reservation
+    from aiokafka_lite.protocol.messages.fetch import FetchResponse
+
+
+class InFlight:
+    """The request in flight, or the latest one.
+
+    Attributes:
+        exchange: The request, until its response is settled. None: no request is in flight.
+        is_awaited: Whether its response has not arrived yet.
+        is_long_poll: Whether the broker may hold the response back. None: not determined yet.
+        sent_at: Loop time of the request.
+        poll_ends_at: Loop time at which a long poll without records ends.
+        epoch: The session epoch of the request.
+        reservation: The bytes that are reserved for the response.
+    """
+
+    __slots__ = (
+        "epoch",
+        "exchange",
+        "is_awaited",
+        "is_long_poll",
+        "poll_ends_at",
+        "reservation",
+        "sent_at",
+    )
+
+    def __init__(self) -> None:
+        self.exchange: Exchange[FetchResponse] | None = None
+        self.is_awaited = False
+        self.is_long_poll: bool | None = None
+        self.sent_at = 0.0
+        self.poll_ends_at = 0.0
+        self.epoch = FULL_EPOCH
+        self.reservation: Reservation | None = None
+
+    def begin(self, epoch: int, now: float, max_wait_s: float) -> None:
+        """Note a request that is sent `now`, and that the broker may hold for `max_wait_s`."""
+        self.epoch = epoch
+        self.is_long_poll = None
+        self.sent_at = now
+        self.poll_ends_at = now + max_wait_s
+
+    def sent(self, exchange: Exchange[FetchResponse]) -> None:
+        self.exchange = exchange
+        self.is_awaited = True
+
+    def give_up(self) -> None:
+        """Ignore the response of the request in flight, if there is one."""
+        exchange, self.exchange = self.exchange, None
+        self.is_awaited = False
+        if exchange is not None:
+            exchange.abandon()
+        self.release()
+
+    def release(self) -> None:
+        """Release the reserved bytes, unless a buffered response uses them."""
+        reservation, self.reservation = self.reservation, None
+        if reservation is not None and not reservation.is_kept:
+            reservation.release()
