@@ -48,6 +48,7 @@ IN_PLACE = {
     "aiokafka_lite.consumer.buffer.budget": "aiokafka_lite/consumer/buffer/budget.py",
     "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
     "aiokafka_lite.consumer.buffer.chunk_queue": "aiokafka_lite/consumer/buffer/chunk_queue.py",
+    "aiokafka_lite.consumer.buffer.time_slice": "aiokafka_lite/consumer/buffer/time_slice.py",
     "aiokafka_lite.consumer.delivery.ready": "aiokafka_lite/consumer/delivery/ready.py",
     "aiokafka_lite.consumer.fetching.choice": "aiokafka_lite/consumer/fetching/choice.py",
     "aiokafka_lite.consumer.fetching.counts": "aiokafka_lite/consumer/fetching/counts.py",

@@ -31,6 +31,7 @@ COMPILED: Final = (
     "consumer.buffer.budget",
     "consumer.buffer.chunk",
     "consumer.buffer.chunk_queue",
+    "consumer.buffer.time_slice",
     "consumer.delivery._iteration",
     "consumer.delivery.ready",
     "consumer.fetching._small",

@@ -78,7 +78,7 @@ def with_batch_spoilt(offset: int) -> Callable[[TopicPartition, bytes], bytes]:
 @pytest.mark.parametrize("deserializer", DESERIALIZERS)
 async def test_skip_leaves_bad_records_out_and_tells(deserializer: str) -> None:
     buffers = Buffers(value_deserializer=DESERIALIZERS[deserializer], on_bad_record="skip")
-    buffers.buffer.decoder.slice_s = 60.0  # however busy the machine is
+    buffers.buffer.decoder.slice.length_s = 60.0  # however busy the machine is
     told: list[ConsumerEvent] = []
     buffers.state.events.publish = told.append  # type: ignore[method-assign,assignment]
     buffers.put({A: view_of(b"x", b"1", b"y", b"z", b"4", b"w")})
@@ -100,9 +100,9 @@ async def test_skip_leaves_bad_records_out_and_tells(deserializer: str) -> None:
 @pytest.mark.parametrize("deserializer", DESERIALIZERS)
 async def test_bad_records_do_not_cut_lists_short(deserializer: str) -> None:
     buffers = Buffers(value_deserializer=DESERIALIZERS[deserializer], on_bad_record="skip")
-    buffers.buffer.decoder.slice_s = 60.0  # however busy the machine is
+    buffers.buffer.decoder.slice.length_s = 60.0  # however busy the machine is
     # On a busy machine a slice is soon over, and what is there is handed out.
-    buffers.buffer.decoder.slice_s = 60.0
+    buffers.buffer.decoder.slice.length_s = 60.0
     buffers.put({A: view_of(*(b"bad" if n % 3 else b"%d" % n for n in range(30)))})
     assert await values_of(buffers) == list(range(0, 30, 3))
     assert skips(buffers) == 20
@@ -132,7 +132,7 @@ async def test_when_all_are_skipped_a_get_waits_for_what_comes(deserializer: str
 @pytest.mark.parametrize("deserializer", DESERIALIZERS)
 async def test_raw_records_are_bytes_and_say_why(deserializer: str) -> None:
     buffers = Buffers(value_deserializer=DESERIALIZERS[deserializer], on_bad_record="raw")
-    buffers.buffer.decoder.slice_s = 60.0  # however busy the machine is
+    buffers.buffer.decoder.slice.length_s = 60.0  # however busy the machine is
     buffers.put({A: view_of(b"0", b"bad", b"2")})
     good, raw, last = (await buffers.gets.many((), 0, None))[A]
     assert [type(record) for record in (good, raw, last)] == [

@@ -84,7 +84,7 @@ class Decoding:
     def decode(self, *limits: int | None) -> list[int]:
         """Decode up to these limits, each in a slice of its own; return how many at a time."""
         for limit in limits:
-            self.decoder.renew_slice()
+            self.decoder.slice.renew()
             assert not self.decoder.needs_pause(self.chunk)
             self.decoder.decode(self.chunk, limit)
         return self.slow.asked
@@ -99,7 +99,7 @@ class Decoding:
 def pass_slices(decoder: ChunkDecoder, count: float) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    loop.pass_time(count * decoder.slice_s)
+    loop.pass_time(count * decoder.slice.length_s)
 
 
 # --- How many -------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ async def test_a_pause_is_due_when_the_slice_is_over_and_not_once_the_loop_has_r
     assert not decoder.needs_pause(decoding.chunk)
     pass_slices(decoder, 0.5)
     assert not decoder.needs_pause(decoding.chunk)
-    assert decoder.begin_slice() == decoder.slice_s
+    assert decoder.slice.begin() == decoder.slice.length_s
     pass_slices(decoder, 0.5)
     assert decoder.needs_pause(decoding.chunk)
     await decoder.let_others_run()
@@ -164,7 +164,7 @@ async def test_a_pause_is_due_when_the_slice_is_over_and_not_once_the_loop_has_r
     await asyncio.sleep(0)
     others.cancel()
     await asyncio.wait([others])
-    assert decoder.begin_slice() == 3 * decoder.slice_s
+    assert decoder.slice.begin() == 3 * decoder.slice.length_s
     assert not decoder.needs_pause(decoding.chunk)
 
 
@@ -174,22 +174,22 @@ async def test_a_slice_of_which_more_than_half_is_used_is_ended_after_rows(
 ) -> None:
     decoding = Decoding()
     decoder = decoding.decoder
-    decoder.end_half_used_slice()
+    decoder.slice.end_if_half_used(decoder.looked_at)
     assert not decoder.needs_pause(decoding.chunk)
     pass_slices(decoder, used)
     assert not decoder.needs_pause(decoding.chunk)
-    decoder.end_half_used_slice()
+    decoder.slice.end_if_half_used(decoder.looked_at)
     assert decoder.needs_pause(decoding.chunk) is is_over
 
 
 async def test_the_first_rows_of_a_get_are_added_however_much_of_the_slice_is_used() -> None:
     decoding = Decoding()
-    decoding.decoder.begin_slice()
+    decoding.decoder.slice.begin()
     pass_slices(decoding.decoder, 2)
     assert decoding.fill(7) == [7]
     decoding.rows.rows = 7
     assert decoding.fill(7) == [7]
-    decoding.decoder.renew_slice()
+    decoding.decoder.slice.renew()
     assert decoding.fill(7) == [7, 7]
     decoding.slow.state = ChunkState.EXHAUSTED
     assert decoding.fill(7) == [7, 7]

@@ -325,7 +325,7 @@ async def test_what_was_deserialised_when_a_get_is_cancelled_is_not_waited_for_a
             return item.offset
 
     buffers = Buffers(value_deserializer=Hanging())
-    buffers.buffer.decoder.slice_s = 60.0  # however busy the machine is
+    buffers.buffer.decoder.slice.length_s = 60.0  # however busy the machine is
     buffers.put({A: numbers(6)})
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(buffers.poll(), 0.01)

@@ -244,7 +244,7 @@ async def test_two_gets_that_wait_for_one_share_take_its_records_once(
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 1)})
-    buffers.buffer.decoder.begin_slice()  # and end it: both gets let others run before they decode
+    buffers.buffer.decoder.slice.begin()  # and end it: both gets let others run before they decode
     gets = [asyncio.ensure_future(anext(reader)) for _ in range(2)]
     await rounds(5)
     assert [get.done() for get in gets] == [True, False]

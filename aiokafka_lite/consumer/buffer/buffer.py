@@ -454,7 +454,7 @@ class Buffer:
                 del self._waiters[waiter]
                 if self.sought:  # soon, not now: this get may go on waiting
                     self._loop.call_soon(self._seek_awaited)
-            self.decoder.renew_slice()
+            self.decoder.slice.renew()
             if self._gate.is_troubled:
                 self._gate.check()
             if also_raise is not None:
@@ -495,7 +495,11 @@ class Buffer:
                 break
             paused_at = self._loop.time()
             await self._pause(chunk)
-            if is_work and not is_for_one and decoder.looked_at - paused_at > decoder.slice_s:
+            if (
+                is_work
+                and not is_for_one
+                and decoder.looked_at - paused_at > decoder.slice.length_s
+            ):
                 may_work = False
         if not self._has_decoded(wanted):
             # Perhaps there is only an error. A loop of gets that raise must let others run, too.
@@ -707,7 +711,7 @@ class Buffer:
         """Make up for what was decompressed for rows; end a slice that is half used up."""
         if taken and self._budget.is_over:
             self._keep_to_budget(taken[-1][0])
-        self.decoder.end_half_used_slice()
+        self.decoder.slice.end_if_half_used(self.decoder.looked_at)
 
     def _fail(self, chunk: Chunk) -> None:
         """Raise a chunk's error, unless it is to be tried again; other partitions come next."""

@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.buffer.bad_records import (
     check_on_bad_record,
 )
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, Record
+from aiokafka_lite.consumer.buffer.time_slice import TimeSlice
 from aiokafka_lite.errors import IllegalStateError
 
 if TYPE_CHECKING:
@@ -179,9 +180,8 @@ class ChunkDecoder:
         "_loop",
         "_reads",
         "_run_length",
-        "_slice_ends_at",
         "looked_at",
-        "slice_s",
+        "slice",
     )
 
     def __init__(self, reads: Reads, errors: ChunkErrors, delivery: AnyDelivery) -> None:
@@ -191,32 +191,15 @@ class ChunkDecoder:
         self._run_length = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
         if delivery.awaited is not None:
             self._run_length = max(self._run_length, delivery.awaited.max_records)
-        self.slice_s = TIME_SLICE_S
-        # None: the loop has just run, and the slice begins with the next decoding.
-        self._slice_ends_at: float | None = None
+        self.slice = TimeSlice(TIME_SLICE_S, self._loop.time)
         # Loop time of the latest look at the clock.
         self.looked_at = 0.0
-
-    # --- The time slice -------------------------------------------------------------------
-    def begin_slice(self) -> float:
-        """Return when the slice ends. It begins now if the loop has just run."""
-        if self._slice_ends_at is None:
-            self._slice_ends_at = self._loop.time() + self.slice_s
-        return self._slice_ends_at
-
-    def renew_slice(self) -> None:
-        self._slice_ends_at = None
-
-    def end_half_used_slice(self) -> None:
-        ends_at = self._slice_ends_at
-        if ends_at is not None and self.looked_at > ends_at - self.slice_s / 2:
-            self._slice_ends_at = 0.0
 
     async def let_others_run(self) -> None:
         try:
             await asyncio.sleep(0)
         finally:  # the loop has run also when this was cancelled
-            self._slice_ends_at = None
+            self.slice.renew()
 
     # --- Decoding -------------------------------------------------------------------------
     def decode(self, chunk: Chunk, limit: int | None) -> None:
@@ -249,9 +232,9 @@ class ChunkDecoder:
         if count < length // 2:
             return  # too few to tell how long so many take
         took_s = self._loop.time() - self.looked_at
-        if took_s > self.slice_s / 2:
+        if took_s > self.slice.length_s / 2:
             self._run_length = max(length // 2, SMALLEST_RUN)
-        elif took_s < self.slice_s / 4:
+        elif took_s < self.slice.length_s / 4:
             self._run_length = min(length * 2, LARGEST_RUN)
 
     # --- Pauses ---------------------------------------------------------------------------
@@ -260,10 +243,7 @@ class ChunkDecoder:
         if self._has_to_wait(chunk):
             return True
         now = self.looked_at = self._loop.time()
-        if self._slice_ends_at is None:
-            self._slice_ends_at = now + self.slice_s
-            return False
-        return now >= self._slice_ends_at
+        return self.slice.is_over(now)
 
     def _has_to_wait(self, chunk: Chunk) -> bool:
         if chunk.state is PACKED:
@@ -295,7 +275,7 @@ class ChunkDecoder:
                 await asyncio.shield(inflating)
                 if chunk.inflating is inflating:
                     chunk.end_inflating()
-                self.renew_slice()
+                self.slice.renew()
         # The pause does not count as time of decoding.
         self.looked_at = self._loop.time()
 

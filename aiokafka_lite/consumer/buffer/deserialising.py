@@ -113,9 +113,9 @@ async def deserialise(chunk: Chunk, awaited: AwaitedDeserialising, decoder: Chun
             return
         chunk.accept(converted)
         now = loop.time()
-        if chunk.decoded and now - began > decoder.slice_s:
+        if chunk.decoded and now - began > decoder.slice.length_s:
             return  # those that are there need not wait for the others
-        if now >= decoder.begin_slice():
+        if now >= decoder.slice.begin():
             await decoder.let_others_run()
 
 

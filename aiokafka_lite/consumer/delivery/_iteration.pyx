@@ -28,6 +28,7 @@ from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
 from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
+from aiokafka_lite.consumer.buffer.time_slice cimport TimeSlice
 from aiokafka_lite.consumer.delivery.ready cimport ReadyRecords
 from aiokafka_lite.consumer.gate cimport Gate
 
@@ -255,6 +256,7 @@ cdef class SteadyGets:
     cdef Gate gate
     cdef ByteBudget budget
     cdef object decoder
+    cdef TimeSlice slice
     cdef object loop
     cdef object clock
     # It is made once, and changed only.
@@ -268,6 +270,7 @@ cdef class SteadyGets:
         self.gate = gate
         self.budget = buffer._budget
         self.decoder = buffer.decoder
+        self.slice = buffer.decoder.slice
         self.loop = buffer._loop
         self.clock = self.loop.time
         self.queue = buffer.queue
@@ -345,7 +348,7 @@ cdef class SteadyGets:
     cdef int woken(self, Waiter waiter) except -1:
         """Note that a get waits no more."""
         del self.waiters[waiter]
-        self.decoder.renew_slice()
+        self.slice.renew()
         if self.buffer.sought:
             self.loop.call_soon(self.buffer._seek_awaited)
         return 0

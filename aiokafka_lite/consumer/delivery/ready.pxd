@@ -6,6 +6,7 @@ from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
 from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
+from aiokafka_lite.consumer.buffer.time_slice cimport TimeSlice
 
 
 cdef class ReadyRecords:
@@ -14,6 +15,7 @@ cdef class ReadyRecords:
     cdef public Reads _reads
     cdef public Py_ssize_t _settled_count
     cdef public ChunkQueue _queue
+    cdef public TimeSlice _slice
     cdef public object cursor
     cdef public bint is_full
 

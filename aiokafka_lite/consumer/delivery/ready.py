@@ -27,6 +27,7 @@ class ReadyRecords:
         "_queue",
         "_reads",
         "_settled_count",
+        "_slice",
         "cursor",
         "is_full",
     )
@@ -53,6 +54,7 @@ class ReadyRecords:
         self._reads = reads
         self._buffer = buffer
         self._queue = buffer.queue
+        self._slice = buffer.decoder.slice
         self.cursor.belong_to(reads, gate, buffer, self)
         buffer.on_take(self.close)
         reads.set_settler(self.settle, self.close)
@@ -65,7 +67,7 @@ class ReadyRecords:
         if chunk.decoded:
             self._chunk = chunk
             self.is_full = True
-            self.cursor.open(chunk.decoded, decoder.begin_slice())
+            self.cursor.open(chunk.decoded, self._slice.begin())
         return None
 
     def finish(self) -> None: ...
@@ -94,7 +96,7 @@ class ReadyRecords:
         try:
             await self._buffer.let_others_run()
         finally:  # the next get is in a new slice, also when this was cancelled
-            self.cursor.go_on(self._buffer.decoder.begin_slice())
+            self.cursor.go_on(self._slice.begin())
 
     # --- How far the application got ------------------------------------------------------
     def settle(self) -> None:

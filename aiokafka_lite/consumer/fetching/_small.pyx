@@ -467,7 +467,8 @@ cdef class SmallAnswers:
         """
         cdef FetchSession session = self.session
         session.succeeded(session._id)
-        self.source.asks_again()
+        if self.source._quick is not None or self.source._retry_at is not None:
+            self.source.asks_again()
         self.request.begin(session._epoch, now, self.max_wait_s)
         correlation_id = wire.next_id()
         encoded = self.encode(exchange.version, correlation_id)

@@ -70,7 +70,7 @@ class AckedRecords(ReadyRecords):
         self._receipts = receipts
         self._began_at = self._clock()
         records = [receipt.record for receipt in receipts if receipt.record is not None]
-        self.cursor.open(records, self._buffer.decoder.begin_slice())
+        self.cursor.open(records, self._buffer.decoder.slice.begin())
 
     @override
     def clear(self) -> None:
