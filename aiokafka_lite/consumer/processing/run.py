@@ -185,6 +185,8 @@ class Run:
         # Idle workers, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
+        # Whether `offer` is starting a worker.
+        self._is_starting = False
         # Workers that became idle as the time of a turn was over, and were not woken since.
         self._displaced_count = 0
         # Records that may not begin, because their partition is paused or being revoked.
@@ -398,7 +400,9 @@ class Run:
         work = self._work_on_lists if self._handling.batch_size else self._work
         while wanted and self._worker_count < self._handling.concurrency:
             self._worker_count += 1
+            self._is_starting = True
             self._context.run(self._scope.spawn, work(), name=f"handler {self._worker_count}")
+            self._is_starting = False
             wanted -= 1
 
     def begin_again(self, job: Job) -> None:
@@ -495,7 +499,13 @@ class Run:
             ready.appendleft(found)
         return found is not None
 
+    async def _let_starter_go_on(self) -> None:
+        """Wait for the next turn if an eager task factory runs this worker within `offer`."""
+        if self._is_starting:
+            await asyncio.sleep(0)
+
     async def _work(self) -> None:
+        await self._let_starter_go_on()
         task = _current_task()
         handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled = self._context, asker(task)
@@ -544,6 +554,7 @@ class Run:
             self._steps.isolates = True
 
     async def _work_on_lists(self) -> None:
+        await self._let_starter_go_on()
         task = _current_task()
         handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled = self._context, asker(task)

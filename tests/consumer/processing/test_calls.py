@@ -281,6 +281,22 @@ async def test_python_3_10_knows_that_a_task_was_cancelled_until_it_has_heard_of
     assert seen == [False, True, False, False, True]
 
 
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="from Python 3.12 on")
+@pytest.mark.parametrize("batch_size", [None, 4])
+async def test_workers_that_start_eagerly_handle_each_record(batch_size: int | None) -> None:
+    tries: Counter[int] = Counter()
+
+    async def handle(given: Any) -> None:
+        for record in given if batch_size else [given]:
+            tries[record.offset] += 1
+            if tries[record.offset] == 1 and record.offset % 5 == 0:
+                raise ConnectionError
+
+    factory = asyncio.eager_task_factory  # type: ignore[attr-defined,unused-ignore]
+    asyncio.get_running_loop().set_task_factory(factory)
+    assert set(await handle_all(handle, batch_size=batch_size)) == set(EACH)
+
+
 # --- Groups of exceptions -----------------------------------------------------------------------
 @pytest.mark.skipif(GROUP is None, reason="this Python has no groups of exceptions")
 class TestGroups:
