@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster
@@ -24,7 +24,6 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import (
@@ -34,6 +33,9 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.membership.coordinator import Coordinator
 
 PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EPOCH})
 
