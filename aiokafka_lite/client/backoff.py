@@ -1,4 +1,4 @@
-"""Computes delays that grow (KIP-580): each is twice the one before, with ±20 % jitter."""
+"""Delays that double with each failure, with ±20 % jitter (KIP-580)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ LONGEST_BACKOFF_S: Final = 1.0
 
 
 def delay_after(failures: int, first_s: float, last_s: float, rng: random.Random) -> float:
-    """Return the delay when there were so many failures in a row before the latest."""
+    """Return the delay after this many failures in a row before the latest."""
     # The exponent is capped: 2 ** failures of a node that is down for days overflows floats.
     delay_s = min(first_s * 2.0 ** min(failures, 30), last_s)
     return delay_s * rng.uniform(1 - JITTER, 1 + JITTER)
 
 
 class Backoff:
-    """Says how long to wait before the next attempt, given the failures so far."""
-
     __slots__ = ("_first_s", "_last_s", "_rng", "failures")
 
     def __init__(self, first_s: float, last_s: float, rng: random.Random) -> None:
@@ -29,7 +27,7 @@ class Backoff:
         self.failures = 0
 
     def next_delay_s(self) -> float:
-        """Count one more failure and return the delay it earns."""
+        """Count a failure and return its delay."""
         delay_s = delay_after(self.failures, self._first_s, self._last_s, self._rng)
         self.failures += 1
         return delay_s

@@ -1,22 +1,19 @@
-"""One connection to one broker, without an event loop: for Spark's readers and planners.
+"""One connection to one broker without an event loop, for Spark's readers and planners.
 
-Theory of operation. It is a shell around a `Wire` for callers that wait: requests go on the wire
-at once, and several may be in flight; ``receive`` waits for the answer to one of them, and keeps
-those that come before it for whoever asks for them. The first thing that goes wrong (see wire.py)
-closes the connection for good, and every request without an answer has that error.
+It is a shell around a `Wire`. Several requests may be in flight. ``receive`` waits for one response
+and keeps those that arrive before it. The first error (see wire.py) closes the connection, and
+every unanswered request gets it.
 
-Deadlines. A request's time begins when it is sent, and again with bytes of its answer, unless they
-trickle (wire.py). An answer that arrived in time and was not asked for
-before its time was over is taken all the same; one too large for the socket's buffer is given as
-much time again.
+A request's time begins when it is sent, and again with bytes of its response, unless they trickle.
+A response that arrived in time is accepted even if ``receive`` is called later; one too large for
+the socket's buffer then gets its time again.
 
-Threads. Any number may use a connection: requests are written one after another, and so are
-answers read. So one thread may wait in ``receive`` while another calls ``send`` or ``close``,
-which wakes it up. ``receive`` decodes the answer's fields, and leaves record sets as they came,
-slices of a frame that nobody writes to as long as one of them is looked at.
+Any number of threads may use a connection: writes and reads are each serialised. ``send`` and
+``close`` may be called while another thread waits in ``receive``; ``close`` wakes it. Record sets
+are slices of a frame that is not overwritten while one of them is referenced.
 
-Forks. A child of the process has its parent's connections closed, with ForkedError as the reason,
-without the parent's broker learning of it (forking.py).
+In a forked child the connections are closed with ForkedError, without an effect on the parent's
+(forking.py).
 """
 
 from __future__ import annotations
@@ -59,11 +56,11 @@ R = TypeVar("R", bound=Response)
 
 
 class BlockingConnection(Wired, ForkAware):
-    """A connection, open from ``open`` until something goes wrong or ``close``.
+    """A connection, open from ``open`` until an error or ``close``.
 
     Attributes:
-        wire: The requests in flight, and what may be sent.
-        is_lost: Whether the network or the peer has closed it, and not this process.
+        wire: The requests in flight.
+        is_lost: Whether the network or the peer has closed it.
     """
 
     def __init__(
@@ -94,7 +91,7 @@ class BlockingConnection(Wired, ForkAware):
         self._renew_at = math.inf
         self._socket: blocking_socket.BlockingSocket | None = None
         self._sending = threading.RLock()
-        self._receiving = threading.Lock()  # taken after _sending, where both are
+        self._receiving = threading.Lock()  # always acquired after _sending
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod
@@ -112,33 +109,26 @@ class BlockingConnection(Wired, ForkAware):
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> BlockingConnection:
-        """Connect, negotiate versions, and authenticate when there is a mechanism.
-
-        Until then answers are limited to 64 KiB. Each step takes at most
-        ``config.connect_timeout_s``.
+        """Connect, negotiate versions, and authenticate if there is a mechanism.
 
         Args:
-            address: Where to; every address that it resolves to is tried.
-            config: Whose settings are used, its bootstrap servers apart.
-            mechanism: How to authenticate.
-            node_id: Whose address it is, for messages.
-            receive_buffer_bytes: SO_RCVBUF. None leaves it to the kernel, which makes it larger
-                as it is needed, up to net.ipv4.tcp_rmem; a size given stays, and is at most twice
-                net.core.rmem_max.
-            first_versions: Knows how this address is to be asked for versions.
-            cluster_id: With a node id, another broker there is refused, if it can tell (KIP-1242).
-            clock: Tells the time in seconds.
-            sleep: Waits for so many seconds, where a broker asks us to hold back.
+            address: All addresses that it resolves to are tried.
+            config: Each step takes at most its ``connect_timeout_s``.
+            mechanism: For SASL.
+            node_id: The broker's, for messages.
+            receive_buffer_bytes: SO_RCVBUF, at most twice net.core.rmem_max. None: the kernel
+                adapts it, up to net.ipv4.tcp_rmem.
+            first_versions: Knows the version of ApiVersions for this address.
+            cluster_id: With a node id, another broker at this address is refused (KIP-1242).
+            clock: Returns the time in seconds.
+            sleep: Waits while the broker throttles.
             rng: Draws when sessions are renewed.
 
         Raises:
             InsecureConfigError: Credentials would be sent to another machine without TLS.
-            KafkaConfigurationError: There is a mechanism where SASL is not spoken, or none.
-            KafkaConnectionError: No address of the host could be reached, the peer hung up, or is
-                another broker than the one meant.
-            TLSError: TLS could not be agreed on.
-            KafkaProtocolError: The peer does not speak Kafka's protocol.
-            AuthenticationFailedError: The broker refuses the credentials.
+            KafkaConfigurationError: SASL without a mechanism, or a mechanism without SASL.
+            KafkaError: As `Connection.open`; AuthenticationFailedError if the credentials are
+                refused.
         """
         config.check_address(address)
         if config.uses_sasl != (mechanism is not None):
@@ -165,7 +155,6 @@ class BlockingConnection(Wired, ForkAware):
         return run(first_versions.open(address, attempt, is_identified=meant.is_known))
 
     def _connect(self, receive_buffer_bytes: int | None, version: int, meant: MeantBroker) -> None:
-        """Connect, negotiate versions beginning with one of ApiVersions, and authenticate."""
         config = self._config
         self._socket = blocking_socket.connect(
             self._address,
@@ -189,14 +178,14 @@ class BlockingConnection(Wired, ForkAware):
         try:
             self.wire.offer(run(ask_api_versions(ask, self.peer, version, meant)))
         except (TLSError, MisroutedError):
-            raise  # it says what is wrong
+            raise  # its message has the cause
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise not_negotiated(error, self.peer) from error
 
     def _authenticate(self) -> None:
         if self._mechanism is None:
             return
-        # Imported here: only where SASL is used.
+        # Imported only if SASL is used.
         from aiokafka_lite.client.blocking_sasl import authenticate
 
         timeout_s = self._config.connect_timeout_s
@@ -205,9 +194,9 @@ class BlockingConnection(Wired, ForkAware):
         self._renew_at = self.wire.renewal_at(self._rng)
 
     def _renew(self) -> None:
-        """Authenticate again on the live connection (KIP-368); no answer is lost.
+        """Authenticate again on the live connection (KIP-368); no response is lost.
 
-        A broker takes nothing in between: answers on their way arrive first, others wait to send.
+        Brokers accept no requests in between: responses on their way arrive first, requests wait.
         """
         with self._sending:
             if self._renew_at > self._clock():
@@ -217,7 +206,7 @@ class BlockingConnection(Wired, ForkAware):
             try:
                 self._authenticate()
             except BaseException as error:
-                # Half-way through a conversation nothing else can be said.
+                # The SASL conversation cannot be continued.
                 what = f"an exception interrupted the renewal of the SASL session with {self.peer}"
                 self._fail(error if isinstance(error, KafkaError) else KafkaConnectionError(what))
                 raise
@@ -226,17 +215,17 @@ class BlockingConnection(Wired, ForkAware):
                     self._release()
 
     def is_usable(self) -> bool:
-        """Whether a request may be sent; a connection that the peer has closed is noticed here.
+        """Whether a request may be sent; notices that the peer has closed the connection.
 
-        Where no answer is due, a socket that can be read has lost its peer, or its step. One whose
-        session is over is not worth being saved then, either.
+        If no response is due, a readable socket has lost its peer. One whose session has ended is
+        not kept.
         """
         sock = self._socket
         if sock is None or self.error is not None:
             return False
         if not self._sending.acquire(blocking=False):
-            return True  # somebody is using it
-        try:  # nobody sends meanwhile, whose answer would be taken for the end
+            return True  # another thread is using it
+        try:  # with the lock, because a response must not be taken for the end
             if self.wire.in_flight:
                 return True
             if self._clock() >= self.wire.session_ends_at:
@@ -250,20 +239,19 @@ class BlockingConnection(Wired, ForkAware):
         return False
 
     def close(self) -> None:
-        """Close now; requests without an answer get KafkaConnectionError. Idempotent."""
+        """Close now; unanswered requests get KafkaConnectionError. Idempotent."""
         text = f"the connection to {self.peer} was closed by this client"
         self._fail(KafkaConnectionError(text), is_lost=False)
         self._release()
 
     def _fail(self, error: KafkaError, *, is_lost: bool = True) -> None:
-        """Refuse all use: the first error stays, every request without an answer gets it."""
         if self.wire.poison(error):
             self.is_lost = is_lost
         if (sock := self._socket) is not None:
             sock.shut_down()
 
     def _release(self) -> None:
-        """Close the socket, once no other thread is using it, which `_fail` has woken up."""
+        """Close the socket when no other thread uses it; `_fail` has woken them."""
         with self._sending, self._receiving:
             sock, self._socket = self._socket, None
             if sock is not None:
@@ -272,7 +260,7 @@ class BlockingConnection(Wired, ForkAware):
 
     @override
     def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
-        # Threads that may have held them are not here to release them.
+        # Threads that may have held the locks do not exist in the child.
         self._sending, self._receiving = threading.RLock(), threading.Lock()
         self.wire.orphan(error)
         sock, self._socket = self._socket, None
@@ -280,25 +268,18 @@ class BlockingConnection(Wired, ForkAware):
 
     # --- Requests --------------------------------------------------------------------------
     def request(self, request: AnyRequest[R], *, timeout_s: float) -> R:
-        """Send a request and return its decoded answer.
-
-        Raises: as ``send`` and ``receive``.
-        """
         return self.receive(self.send(request, timeout_s=timeout_s))
 
     def send(self, request: AnyRequest[R], *, timeout_s: float) -> Pending[R]:
-        """Send a request and return what to receive its answer with.
-
-        Where the broker has asked us to hold back, that is waited out first.
+        """Send a request, after a throttling pause, and return its exchange for ``receive``.
 
         Args:
-            request: What is asked; it must be something that gets an answer.
-            timeout_s: How long the broker may take, from when it is sent.
+            request: It must be one that brokers answer.
+            timeout_s: How long the broker may take after it is sent.
 
         Raises:
-            IllegalArgumentError: The request gets no answer.
-            IncompatibleBrokerVersion: The broker has no version of this request that we know.
-            KafkaConnectionError: The connection is or was closed, or the peer takes nothing.
+            KafkaConnectionError: The connection is or was closed, or the peer does not read.
+            KafkaError: As `Wire.ask`.
         """
         request = prepared(request)
         self.wire.check(request)
@@ -309,7 +290,7 @@ class BlockingConnection(Wired, ForkAware):
         return self._send(request, timeout_s)
 
     def request_now(self, request: AnyRequest[R], *, timeout_s: float) -> R:
-        """Like `request`, whatever has to be waited for; for what opens the connection."""
+        """Like `request`, without any waiting before; for the opening of the connection."""
         return self.receive(self._send(request, timeout_s))
 
     def _send(self, request: AnyRequest[R], timeout_s: float) -> Pending[R]:
@@ -340,7 +321,7 @@ class BlockingConnection(Wired, ForkAware):
         except OSError as error:
             self._fail(self.wire.lost(error, is_sending=True))
         except BaseException:
-            # Half-way through a request nothing else can be said.
+            # The stream ends in the middle of a request.
             text = (
                 f"the connection to {self.peer} was closed, because an exception interrupted the "
                 "sending of a request"
@@ -351,22 +332,21 @@ class BlockingConnection(Wired, ForkAware):
             raise self.wire.refusal()
 
     def receive(self, exchange: Pending[R]) -> R:
-        """Wait for the answer to a request that was sent here, and return it decoded.
+        """Wait for the response to a request, and return it decoded.
 
-        Answers to other requests that come first are kept for those who ask for them.
+        Responses to other requests are kept for their callers.
 
         Raises:
-            RequestTimedOutError: There is none in time; the connection is closed.
+            RequestTimedOutError: No response in time; the connection is closed.
             KafkaConnectionError: The connection is or was closed.
-            KafkaProtocolError: The peer broke the protocol; the connection is closed unless it is
-                only the answer's content that is malformed.
+            KafkaProtocolError: The peer broke the protocol. The connection is closed unless only
+                the response's content is malformed.
         """
         if not exchange.is_done:
             self._await(exchange)
         return exchange.result()
 
     def _await(self, exchange: Pending[R]) -> None:
-        """Receive what comes until a request has its answer, or an error."""
         try:
             with self._receiving:
                 while not exchange.is_done:
@@ -376,7 +356,7 @@ class BlockingConnection(Wired, ForkAware):
                 self._release()
 
     def _receive_one(self, exchange: Pending[R]) -> None:
-        """Receive the next answer, whosever it is, within an exchange's time."""
+        """Receive the next response, to any request, within an exchange's time."""
         sock = self._socket
         if sock is None:
             raise self.wire.refusal()
@@ -389,7 +369,7 @@ class BlockingConnection(Wired, ForkAware):
         except KafkaError as error:
             self._fail(error)
         except BaseException:
-            # The bytes may be lost of which the reader was not told.
+            # Received bytes may be lost.
             text = (
                 f"the connection to {self.peer} was closed, because an exception interrupted the "
                 "receiving of a response"
@@ -398,7 +378,6 @@ class BlockingConnection(Wired, ForkAware):
             raise
 
     def _receive_answer(self, sock: blocking_socket.BlockingSocket, exchange: Pending[R]) -> None:
-        """Receive one answer, or notice that the stream ends before it."""
         wire = self.wire
         count = 0
         is_late = self._clock() >= exchange.deadline
@@ -418,7 +397,7 @@ class BlockingConnection(Wired, ForkAware):
                 self._fail(wire.lost(None))
                 return
             if is_late:
-                # Nobody has received meanwhile. The peer has answered: the rest could not be sent,
-                # as what the socket holds was full.
+                # No thread has received before. The peer has answered, but its socket was full, so
+                # the rest needs time.
                 is_late = False
                 exchange.begin_time(self._clock())

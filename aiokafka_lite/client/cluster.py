@@ -100,8 +100,6 @@ class Listening(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """A caller of `refresh`."""
-
     answered: asyncio.Future[ClusterView]
     topics: frozenset[str] | None
 
@@ -277,7 +275,6 @@ class Cluster:
             self.watch(owner, ())
 
     def invalidate(self) -> None:
-        """Request a refresh without waiting for it."""
         self._is_stale = True
         self._wake.set()
 
@@ -328,7 +325,6 @@ class Cluster:
         self._listeners[listener] = Listening(on_topics, on_moves)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Undo ``add_listener``, if it was called."""
         self._listeners.pop(listener, None)
 
     # --- Requests --------------------------------------------------------------------------
@@ -545,7 +541,7 @@ class Cluster:
         return self._view.fetched_at + self.config.metadata_max_age_s
 
     def _some_topics(self) -> frozenset[str] | None:
-        """Return the topics of a partial refresh, or None for all watched topics."""
+        """Return the topics of a partial refresh, or None for all watched ones."""
         watched = self._watched.topics
         is_old = self._loop.time() >= self._view.fetched_at + self.config.metadata_max_age_s
         if is_old or self._is_stale or self._is_leader_missing or watched is None:
@@ -729,5 +725,4 @@ class Cluster:
         return Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
 
 
-def ignore_moves(view: ClusterView, moved: Collection[TopicPartition]) -> None:
-    """The `on_moves` of listeners for which leaders do not matter."""
+def ignore_moves(view: ClusterView, moved: Collection[TopicPartition]) -> None: ...

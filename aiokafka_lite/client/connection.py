@@ -1,32 +1,27 @@
 """One connection to one broker on an event loop: the shell around a `Wire`.
 
-What it adds to the wire is a transport, a timer, and tasks that wait. The first thing that goes
-wrong (see wire.py) poisons it: the socket is closed and every exchange gets the error. Nothing
-brings a poisoned connection back; the pool opens another.
+It adds a transport, a timer and waiting tasks. The first error (see wire.py) poisons it: the socket
+is closed and every exchange gets the error. The pool then opens another.
 
-One timer serves the whole connection; it is set when nothing is set or for an earlier deadline, and
-otherwise only moves when it fires, so a request costs no timer. A frame that stalls half-way, or
-trickles, is caught by it as well. If the loop was blocked when it should have fired, or the kernel
-waits for a good piece of a frame, bytes may have come that nobody has read. Then deadlines are
-looked at a little later, after reads.
+One timer serves the connection. It is moved ahead for an earlier deadline, and otherwise only when
+it fires, so that a request costs no timer. If the loop was blocked, or the kernel waits for a large
+piece, unread bytes may exist: then deadlines are checked a little later, after reads.
 
-How whoever sent a request learns of the outcome. Two ways, each exchange goes one of them:
+There are two ways to wait for a response:
 
-- ``await exchange``: the task that waits wakes up in the loop's next iteration, and decodes the
-  answer there. A large answer then holds up nobody's callbacks, a cancelled waiter costs no
-  decoding, and a decode error surfaces where the request was made.
-- ``on_done``, given when the request is sent: called with the exchange, which has ``result``. An
-  answer calls it out of the read callback that received its last byte, without a switch of tasks,
-  which costs more than handling a small answer does.
+- ``await exchange``: the task wakes in the loop's next iteration and decodes there. So decoding
+  delays no other callback, a cancelled task does not decode, and errors are raised in the task.
+- ``on_done``, an argument of ``send``: called with the exchange, out of the read callback that
+  received the last byte. That avoids a task switch, which costs more than a small response.
 
-The rules of ``on_done``. It is called in the thread of the loop, at most once, and exactly once
-unless the exchange is abandoned first. Answers come in the order in which the broker sent them,
-each before anything behind it is looked at. An error (the connection was lost, closed or given
-up, the deadline passed) comes in the loop's next iteration. So it is never called from within
-``send``, ``close`` or any other call of one's own, and may itself send on the connection, close
-it, or abandon exchanges. It must be short, as it holds up everybody's callbacks, and must raise
-nothing: what it raises gives the connection up and goes to the connection's ``on_bug``, or to the
-loop's exception handler where there is none.
+Rules of ``on_done``:
+
+- It is called in the loop's thread, exactly once unless the exchange is abandoned before.
+- Responses are reported in the order of the broker.
+- Errors are reported in the loop's next iteration. So it is not called within ``send`` or
+  ``close``, and may itself send, close, or abandon exchanges.
+- It must be short, and must not raise: an exception closes the connection and is passed to
+  ``on_bug``, by default the loop's exception handler.
 """
 
 from __future__ import annotations
@@ -70,28 +65,26 @@ from aiokafka_lite.protocol.schema import Request, Response
 R = TypeVar("R", bound=Response)
 R_co = TypeVar("R_co", bound=Response, covariant=True)
 
-# Returns after how many seconds the session ends, 0 if it does not.
+# Returns the lifetime of the session in seconds, 0 if it does not end.
 Authenticate = Callable[["Connection"], Awaitable[float]]
 OnBug = Callable[[BaseException], None]
 
 
-# So much later than it was set for a timer fires only if the loop was blocked.
+# A timer that is this late shows that the loop was blocked.
 LATE_S: Final = 0.1
-# How long deadlines wait for reads then, at least and at most.
+# How long deadlines then wait for reads, at least and at most.
 GRACE_S: Final = (0.1, 1.0)
-# How often that of one request does: a loop that is always blocked hides no peer that is gone.
+# How often for one request, so that a lost peer is found although the loop is always blocked.
 MOST_GRACES: Final = 8
 
 
 class Exchange(Pending[R_co]):
-    """A request on the wire and the answer that an event loop waits for."""
-
     __slots__ = ("_connection",)
 
     def __init__(
         self, connection: Connection, on_done: Callable[[Exchange[R_co]], None] | None
     ) -> None:
-        # All of it here, without a call: there is one for each request.
+        # No call of the base class: this runs for each request.
         self._wire = connection.wire
         self._connection = connection
         self.on_done = on_done
@@ -107,24 +100,23 @@ class Exchange(Pending[R_co]):
         return self.result()
 
     def abandon(self) -> None:
-        """Do not call ``on_done`` any more; a late answer is dropped undecoded."""
+        """Never call ``on_done``; a late response is dropped undecoded."""
         self.on_done = None
 
     @override
     def fail(self, error: KafkaError) -> None:
-        """Take an error as the outcome, unless there is one already."""
         if self.is_done:
             return
         self.error = error
         if self.on_done is not None:
-            self._connection.loop.call_soon(self._tell)
+            self._connection.loop.call_soon(self._report)
         self._wake()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.on_done is not None:
             try:
                 self.on_done(self)
-            except Exception as error:  # noqa: BLE001 -- the connection tells whoever has to know
+            except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
                 self._connection.callback_failed(error)
 
     def _wake(self) -> None:
@@ -133,14 +125,11 @@ class Exchange(Pending[R_co]):
 
 
 class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
-    """A connection, open from ``open`` until it is poisoned or closed.
-
-    Used from one event loop. All fields are written here only.
+    """A connection, open from ``open`` until it is poisoned or closed; used from one event loop.
 
     Attributes:
-        loop: The event loop it belongs to.
-        wire: The requests in flight, and what may be sent.
-        closed: Completed with the reason once it is poisoned or closed.
+        wire: The requests in flight; written only here.
+        closed: Completed with the reason when it is poisoned or closed.
     """
 
     __slots__ = (
@@ -178,10 +167,10 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         )
         self.closed: asyncio.Future[KafkaError] = self.loop.create_future()
         self._reader = self.wire.reader
-        self._on_bug = on_bug or self._tell_the_loop
+        self._on_bug = on_bug or self._report_to_loop
         # Set while the session is renewed: completed when requests may be sent again.
         self._renewed: asyncio.Future[None] | None = None
-        # Retired, or about to be renewed: the last answer in flight makes a difference.
+        # Retired, or about to be renewed: the last response in flight is awaited.
         self._is_draining = False
         self._drained: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
@@ -190,7 +179,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         self._can_write.set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        # A request whose deadline waits for reads, and how often it has done so.
+        # A request whose deadline waits for reads, and how often it has waited.
         self._graced_id: int | None = None
         self._graces = 0
 
@@ -214,25 +203,28 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         deadline: float | None = None,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> Connection:
-        """Connect, negotiate versions, and authenticate when asked to.
+        """Connect, negotiate versions, and authenticate; a cancellation leaves no connection.
 
-        ``known_versions``, which is asked once there is a connection, saves the question for them;
-        else ``first_versions`` knows how this address is to be asked. With ``cluster_id`` and
-        ``node_id`` another broker at this address is refused, if it can tell (KIP-1242).
-
-        ``authenticate`` is given the fresh connection and returns the session's lifetime; until
-        then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``, and all
-        end by ``deadline``, a loop time. ``authenticate`` waits for its ``turn``, for as long as
-        that takes.
-        ``on_bug`` is told of bugs that the connection was given up for (else the loop's exception
-        handler is). Cancellation leaves nothing open.
+        Args:
+            host: All of its addresses are tried.
+            connect_timeout_s: The limit of each step.
+            authenticate: Uses the new connection and returns the session's lifetime. Before,
+                responses are limited to 64 KiB.
+            node_id: The broker's, if known.
+            on_bug: Called with bugs that closed the connection.
+            known_versions: Returns the broker's versions, called after connecting; None: ask.
+            first_versions: Knows the version of ApiVersions for this address.
+            cluster_id: With it and ``node_id`` another broker at this address is refused
+                (KIP-1242).
+            deadline: Loop time at which all steps end.
+            turn: ``authenticate`` waits for it, without a limit.
 
         Raises:
-            KafkaConnectionError: No address of the host could be reached, the peer hung up, or is
-                another broker than the one meant.
-            TLSError: TLS could not be agreed on.
-            KafkaProtocolError: The peer does not speak Kafka's protocol.
-            KafkaError: Whatever ``authenticate`` raises.
+            KafkaConnectionError: The host cannot be reached, closes the connection, or is another
+                broker.
+            TLSError: TLS failed.
+            KafkaProtocolError: The peer does not use Kafka's protocol.
+            KafkaError: An error of ``authenticate``.
         """
         address = Address(host, port)
         limit = StepLimit(connect_timeout_s, deadline)
@@ -279,7 +271,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         try:
             self.wire.offer(await ask_api_versions(ask, self.peer, version, meant))
         except (TLSError, MisroutedError):
-            raise  # it says what is wrong
+            raise  # its message has the cause
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise not_negotiated(error, self.peer) from error
 
@@ -292,11 +284,10 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
             raise KafkaConnectionError(text) from error
 
     async def renew(self, authenticate: Authenticate, timeout_s: float) -> None:
-        """Authenticate again on the live connection (KIP-368); no answer is lost.
+        """Authenticate again on the live connection (KIP-368); no response is lost.
 
-        Answers that are on their way arrive first. Until it is over requests must wait for
-        `until_renewed`, for a broker takes nothing in between. A failure poisons the connection
-        with the reason.
+        Responses on their way arrive first. Requests must wait for `until_renewed`, because brokers
+        accept none in between. A failure poisons the connection.
         """
         self._renewed = renewed = self.loop.create_future()
         self.wire.begin_renewal()
@@ -307,7 +298,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         except KafkaError as error:
             self._fail(error)
         except BaseException:
-            self.close()  # half-way through a conversation nothing else can be said
+            self.close()  # the SASL conversation cannot be continued
             raise
         finally:
             self.wire.end_renewal()
@@ -315,12 +306,10 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
             renewed.set_result(None)
 
     async def until_renewed(self) -> None:
-        """Wait until requests may be sent, or the connection is lost."""
         if self._renewed is not None:
             await asyncio.shield(self._renewed)
 
     async def _drain(self) -> None:
-        """Wait until every answer has arrived, or the connection is lost."""
         if self.wire.in_flight:
             self._drained = self.loop.create_future()
             self._is_draining = True
@@ -338,7 +327,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
             self.close()
 
     def retire(self) -> None:
-        """Close as soon as every answer has arrived; further requests are refused."""
+        """Close when every response has arrived; refuse further requests."""
         if self.wire.error is None:
             self.wire.retire()
             self._is_draining = True
@@ -350,28 +339,23 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         self._fail(KafkaConnectionError(f"the connection to {self.peer} was closed by this client"))
 
     def give_up(self, error: KafkaError) -> None:
-        """Close now, as the peer has stopped answering; waiters get the error. Idempotent."""
+        """Close now, because the peer is silent; waiters get the error. Idempotent."""
         self._fail(error)
 
     def hang_up(self) -> None:
-        """Tell the peer that this is over, where the loop is closed and could not any more.
-
-        The descriptor goes with the transport, when that is collected.
-        """
+        """Shut the socket down after the loop was closed; garbage collection closes it."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if isinstance(sock, TransportSocket):  # uvloop closes its sockets with the loop
             try:
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:  # it is over already
+            except OSError:  # it is shut down already
                 pass
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed as well."""
         await self._transport_closed.wait()
 
     @override
     def _fail(self, error: KafkaError) -> None:
-        """Poison: the first error stays, every waiter gets it, the socket goes."""
         if not self.wire.poison(error):
             return
         if self._timer is not None:
@@ -382,10 +366,10 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         self._can_write.set()
         self._reader.clear()
         if self._transport is not None:
-            # Not close(): it would linger over bytes for a peer that takes none, and over the
-            # farewell of TLS, which sized frames do not need.
+            # Not close(): that would wait to write unsent bytes, and for the end of TLS, which
+            # sized frames do not need.
             self._transport.abort()
-        if not self.closed.done():  # else somebody who awaited it was cancelled
+        if not self.closed.done():  # else a task that awaited it was cancelled
             self.closed.set_result(error)
 
     @override
@@ -401,17 +385,16 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
     async def request(
         self, request: AnyRequest[R], *, timeout_s: float, max_version: int | None = None
     ) -> R:
-        """Send a request and return its decoded answer.
+        """Send a request and return its decoded response.
 
-        The request is on the wire before the first suspension, unless the peer is too slow to
-        take what was sent before. ``timeout_s`` is how long the broker may take (see the module's
-        text); a shorter wait of the caller's own is a cancellation, which costs the connection
-        nothing: the late answer is dropped.
+        The request is written before the first suspension, unless the peer is slow to read.
+        ``timeout_s`` is how long the broker may take. For a shorter limit cancel the call: the
+        connection stays, and the late response is dropped.
 
         Raises:
-            RequestTimedOutError: No answer within ``timeout_s``.
+            RequestTimedOutError: No response within ``timeout_s``.
             KafkaConnectionError: The connection is or was closed.
-            IncompatibleBrokerVersion: The broker has no version of this request that we know.
+            IncompatibleBrokerVersion: Broker and client have no version of this request in common.
             KafkaProtocolError: The peer broke the protocol.
         """
         if not self._can_write.is_set():
@@ -426,11 +409,11 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         max_version: int | None = None,
         on_done: Callable[[Exchange[R]], None] | None = None,
     ) -> Exchange[R]:
-        """Send a request at once, whatever is still buffered, and return its exchange.
+        """Send a request at once, even if earlier bytes are unsent, and return its exchange.
 
-        What is raised here is not told to ``on_done``; for its rules see the module's text.
+        ``on_done`` does not get errors that are raised here; the module's docstring has its rules.
 
-        Raises: as ``request``, except for what becomes of the exchange.
+        Raises: as ``request``, except for errors of the exchange.
         """
         exchange = Exchange(self, on_done)
         encoded = self.wire.ask(exchange, request, timeout_s, max_version)
@@ -470,7 +453,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
                 self._set_timer(self.loop.time() + max(least_s, min(late_s, most_s)))
             else:
                 self._check_deadlines()
-        except Exception as error:  # noqa: BLE001 -- told, see callback_failed
+        except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
             self.callback_failed(error)
 
     def _may_wait_for_reads(self) -> bool:
@@ -505,7 +488,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         self._fail(caused(KafkaConnectionError(text), error))
         self._on_bug(error)
 
-    def _tell_the_loop(self, bug: BaseException) -> None:
+    def _report_to_loop(self, bug: BaseException) -> None:
         self.loop.call_exception_handler({"message": f"a bug: {self.peer}", "exception": bug})
 
     def eof_received(self) -> bool:

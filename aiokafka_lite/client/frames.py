@@ -1,19 +1,18 @@
-"""Cuts a byte stream into frames: a 4-byte size, then as many bytes.
+"""Splits a byte stream into frames: a 4-byte size, then as many bytes.
 
-Whoever owns the socket asks ``missing`` for the memory the next bytes belong into, tells
-``next_frame`` how many came, and calls it until nothing more is complete.
+The owner of the socket writes bytes to ``missing``, passes their number to ``next_frame``, and
+calls that until no complete frame is left.
 
-Where a frame may begin, ``missing`` is a buffer of some KiB that serves again and again: a small
-answer comes whole with one read, and so do several. What is handed out is a copy. A frame that
-does not fit there gets a buffer of exactly its size: what came of it is moved over, the rest is
-written to its final place by the kernel. Either way record sets stay slices of a frame, which
-nobody writes to any more.
+At the start of a frame, ``missing`` is a reusable buffer of 64 KiB, which takes one or several
+small frames with one read. Frames are copied out of it. A frame that does not fit gets memory of
+its size; the kernel writes the rest of it in place. In both cases record sets are slices of a frame
+that is not written any more.
 
-A reader has that buffer from when it is asked where bytes belong until it has handed out all that
-came. Most connections wait most of the time, and thousands of them share a few buffers.
+A reader uses that buffer until all received frames are returned, so thousands of idle connections
+share a few.
 
-Sans-IO. The size is checked before anything is allocated: a peer that does not speak Kafka
-(a web server, a TLS listener) mostly shows itself in those four bytes.
+Sans-IO. The size is checked before memory is allocated: a peer without Kafka's protocol (a web
+server, a TLS listener) mostly shows in these four bytes.
 """
 
 from __future__ import annotations
@@ -26,34 +25,31 @@ from aiokafka_lite.errors import FrameTooLargeError, KafkaProtocolError
 
 SIZE_BYTES: Final = 4
 SMALLEST_FRAME_BYTES: Final = 4  # a correlation id
-# What is read at once where a frame may begin, and so the largest frame that is copied.
+# Read at once at the start of a frame, and so the largest frame that is copied.
 HEAD_BYTES: Final = 64 * 1024
-# Up to here a frame is taken from anyone; beyond it the owner says what it expects.
+# Larger frames are checked against the owner's limit.
 UNCHECKED_BYTES: Final = 64 * 1024
-# Pieces in which a large frame is worth being read, and from where on it is worth saying so.
+# The pieces in which a large frame is read, and the least rest for which that is worthwhile.
 PIECE_BYTES: Final = 256 * 1024
 PIECES_FROM_BYTES: Final = 128 * 1024
 REUSE_FROM_BYTES: Final = 256 * 1024
 FORGET_AFTER_SMALL_FRAMES: Final = 8
-# How many buffers for heads are kept that no reader has just now.
+# The number of unused head buffers that are kept.
 MOST_SPARE_HEADS: Final = 4
 
 _read_size: Final = struct.Struct(">i").unpack_from
 
 
-# A buffer is here or a reader's: threads may take and give back at the same time.
+# A buffer is here or a reader's: threads may take and return buffers at the same time.
 _spare_heads: Final[list[memoryview]] = []
 
 
 class FrameBuffers:
-    """Lends memory for frames; large buffers are used again once nobody looks at them.
+    """Memory for frames; large buffers are reused when they are unreferenced.
 
-    Fresh memory of a few MiB costs about as much in page faults as receiving the bytes does.
-    A bytearray refuses to change its size while a memoryview looks at it, so the buffer itself
-    tells whether a slice of an earlier frame is still alive: it is never overwritten then.
-
-    Attributes:
-        large: The buffers that are kept.
+    Page faults of fresh memory of a few MiB cost about as much as receiving the bytes. A bytearray
+    with a memoryview refuses to change its size, so slices of an earlier frame are never
+    overwritten.
     """
 
     __slots__ = ("_small_frames", "large")
@@ -63,7 +59,6 @@ class FrameBuffers:
         self._small_frames = 0
 
     def take(self, size: int) -> memoryview:
-        """Return memory of exactly this size that nobody else looks at."""
         if size < REUSE_FROM_BYTES:
             self.note_small()
             return memoryview(bytearray(size))
@@ -71,18 +66,18 @@ class FrameBuffers:
         for buffer in self.large:
             if size <= len(buffer) <= 4 * size and _is_unused(buffer):
                 return memoryview(buffer)[:size]
-        # Some room to spare, so that the next frame, of about this size, fits as well. Two are
-        # kept: one answer is being received while the one before it is decoded.
+        # Somewhat larger, so that the next frame of about this size fits. Two are kept: one
+        # response is received while the previous one is decoded.
         buffer = bytearray(size + size // 8)
         self.large.append(buffer)
         del self.large[:-2]
         return memoryview(buffer)[:size]
 
     def note_small(self) -> None:
-        """Take note of a small frame, wherever its memory is from."""
+        """Note a small frame; several in a row free the large buffers."""
         self._small_frames += 1
         if self._small_frames >= FORGET_AFTER_SMALL_FRAMES:
-            self.large.clear()  # the flood is over: give the memory back
+            self.large.clear()
 
     def clear(self) -> None:
         self.large.clear()
@@ -97,10 +92,10 @@ def _is_unused(buffer: bytearray) -> bool:
 
 
 class FrameReader:
-    """Assembles frames from whatever pieces arrive.
+    """Assembles frames from the pieces that arrive.
 
-    Frames come one at a time, so that those ahead of a broken one are out before it raises, and
-    so that whoever takes one may ``clear`` the reader.
+    It returns one frame at a time: frames before a broken one are returned before that raises, and
+    the caller may ``clear`` the reader in between.
     """
 
     __slots__ = (
@@ -117,24 +112,24 @@ class FrameReader:
     )
 
     def __init__(self, peer: str, limit_bytes: Callable[[], int]) -> None:
-        #: Who it is, for messages.
+        #: For messages.
         self.peer = peer
         self._limit_bytes = limit_bytes
         self._buffers = FrameBuffers()
-        #: Where a frame may begin, what came and was not handed out; None: nothing is there.
+        #: Buffer for small frames, with received bytes; None: not in use.
         self.head: memoryview | None = None
-        self._start = 0  # of that, in the head
+        self._start = 0  # of received bytes in the head
         self._end = 0
         self._large: memoryview | None = None  # the frame that is being received in place
-        #: Where the rest of that frame belongs, None where a frame may begin.
+        #: Memory for the rest of that frame, None at the start of a frame.
         self.rest: memoryview | None = None
-        self._missing: memoryview | None = None  # where a head is taken as soon as one is needed
-        #: How many bytes are worth being read: of a large frame a good piece or the rest, else 1.
+        self._missing: memoryview | None = None  # the free part of the head
+        #: The least useful read: for a large frame a large piece or the rest, else 1.
         self.wanted_bytes = 1
 
     @property
     def missing(self) -> memoryview:
-        """Where the next bytes belong; never empty once ``next_frame`` has returned None."""
+        """Memory for the next bytes; never empty after ``next_frame`` has returned None."""
         if self.rest is not None:
             return self.rest
         missing = self._missing
@@ -148,7 +143,6 @@ class FrameReader:
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes came of the frame that is being received."""
         if self.rest is None:
             return self._end - self._start
         return len(self._large or ()) - len(self.rest)
@@ -160,7 +154,7 @@ class FrameReader:
             count: How many bytes were written to ``missing`` since the last call.
 
         Raises:
-            FrameTooLargeError: The frame claims more than the owner's limit.
+            FrameTooLargeError: The frame is larger than the owner's limit.
             KafkaProtocolError: The size is impossible.
         """
         rest = self.rest
@@ -197,14 +191,13 @@ class FrameReader:
         if there == 0:
             self._give_head_back()
         else:
-            if start:  # to the front, so that the rest of it fits as well
+            if start:  # move to the front, so that the rest of the frame fits
                 head[:there] = bytes(head[start : self._end])
                 self._start, self._end = 0, there
             self._missing = head[there:]
         return None
 
     def _give_head_back(self) -> None:
-        """Leave the buffer to others: none of its bytes are needed any more."""
         head, self.head = self.head, None
         self._missing = None
         self._start = self._end = 0
@@ -212,7 +205,7 @@ class FrameReader:
             _spare_heads.append(head)
 
     def _receive_in_place(self, size: int, head: memoryview) -> None:
-        """Get memory for a frame that does not fit the head, and move there what came of it."""
+        """Allocate a frame that does not fit the head."""
         came = head[self._start + SIZE_BYTES : self._end]
         frame = self._large = self._buffers.take(size)
         frame[: len(came)] = came
@@ -222,7 +215,6 @@ class FrameReader:
         self._give_head_back()
 
     def clear(self) -> None:
-        """Drop what came, and large memory; what comes next is the start of a frame."""
         self._give_head_back()
         self._large = self.rest = None
         self.wanted_bytes = 1
@@ -251,7 +243,6 @@ class FrameReader:
 
 
 def guess_peer(head: bytes) -> str | None:
-    """Say what a peer may be whose first four bytes are no frame size, None without an idea."""
     if head == b"HTTP":
         return "the peer looks like an HTTP server: check host and port"
     # A TLS record: content type 20 to 23, then version 3.x.

@@ -23,12 +23,6 @@ TCP_INFO: Final = struct.Struct("@64xI")
 
 
 class LowWaterMark:
-    """The low-water mark of a transport's socket.
-
-    Attributes:
-        wanted_bytes: The last argument of `want`.
-    """
-
     __slots__ = ("_socket", "_window_bytes", "wanted_bytes")
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:

@@ -50,15 +50,11 @@ OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
 
 
 class _LeaderLookup(NamedTuple):
-    """One leader's part of a query: its partitions, plain and as in the request."""
-
     tps: list[TopicPartition]
     topics: dict[str, list[ListOffsetsPartition]]
 
 
 class _Sent(NamedTuple):
-    """A request in flight: the index of its query, and its partitions."""
-
     number: int
     tps: Sequence[TopicPartition]
     connection: BlockingConnection
@@ -156,7 +152,6 @@ class Lookups:
     def _by_leader(
         self, query: OffsetQuery, failures: dict[TopicPartition, KafkaError]
     ) -> dict[int, _LeaderLookup]:
-        """Split a query by the known leaders."""
         by_leader: dict[int, _LeaderLookup] = {}
         nodes, topics = self.view.nodes, self.view.topics
         name, partitions = "", NO_PARTITIONS
@@ -241,7 +236,6 @@ class Lookups:
     def _receive_metadata(
         self, metadata: tuple[BlockingConnection, Pending[MetadataResponse]] | None
     ) -> None:
-        """Update the view from the response, or with a refresh if it failed."""
         if metadata is not None:
             connection, exchange = metadata
             try:
@@ -291,7 +285,6 @@ def _take(
 
 
 def _raise_permanent(failures: Mapping[TopicPartition, KafkaError]) -> None:
-    """Raise the first failure that a retry would not fix."""
     for tp, error in failures.items():
         if not (error.retriable or error.invalid_metadata):
             reason = f"cannot look up offsets of topic {tp.topic}, partition {tp.partition}: "

@@ -132,7 +132,6 @@ class Pool:
         return self.last_error(node_id) is not None
 
     def last_error(self, node_id: int) -> KafkaError | None:
-        """Return the reason why the node cannot be reached."""
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
@@ -152,7 +151,6 @@ class Pool:
         return KafkaConnectionError(f"the connection to {state} is still being opened")
 
     def lost_at(self, node_id: int) -> float | None:
-        """Return the loop time since which the node cannot be reached."""
         state = self._nodes.get(node_id)
         if state is None or state.last_error is None:
             return None
@@ -214,7 +212,6 @@ class Pool:
         return None if state is None else self._usable(state, state.slots[lane])
 
     def ready_connection(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
-        """Return the connection on which a request can be sent at once."""
         state = self._nodes.get(node_id)
         if state is None:
             return None
@@ -358,7 +355,6 @@ class Pool:
         return slot.connecting
 
     async def _connect(self, state: NodeState, slot: Slot) -> KafkaError | None:
-        """Open a lane's connection. Return the error, which is not this task's failure."""
         turn = self._turns.ticket() if state.node.id < 0 else nullcontext
         try:
             if delay_s := self._backoff_s(state):
@@ -430,7 +426,6 @@ class Pool:
 
     # --- Connections that fail -------------------------------------------------------------
     def _failed(self, state: NodeState, error: KafkaError) -> None:
-        """Start the node's backoff. Log only the first failure."""
         is_news = state.last_error is None and self._nodes.get(state.node.id) is state
         state.last_error = error
         if is_news:
@@ -585,7 +580,6 @@ class Pool:
                     yield slot, slot.connection
 
     def abort(self) -> None:
-        """As `close`, without waiting."""
         self._is_closed = True
         self._idle.cancel()
         for attempt in self._attempts:
@@ -603,7 +597,6 @@ class Pool:
             connection.hang_up()
 
     async def close(self) -> None:
-        """Close every connection. Callers get KafkaConnectionError. Idempotent."""
         self.abort()
         if self._attempts:
             await asyncio.wait(self._attempts)

@@ -1,4 +1,4 @@
-"""The part of a connection that runs whenever bytes arrive; compiled in place (receiver.pxd)."""
+"""The part of a connection that runs when bytes arrive; compiled in place (receiver.pxd)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ if TYPE_CHECKING:
 
 
 class Receiver:
-    """Has the event loop write into the wire's reader, and passes responses to their exchanges.
+    """Reads into the wire's reader, and passes responses to their exchanges.
 
     It is a base class of `Connection`, which sets the fields.
-
-    Attributes:
-        wire: The requests in flight.
     """
 
     __slots__ = ("_is_draining", "_low_water", "_reader", "wire")
@@ -59,7 +56,7 @@ class Receiver:
         except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
             self.callback_failed(error)
 
-    # --- Of the connection -----------------------------------------------------------------
+    # --- Implemented by the connection -----------------------------------------------------
     def callback_failed(self, error: BaseException) -> None:
         """Close the connection because of a bug that the event loop would only log."""
         raise NotImplementedError

@@ -87,8 +87,7 @@ class Conversation(ABC):
     async def first(self) -> bytes: ...
 
     @abstractmethod
-    async def answer(self, challenge: bytes) -> bytes | None:
-        """Return the answer to a challenge, except to the last one."""
+    async def answer(self, challenge: bytes) -> bytes | None: ...
 
 
 class Mechanism(ABC):
@@ -404,8 +403,6 @@ def printable(text: str, secrets: Sequence[Secret]) -> str:
 
 # --- Tokens for other threads ----------------------------------------------------------------
 class RememberedTokens(AbstractTokenProvider):
-    """Requests tokens from a provider, and remembers the latest."""
-
     def __init__(self, provider: AbstractTokenProvider) -> None:
         self._provider = provider
         # Written by the provider's loop; other threads read it.
@@ -423,8 +420,6 @@ class RememberedTokens(AbstractTokenProvider):
 
 
 class LatestToken(AbstractTokenProvider):
-    """Returns the remembered token, from any thread."""
-
     def __init__(self, remembered: RememberedTokens) -> None:
         self._remembered = remembered
 

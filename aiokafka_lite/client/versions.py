@@ -53,8 +53,6 @@ class MisroutedError(KafkaConnectionError):
 
 
 class MeantBroker(NamedTuple):
-    """The broker that a connection is expected to reach."""
-
     cluster_id: str | None
     node_id: int | None
 
@@ -184,7 +182,6 @@ class FirstVersions:
 
 
 def not_negotiated(error: KafkaError, peer: str) -> KafkaConnectionError:
-    """Return the error for a connection that was lost or timed out before versions were known."""
     is_cut = isinstance(error, KafkaConnectionError)
     error_class = NegotiationCutError if is_cut else KafkaConnectionError
     return error_class(

@@ -124,12 +124,10 @@ class ClusterView(NamedTuple):
         return None if topic is None else topic.partitions.get(tp.partition)
 
     def lacks(self, tp: TopicPartition) -> bool:
-        """Whether a partition's topic is known and does not have the partition."""
         topic = self.topics.get(tp.topic)
         return topic is not None and bool(topic.partitions) and tp.partition not in topic.partitions
 
     def leader(self, tp: TopicPartition) -> PartitionView | None:
-        """Return the partition if its leader is among the nodes."""
         partition = self.partition(tp)
         if partition is None or partition.leader not in self.nodes:
             return None
@@ -152,7 +150,6 @@ class ClusterView(NamedTuple):
         }
 
     def replica_racks(self, topic: str) -> dict[int, frozenset[str]]:
-        """Return the racks of each partition's replicas on known nodes."""
         view = self.topics.get(topic)
         if view is None:
             return {}
@@ -202,7 +199,6 @@ class ClusterView(NamedTuple):
         )
 
     def with_topics(self, response: MetadataResponse, answered_at: float) -> ClusterView:
-        """Return the next view, after a response of the same cluster about some topics."""
         topics, names = _copy(self.topics), _copy(self.topic_names)
         for answered in response.topics:
             if answered.name is None:
@@ -271,7 +267,6 @@ def _nodes(response: MetadataResponse) -> Mapping[int, Node]:
 
 
 def _missing(known: TopicView | None, now: float) -> TopicView | None:
-    """Return the view of a topic that a response lacks, unless it is removed now."""
     if known is None or not known.partitions:
         return None
     since = now if known.missing_since is None else known.missing_since
@@ -348,8 +343,6 @@ def _names_by_id(topics: Iterable[TopicView]) -> Mapping[bytes, str]:
 
 
 class TopicsOfCluster:
-    """The topics of a view, for assignors."""
-
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 

@@ -1,4 +1,4 @@
-"""The fields of wires and of requests in flight as members of C structures, for what is compiled."""
+"""The fields of wires and of pending requests as members of C structures, for compiled modules."""
 
 cimport cython
 
