@@ -1,10 +1,10 @@
-"""Records become batches here: the choice of the partition and the batch, and the buffer memory.
+"""The choice of a record's partition and batch, and the buffer memory.
 
 `append` is the path of every record, and awaits nothing. If the topic's metadata or buffer memory
 is missing, it returns None, and the caller fetches metadata or waits `in_turn`.
 
-A record counts with an upper bound of its size, from `append` to its outcome. Callers get free
-memory in the order of their calls. No batch lingers while a caller waits for memory.
+A record counts with an upper bound of its size, until its outcome. Callers get free memory in the
+order of their calls. No batch lingers while a caller waits for memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _now_ns = time.time_ns
 
 
 class KnownTopic:
-    """A topic of the records: its partitions, and the choice for records without a key.
+    """A topic's partitions, and the choice for records without a key.
 
     `every_queue` includes former partitions: their requests may be in flight, and the broker may
     know the sequences if the log turns out to be the same.
@@ -133,7 +133,7 @@ class Accumulator:
         give_up: Called with a batch that timed out or lost its partition, and the error.
         why_unsent: Returns why the leader takes no batch of a queue.
         on_loss: Aborts the transaction whose topic is deleted, and returns whether it could.
-        tell: Called with the outcomes of records by their numbers, from 1, instead of futures.
+        tell: Called with outcomes by the records' numbers, from 1, instead of futures.
     """
 
     def __init__(
@@ -195,7 +195,6 @@ class Accumulator:
         return self._topics[topic].topic_id
 
     def add_topic(self, topic: str) -> None:
-        """Keep the partitions of a topic up to date from now on."""
         self._topics.setdefault(topic, KnownTopic(topic, self._rng))
 
     def drop_topic(self, topic: str) -> bool:
@@ -205,7 +204,7 @@ class Accumulator:
         return topic not in self._topics
 
     def view_changed(self, view: ClusterView, names: Iterable[str] | None = None) -> None:
-        """Update partitions and leaders from metadata, for these topics or for all."""
+        """Update these topics or all from metadata."""
         nodes = set(view.nodes)
         for name in self._topics if names is None else names:
             topic, found = self._topics.get(name), view.topics.get(name)
@@ -218,10 +217,10 @@ class Accumulator:
         self._wake_first()  # its topic may be deleted
 
     def _recreated(self, topic: KnownTopic) -> None:
-        """Send the unacknowledged records to the new topic, and fail those of missing partitions.
+        """Send unacknowledged records to the new topic, and fail those of missing partitions.
 
-        A batch that may have been written keeps its sequence, so that the broker recognises it if
-        the new log has it already.
+        A batch that may have been written keeps its sequence: the broker recognises it if the new
+        log has it already.
         """
         count = len(topic.queues)
         log.warning(
@@ -243,7 +242,7 @@ class Accumulator:
                     self._give_up(queue, batch, _gone(batch, count))
 
     def queues(self, names: Iterable[str] | None = None) -> Iterator[PartitionQueue]:
-        """Return the queues of these topics or of all, including former partitions."""
+        """Return the queues, including former partitions."""
         for name in self._topics if names is None else names:
             if (topic := self._topics.get(name)) is not None:
                 yield from topic.every_queue
@@ -265,9 +264,8 @@ class Accumulator:
     ) -> asyncio.Future[RecordMetadata] | None:
         """Put a record into a batch, or return None if it has to wait.
 
-        A caller whose turn it is (`is_in_turn`) precedes the others that wait for memory. The
-        method raises as `AIOKafkaProducer.send`, and IllegalArgumentError for a choice of the
-        partitioner.
+        A caller in turn precedes the others that wait for memory. Raises as
+        `AIOKafkaProducer.send`, and IllegalArgumentError for an invalid choice of the partitioner.
         """
         topic = self._topics.get(topic_name)
         if topic is None:
@@ -413,7 +411,7 @@ class Accumulator:
     ) -> asyncio.Future[RecordMetadata]:
         """Wait for memory in the order of the calls, then append a record and return its future.
 
-        `append` returns None if the record does not fit yet. A cancelled call leaves the order.
+        `append` returns None if the record does not fit yet.
 
         Raises:
             KafkaTimeoutError: It does not fit at the deadline.
@@ -507,7 +505,7 @@ class Accumulator:
         return error
 
     def fail_unsent(self, error: KafkaError) -> None:
-        """Fail all batches except those in flight, whose outcome is still unknown."""
+        """Fail all batches except those in flight, whose outcome is unknown."""
         for batch in tuple(self._pending):
             if batch.state in (BatchState.WAITING, BatchState.TO_RETRY):
                 self.queue_of(batch).give_up(batch)
@@ -532,7 +530,6 @@ class Accumulator:
         return not self._pending
 
     def send_now(self) -> None:
-        """Send the lingering batches."""
         for batch in self._pending:
             if batch.state is BatchState.WAITING:
                 self._close(self.queue_of(batch), batch)

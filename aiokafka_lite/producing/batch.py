@@ -1,7 +1,7 @@
 """A batch of records for one partition, and the receipts of its records.
 
-A batch has the same bytes in every attempt, because a broker recognises a duplicate by them. Only
-`number` changes them, if the batch was certainly not written under the old epoch.
+Its bytes are the same in every attempt, because a broker recognises duplicates by them. Only
+`number` changes them, if the batch was certainly not written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ProducerBatch:
 
     Attributes:
         write: Adds a record to its bytes. The caller adds to receipts and timestamps.
-        size_bytes: An upper bound of its size without compression. See `measure`.
+        size_bytes: An upper bound of its uncompressed size. See `measure`.
         due_at: The loop time of its next attempt at the earliest.
         is_expired: It timed out in flight, so its records have failed. Its response only shows
             whether there is a gap.
@@ -168,7 +168,6 @@ class ProducerBatch:
 
     # --- Bytes -----------------------------------------------------------------------------
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Set its producer and sequence. A batch gets others only if it was not written."""
         if self._encoded is not None:
             self._encoded = patch_producer(
                 self._encoded,
@@ -197,7 +196,7 @@ class ProducerBatch:
         return self._encoded
 
     def split(self, max_size_bytes: int, codec: Codec) -> list[ProducerBatch]:
-        """Return smaller batches with its records and sequences. A single record always fits."""
+        """Return smaller batches with its records and sequences."""
         parts: list[ProducerBatch] = []
         records = decode_all(memoryview(self.encoded()))
         sequence = self.base_sequence
@@ -224,7 +223,7 @@ class ProducerBatch:
 
     # --- Outcomes --------------------------------------------------------------------------
     def succeed(self, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
-        """Complete the receipts with offsets. -1 means that the broker gave no value."""
+        """Complete the receipts. -1: the broker returned no value."""
         tp = self.tp
         topic, partition = tp
         kind = 0 if append_time_ms < 0 else 1
@@ -271,7 +270,7 @@ class ProducerBatch:
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Return a sequence plus a number of records. It wraps around at 2**31."""
+    """Return a sequence plus a number of records, modulo 2**31."""
     return (sequence + count) & MAX_SEQUENCE
 
 

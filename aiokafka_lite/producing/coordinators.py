@@ -74,7 +74,6 @@ class CoordinatorClient:
         return dict(connection.wire.api_versions.features)
 
     async def speaks(self, request: type[Request[R]], version: int, deadline: float) -> bool:
-        """Whether the coordinator is reachable and supports this version of a request."""
         try:
             node_id = await self._find(deadline)
             connection = await self._cluster.pool.connect(node_id)
@@ -151,7 +150,7 @@ class CoordinatorClient:
     def _passing(
         self, codes: Iterable[int], retriable: tuple[type[KafkaError], ...]
     ) -> BrokerResponseError | None:
-        """Return a retriable error, if there is one and all others are retriable, too."""
+        """Return a retriable error, if all are retriable."""
         errors = {for_code(code) for code in codes if code != NoError.errno}
         if not errors or any(not (e.retriable or e in retriable) for e in errors):
             return None

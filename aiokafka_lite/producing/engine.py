@@ -61,10 +61,10 @@ class Intake:
 
 
 class ProducerEngine:
-    """The parts of a producer that need brokers. `start` creates it, `stop` ends it.
+    """The parts of a producer that need brokers, from `start` to `stop`.
 
     `fatal` is the error after which every call fails. `on_end` is called when a lent producer gets
-    such an error or is stopped.
+    one or is stopped.
     """
 
     def __init__(
@@ -138,7 +138,6 @@ class ProducerEngine:
 
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect and get a producer id."""
         deadline = self._loop.time() + self.config.request_timeout_s
         await self.cluster.start()
         if self.transactions is None:
@@ -181,7 +180,7 @@ class ProducerEngine:
         )
 
     async def stop(self, timeout_s: float | None) -> None:
-        """Wait until each record is acknowledged or fails, within the timeout, and close."""
+        """Wait until each record has an outcome, within the timeout, and close."""
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         try:
             async with timeout_at(deadline):
@@ -206,7 +205,7 @@ class ProducerEngine:
         await self._scope.close()
 
     def abort(self, error: KafkaError | None = None) -> None:
-        """Stop at once, without waiting. Unacknowledged records fail with the error."""
+        """Stop without waiting. Unacknowledged records fail with the error."""
         self._note_end()
         self._fail_records(
             error
@@ -261,7 +260,6 @@ class ProducerEngine:
             raise own_copy(self.fatal)
 
     def refusal(self) -> BaseException:
-        """Return the error of `send` while the producer takes no records."""
         if self.fatal is not None:
             return own_copy(self.fatal)
         if self._is_running and self._borrower is not None:
@@ -324,7 +322,7 @@ class ProducerEngine:
         return error
 
     def _records_lost(self, error: KafkaError) -> bool:
-        """Make the transaction of written records abort, or return False if it is ending."""
+        """Make the transaction of written records abort; False if it is ending."""
         if self.transactions is None or not self.transactions.takes_records:
             return False
         self.transactions.spoil(error)
@@ -363,20 +361,19 @@ class ProducerEngine:
         return await self.accumulator.in_turn(append_in_turn, deadline)
 
     async def partition_count(self, topic: str) -> int:
-        """Return the number of a topic's partitions. Raises as `until_known`."""
         if not self.accumulator.has(topic, None):
             deadline = self._loop.time() + self.config.request_timeout_s
             await self.until_known(topic, None, deadline)
         return self.accumulator.partition_count(topic)
 
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
-        """Wait until the metadata have a topic, and the partition if one is given.
+        """Wait until the metadata have a topic, and the partition if given.
 
         Raises:
             TypeError, ValueError: Requests cannot name the topic.
             ProducerClosed: The producer was stopped during the wait.
             UnknownTopicOrPartitionError: The topic is missing at the deadline, or the partition
-                after one refresh of the metadata.
+                after one refresh.
             KafkaError: The client may not write to the topic, or its name is not allowed.
         """
         check_text("a topic's name", topic)

@@ -1,8 +1,4 @@
-"""Offsets of a group that a transaction commits.
-
-The consumer appears here only as three protocols: `DeliverySource`, `DeliveryInTransaction` and
-`GroupOfConsumer`.
-"""
+"""Offsets of a group that a transaction commits; protocols stand between it and the consumer."""
 
 from __future__ import annotations
 
@@ -65,8 +61,8 @@ class DeliveryInTransaction(Protocol):
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
         """Let a transaction decide the outcome of the records, even after the end of their blocks.
 
-        With `is_stored`, the group gets the offsets before the end of the transaction. Raises
-        AutoCommitError if the consumer's auto-commit may commit them.
+        `is_stored`: the group gets the offsets before its end. Raises AutoCommitError if
+        auto-commit may commit them.
         """
 
     def join(self, other: Self) -> None: ...
@@ -77,28 +73,24 @@ class DeliveryInTransaction(Protocol):
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]: ...
 
     async def confirm_topics(self, deadline: float) -> None:
-        """Check that topics were not recreated, for requests that have topic names.
-
-        Raises:
-            CommitFailedError: A topic was recreated.
-        """
+        """Raise CommitFailedError if a topic was recreated, for requests with topic names."""
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         """Return the member and the offsets to commit.
 
         Raises:
-            CommitFailedError: Partitions were revoked since the records were returned.
+            CommitFailedError: Partitions were revoked since.
             KafkaError: The offsets cannot express which records are finished.
         """
 
     def refused(self, error: KafkaError) -> None: ...
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Note that the transaction has ended. `is_committed` is None if that is unknown."""
+        """Note the end of the transaction. `is_committed` is None if unknown."""
 
 
 class DeliverySource(Protocol):
-    """A consumer, a batch, or another object that has returned records."""
+    """An object that has returned records, such as a consumer or a batch."""
 
     def delivery(self) -> DeliveryInTransaction: ...
 
@@ -154,7 +146,6 @@ def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryIn
 
 
 def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
-    """Return the delivery of offsets that the application gives."""
     checked = checked_offsets(offsets)
     if isinstance(group, GroupOfConsumer):
         return group.name(checked)
@@ -168,7 +159,6 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
 
 
 def checked_offsets(offsets: object) -> DecidedOffsets:
-    """Convert offsets of the application to one shape, or raise ValueError or TypeError."""
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(f"offsets must be a dict of TopicPartition to offset, not {offsets!r}")
     checked: dict[TopicPartition, tuple[int, str, int]] = {}
@@ -229,7 +219,6 @@ def codes_of(answer: TxnOffsetCommitResponse) -> Iterable[int]:
 def raise_refusal(
     delivery: DeliveryInTransaction, group_id: str, answer: TxnOffsetCommitResponse
 ) -> None:
-    """Raise the group's error, and pass it to the consumer."""
     names = {topic_id: tp.topic for tp, topic_id in delivery.topic_ids()}
     for topic in answer.topics:
         name = topic.name or names.get(topic.topic_id, "")

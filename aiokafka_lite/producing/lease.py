@@ -1,7 +1,7 @@
 """A producer whose transactions are reserved for one caller.
 
-Until `release`, all other calls that send or use transactions raise IllegalOperation. Their gate is
-closed, and only the lease bypasses it.
+Until `release`, all other calls that send or use transactions raise IllegalOperation. The lease
+bypasses their closed gate.
 """
 
 from __future__ import annotations
@@ -80,14 +80,13 @@ class ProducerLease:
         return self._engine.config.buffer_memory
 
     def on_end(self, tell: Callable[[], None]) -> None:
-        """Set a function that is called at a fatal error."""
         self._engine.on_end = tell
 
     def release(self) -> None:
         self._engine.lend_to(None)
 
     def knows(self) -> Callable[[str], bool]:
-        """Return a function: whether a topic can be written to without new metadata."""
+        """Return a function: whether a topic needs no new metadata."""
         return self._engine.accumulator.is_known
 
     async def count_partitions(self, topic: str) -> int:
@@ -130,7 +129,6 @@ class ProducerLease:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> Output:
-        """Return the record of a key and a value that are bytes already."""
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         size = record_size_bound(key, value, headers)
         return Output(topic, key, value, partition, now, headers, size)
@@ -141,11 +139,11 @@ class ProducerLease:
     ) -> dict[int, Exception]:
         """Write records and finish deliveries in one transaction, which any failure aborts.
 
-        If the call is cancelled after the commit has begun, the outcome is unknown.
+        If cancelled after the commit has begun, the outcome is unknown.
 
         Returns:
-            The rejected records by their index, with the reasons. If there are any, the transaction
-            is aborted.
+            The rejected records by their index, with the reasons. If any, the transaction is
+            aborted.
 
         Raises:
             KafkaError: The transaction is aborted, or `fatal_error` is set, and the outcome is
@@ -217,7 +215,6 @@ class ProducerLease:
             raise own_copy(error)
 
     async def _abort(self) -> None:
-        """Abort the open transaction and wait. Its error is the producer's fatal error."""
         if self._transactions.is_open:
             await self._end(self._transactions.begin_abort())
 

@@ -113,7 +113,7 @@ class OwnBatch:
 class OwnReceipt:
     """The future of an `OwnBatch`, whose records may be sent in several batches.
 
-    It gets the first record's offset once all records are written, or the first error.
+    Its result is the first record's offset, or the first error.
     """
 
     def __init__(

@@ -1,34 +1,32 @@
 """The unacknowledged batches of one partition, in order, without I/O.
 
-A broker accepts a producer's batch for a partition only if its sequence is the next one. Together
-with retries, this gives order and exactly-once, if the queue keeps four rules:
+A broker accepts a producer's batch for a partition only if its sequence is the next one. With
+retries, this gives order and exactly-once if the queue keeps four rules:
 
 1. A batch gets its sequence when it is first sent, and keeps it in every attempt.
-2. Batches to retry precede new ones, and are sent in order: the first of them alone, the next after
-   its acknowledgement. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, because a
-   broker remembers no more.
+2. Batches to retry precede new ones, and are sent in order: the first alone, the next after its
+   acknowledgement. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, because a broker
+   remembers no more.
 3. A broker that does not know a producer accepts any first sequence. So the first batch under an
    identity is sent alone: if it were rejected, the next one would be accepted in its place.
-4. A failed batch that may have been written leaves its sequence behind. The broker decides whether
+4. A failed batch that may have been written keeps its sequence in use. The broker decides whether
    that is a gap.
 
 `numbered` holds the batches with a sequence, oldest first, and `waiting` the others. A failed batch
-with a sequence makes the queue *doubtful*: it numbers no new batches. The numbered ones settle the
-doubt:
+with a sequence makes the queue *doubtful*: it numbers no new batches until
 
-    event                                                  meaning
-    a later batch is acknowledged, and none is left        there is no gap: the queue continues
-    the first numbered batch is out of order               there is a gap, or the broker has lost
-                                                           its state of this producer
-    no batch is numbered any more, and the next sequence   unknown: it has to be treated as a gap
-    is not the one after the last acknowledged
+    event                                               result
+    a later batch is acknowledged, and none is left     no gap: the queue continues
+    the first numbered batch is out of order            a gap, or the broker has lost its state
+    no numbered batch is left, and the last             unknown, treated as a gap
+    acknowledged one is not the latest
 
-A gap makes the queue *broken*. Another epoch fixes it: sequences start at 0 again (`adopt`), once
-no batch is in flight. The batches that are still numbered then were rejected because of the gap, so
-they may get new sequences. A transaction is aborted, and the queue is `reset` for the next one.
+A gap makes the queue *broken*. Another epoch fixes it: once no batch is in flight, sequences start
+at 0 again (`adopt`). The batches that are still numbered were rejected because of the gap, so they
+may get new sequences. A transaction is aborted, and the queue is `reset`.
 
-After `TransactionManager` and `TxnPartitionEntry` of org.apache.kafka.clients.producer.internals.
-Java renumbers batches while some are in flight, and does not keep the third rule.
+After `TransactionManager` and `TxnPartitionEntry` of Java's producer, which renumbers batches while
+some are in flight, and does not keep the third rule.
 """
 
 from __future__ import annotations
@@ -55,12 +53,12 @@ TIMER_SLACK_S: Final = 0.002
 
 
 class PartitionQueue:
-    """One partition's batches. One writer: its methods.
+    """One partition's batches. One writer: its methods, except as noted.
 
     Attributes:
         open: The last batch of `waiting` if it takes more records.
         identity: The producer of `numbered`. None before the first.
-        is_listed: It is in a list of queues with a batch to send. The list's owner writes this.
+        is_listed: It is in a list of queues with a batch to send, whose owner writes this.
         leader: The partition's known leader. The sender writes this.
         is_in_transaction: The coordinator has the partition in the transaction. Also the sender's.
     """
@@ -144,7 +142,7 @@ class PartitionQueue:
     def send(self, batch: ProducerBatch, identity: ProducerIdAndEpoch) -> None:
         """Note that the batch from `next_batch` is sent now.
 
-        A batch without a sequence gets one: of the earlier producer if batches of it are
+        A batch without a sequence gets one, of the earlier producer if batches of it are
         unfinished.
         """
         if batch.state is BatchState.TO_RETRY:
@@ -169,7 +167,7 @@ class PartitionQueue:
         self._settle()
 
     def retry(self, batch: ProducerBatch, error: KafkaError, retry_at: float) -> None:
-        """Note that an attempt failed. A batch that has timed out is not retried."""
+        """Note a failed attempt. A batch that has timed out is not retried."""
         batch.last_error = error
         if batch.is_expired:
             self.give_up(batch)
@@ -188,7 +186,7 @@ class PartitionQueue:
             self.is_broken = True
 
     def give_up(self, batch: ProducerBatch) -> None:
-        """Note that a batch is not retried. If it has a sequence, it may have been written."""
+        """Note that a batch is not retried. With a sequence, it may have been written."""
         if batch.state is BatchState.WAITING:
             self.close(batch)
             self.waiting.remove(batch)
@@ -200,7 +198,7 @@ class PartitionQueue:
         self._settle()
 
     def expire(self, batch: ProducerBatch) -> None:
-        """Fail a batch that has timed out. One in flight stays, because its response matters."""
+        """Fail a batch that has timed out. One in flight stays for its response."""
         if batch.state is BatchState.ON_WIRE:
             batch.is_expired = True
         else:
@@ -233,9 +231,8 @@ class PartitionQueue:
     def begin_log(self, *, is_broken: bool) -> None:
         """Note that the topic was recreated, so that its broker does not know this producer.
 
-        Sequences continue, because the broker accepts any first one (rule 3). If a transaction is
-        aborted for it, the abort's marker may be written first. Then the broker accepts only 0, and
-        the queue is broken.
+        Sequences continue (rule 3). But if a transaction is aborted for it, its marker may be
+        written first. Then the broker accepts only 0, and the queue is broken.
         """
         self.is_broken |= is_broken
         self._is_log_new = bool(self.numbered)
@@ -268,7 +265,7 @@ class PartitionQueue:
 
 
 class CurrentIdentity:
-    """The producer id and epoch of new batches. If it needs another id, it calls `on_used_up`.
+    """The producer id and epoch of new batches; calls `on_used_up` to get another id.
 
     Without transactions a producer increments its epoch locally, because brokers accept any higher
     one (KIP-360). It gets another id if the epochs are used up, or a broker has a higher one. With

@@ -2,22 +2,21 @@
 
 Each leader has a list of the queues with a batch to send. An addition to the list schedules its
 processing for the loop's next turn (`_pump`), so one request takes the batches of one turn, at most
-one of each partition. The callback that receives a response handles it. Only waits for a connection
-are tasks, at most one for each leader.
+one of each partition. Responses are handled in callbacks. Only waits for a connection are tasks, at
+most one for each leader.
 
-    queue      why it is not on the list                     what puts it back
-    ---------  --------------------------------------------  -------------------------------------
-    empty      it has no batch                               a record
-    lingers    its batch may take more records               the batch is full, or its time is over
-    full       MAX_IN_FLIGHT batches are in flight           a response
-    backs off  its oldest batch has just failed              a timer
-    homeless   the partition has no known leader             metadata
-    broken     the broker accepts no more batches            another epoch, see partition_queue.py
-    outside    the transaction lacks the partition           the coordinator's response
+    queue      why it is not on the list             listed again by
+    ---------  ------------------------------------  --------------------------------------
+    empty      it has no batch                       a record
+    lingers    its batch may take more records       a full batch, or the end of its time
+    full       MAX_IN_FLIGHT batches are in flight   a response
+    backs off  its oldest batch has just failed      a timer
+    homeless   the partition has no known leader     metadata
+    broken     the broker accepts no more batches    another epoch, see partition_queue.py
+    outside    the transaction lacks the partition   the coordinator's response
 
-References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the response). For the
-meaning of errors, `Sender.completeBatch` and `TransactionManager.canRetry` of
-org.apache.kafka.clients.producer.internals.
+References: KIP-219 (throttle), KIP-951 (leader hints); for the meaning of errors, Java's
+`Sender.completeBatch` and `TransactionManager.canRetry`.
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ class BatchSender:
         identity: The producer id of batches.
         scope: The scope of its tasks.
         rng: For backoffs.
-        admit: Whether a queue may send in the transaction. Otherwise the queue is woken later.
-        on_failed: Returns the error of the records of a failed batch.
+        admit: Whether a queue may send in the transaction; if not, it is woken later.
+        on_failed: Returns the error of a failed batch's records.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class BatchSender:
 
     # --- Queues with a batch to send ---------------------------------------------------------
     def wake(self, queue: PartitionQueue) -> None:
-        """Put a queue on the list of its leader, and process the list soon."""
+        """List a queue at its leader, and process the list soon."""
         if queue.is_broken:  # listed queues, too, because `_take` unlists broken ones
             self._mend(queue)
         if queue.is_listed:
@@ -210,7 +209,7 @@ class BatchSender:
         return True
 
     def view_changed(self, view: ClusterView, topics: Iterable[str] | None = None) -> None:
-        """Move queues to their partitions' new leaders, for these topics or for all."""
+        """Move queues to their partitions' new leaders."""
         for queue in self._accumulator.queues(topics):
             found = view.leader(queue.tp)
             if found is not None and found.leader == queue.leader:
@@ -250,7 +249,7 @@ class BatchSender:
             self._send(leader, connection, batches)
 
     def _take(self, leader: Destination) -> list[ProducerBatch]:
-        """Take the batches of one request. Queues without more batches leave the list."""
+        """Take the batches of one request, and unlist queues without more."""
         now = self._loop.time()
         left_bytes = self._max_request_size
         batches: list[ProducerBatch] = []
@@ -311,7 +310,7 @@ class BatchSender:
             self._all_failed(leader, batches, error)
 
     def why_unsent(self, queue: PartitionQueue) -> KafkaError | None:
-        """Return why the leader takes no batches of a queue, or None if it takes them."""
+        """Return why the leader takes no batches of a queue."""
         leader = None if queue.leader is None else self._leaders[queue.leader]
         if leader is None or leader.connecting is None or queue not in leader.listed:
             return None
@@ -349,7 +348,7 @@ class BatchSender:
         names: dict[bytes, str],
         exchange: Exchange[ProduceResponse],
     ) -> None:
-        """Handle the outcome of a request. The connection calls it, so it must not raise."""
+        """Handle the outcome of a request; a callback of the connection, so it must not raise."""
         self._note_answer(leader)
         try:
             response = exchange.result()
@@ -452,7 +451,7 @@ class BatchSender:
             self.wake(queue)
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Send a batch that the broker finds too large as two halves, repeatedly if necessary."""
+        """Send a batch that the broker finds too large as two halves, repeatedly."""
         if self.abort_reason is not None:  # no batch is sent any more
             self._fail(batch, self.abort_reason)
             return

@@ -1,26 +1,25 @@
 """The transactions of a producer: their states, and the requests to the coordinator.
 
-    state      what may be done                     how it ends
-    ---------  -----------------------------------  ---------------------------------------------
-    NEW        nothing                              the coordinator gives id and epoch: READY
-    READY      begin                                `begin`: OPEN
-    OPEN       send, commit offsets, commit, abort  `commit`: COMMITTING; `abort`: ABORTING; a
-                                                    record or an offset is lost: BROKEN
-    BROKEN     abort; all else raises               `abort`: ABORTING
-    COMMITTING wait                                 READY; something is lost: BROKEN
-    ABORTING   wait                                 READY
-    FATAL      stop                                 never: another producer is needed
+    state       allowed                              ends by
+    ----------  -----------------------------------  ----------------------------------------
+    NEW         -                                    id and epoch of the coordinator: READY
+    READY       begin                                `begin`: OPEN
+    OPEN        send, commit offsets, commit, abort  `commit`: COMMITTING; `abort`: ABORTING;
+                                                     a lost record or offset: BROKEN
+    BROKEN      abort                                `abort`: ABORTING
+    COMMITTING  -                                    READY; a loss: BROKEN
+    ABORTING    -                                    READY
+    FATAL       stop                                 never
 
-`MOVES` has this as data. Every state may become FATAL. A separate task ends a transaction.
+Every state may become FATAL. A separate task ends a transaction.
 
-Requests to the coordinator. If the cluster's feature transaction.version is 2 or more (KIP-890),
-brokers add partitions and groups to a transaction at the first write, and EndTxn returns a new
-epoch, so that a late request cannot join the next transaction. Below that, the producer first sends
-each partition (AddPartitionsToTxn) and group (AddOffsetsToTxn), and the epoch stays. If an abort
-left sequences in doubt, InitProducerId returns another epoch (KIP-360).
+If the cluster's feature transaction.version is 2 or more (KIP-890), brokers add partitions and
+groups to a transaction at the first write, and EndTxn returns a new epoch, so that a late request
+cannot join the next transaction. Below that, the producer first sends each partition
+(AddPartitionsToTxn) and group (AddOffsetsToTxn), and the epoch stays. If an abort left sequences in
+doubt, InitProducerId returns another epoch (KIP-360).
 
-After TransactionManager of org.apache.kafka.clients.producer.internals. References: KIP-98,
-KIP-360, KIP-447 (group metadata), KIP-890.
+After Java's TransactionManager. References: KIP-98, KIP-360, KIP-447 (group metadata), KIP-890.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        is_committed: False once it cannot be committed any more. None while that is unknown.
+        is_committed: False once it cannot be committed any more. None: unknown.
         is_being_committed: Whether EndTxn was sent to commit it.
     """
 
@@ -154,7 +153,7 @@ class ProducerTransaction:
             self.blocks.append(block)
 
     def settle(self) -> None:
-        """Pass the outcome to consumers, or that it cannot be committed any more, idempotently."""
+        """Pass the outcome to consumers. Idempotent."""
         self.is_settled = True
         if not self.is_being_committed:
             self.is_committed = bool(self.is_committed)
@@ -169,7 +168,7 @@ class ProducerTransaction:
 class Transactions:
     """The transactions of a producer, one after the other. One writer: its methods.
 
-    It calls `on_change` after a change of the state, and `fail` to set the producer's fatal error.
+    `on_change` is called after a change of the state, `fail` sets the producer's fatal error.
     """
 
     def __init__(
@@ -237,10 +236,7 @@ class Transactions:
 
     # --- Start -----------------------------------------------------------------------------
     async def start(self, deadline: float) -> None:
-        """Get a producer id and epoch from the coordinator.
-
-        It fences earlier producers, and aborts a transaction that one of them left open.
-        """
+        """Get an id and epoch, which fences earlier producers and aborts their transaction."""
         await self._init(NOBODY, deadline)
         features = await self._coordinator.features(deadline)
         self._is_version_2 = features.get(TRANSACTION_VERSION, 0) >= 2
@@ -268,8 +264,7 @@ class Transactions:
     def explained(self, error: KafkaError, what: str) -> KafkaError:
         """Return a broker's error with its meaning for transactions, and the remedy.
 
-        Partition leaders and coordinators have two codes for a fenced producer. They become one
-        error.
+        The two codes for a fenced producer become one error.
         """
         failed = f"{what} a transaction of {self._id!r} failed"
         timeout_ms = self._config.transaction_timeout_ms
@@ -308,7 +303,6 @@ class Transactions:
         return self.state is TransactionStage.OPEN
 
     def refusal(self) -> BaseException:
-        """Return the error of a call that needs an open transaction."""
         if self._error is not None:
             return self._aborted()
         return IllegalOperation(
@@ -355,7 +349,7 @@ class Transactions:
 
     # --- While it is open ------------------------------------------------------------------
     def admit(self, queue: PartitionQueue) -> bool:
-        """Whether a partition may be written to now. Otherwise its queue is woken when it may."""
+        """Whether a partition may be written to now. Otherwise its queue is woken later."""
         if self._is_version_2:
             self._has_begun = queue.is_in_transaction = True
             return True
@@ -410,7 +404,7 @@ class Transactions:
         )
 
     def _lose(self, error: KafkaError) -> None:
-        """Make the transaction abort because of a coordinator's error, or set the fatal error."""
+        """Handle a coordinator's error: it is fatal, or the transaction must abort."""
         if is_fatal(error) or isinstance(error, InvalidTxnState):
             self.fail(error)
         else:
@@ -450,13 +444,13 @@ class Transactions:
 
     # --- Offsets ---------------------------------------------------------------------------
     def _taking(self) -> ProducerTransaction:
-        """Return the transaction that takes records and offsets now. Raises as `require`."""
+        """Return the transaction that takes records and offsets. Raises as `require`."""
         if not self.takes_records or self.current is None:
             raise self.refusal()
         return self.current
 
     def commit_at_the_end(self, delivery: DeliveryInTransaction) -> None:
-        """Add the offsets of a delivery, which are committed at the end of the transaction.
+        """Add a delivery's offsets, which are committed at the end of the transaction.
 
         Raises: as `require`, and
             AutoCommitError: Auto-commit may commit the same records.
@@ -471,7 +465,7 @@ class Transactions:
         self._check(delivery.to_commit)
 
     def _check(self, check: Callable[[], object]) -> None:
-        """Run a check of offsets. If it raises KafkaError, the transaction must be aborted."""
+        """Run a check of offsets. A KafkaError makes the transaction abort."""
         try:
             check()
         except KafkaError as error:
@@ -481,8 +475,8 @@ class Transactions:
     async def send_offsets(self, delivery: DeliveryInTransaction) -> None:
         """Send a group's offsets now. They are committed with the transaction.
 
-        If the call is cancelled, the request continues, and the end of the transaction waits for
-        it. After every error but AutoCommitError the transaction has to be aborted.
+        If cancelled, the request continues, and the end of the transaction waits for it. After
+        every error but AutoCommitError the transaction has to be aborted.
         """
         transaction = self._taking()
         delivery.enlist(transaction, is_stored=True)
@@ -561,16 +555,16 @@ class Transactions:
 
     # --- The end ---------------------------------------------------------------------------
     def begin_commit(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to commit. The task returns the error, or None. Raises as `require`."""
+        """Return a task that commits and returns the error or None. Raises as `require`."""
         transaction = self._taking()
         self._enter(TransactionStage.COMMITTING)
         self._ending = self._scope.spawn(self._commit(transaction), name="commit")
         return self._ending
 
     async def outlast_commit(self, task: asyncio.Task[KafkaError | None]) -> None:
-        """Wait for the end of a commit whose caller was cancelled.
+        """Wait for the end of a commit whose caller was cancelled, within the delivery timeout.
 
-        The transaction is aborted, unless EndTxn was sent. The delivery timeout bounds the wait.
+        The transaction is aborted, unless EndTxn was sent.
         """
         transaction = self.current
         if transaction is not None and not transaction.is_being_committed:
@@ -580,7 +574,7 @@ class Transactions:
             await _outlast(self.begin_abort())
 
     def begin_abort(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to abort, or return the task that already ends the transaction."""
+        """Return a task that aborts, or the one that already ends the transaction."""
         if (ending := self.ending) is not None:
             return ending
         if self.state not in (TransactionStage.OPEN, TransactionStage.BROKEN):
