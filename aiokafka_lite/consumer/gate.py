@@ -1,27 +1,25 @@
-"""Whether gets hand out anything just now, and what the next one raises.
+"""Holds and errors: whether reads may return records, and the error that the next read raises.
 
-**Holds** are reasons why gets hand out nothing; they wait meanwhile. A hold ends when whoever set
-it says so, whatever other holds there are:
+Reads wait while there is a **hold**. Its owner ends it, independent of other holds:
 
-    LISTENER  membership: from the new assignment on until the listener was told of it
-    CUT_OFF   the lease: no heartbeat was answered for a session, so that others may have the
-              partitions; until one is, or they are given up
-    LOST      an answer said that the group does not count this member in any more; until the
-              group task, which that answer wakes, has given the partitions up
+    LISTENER  membership: until the listener of a new assignment has returned
+    CUT_OFF   the lease: no heartbeat response for a session timeout, so others may own the
+              partitions; until a response, or their revocation
+    LOST      a response reported that the group has removed this member; until the group task,
+              which it wakes, has revoked the partitions
 
-**Errors**, the first of these that there is:
+A read raises the first of these **errors**:
 
-    refusal   the consumer is not started, or it is stopped (life.py): every get, until it changes
-    death     what a background task died of: every get, until the stop
-    untold    the listener did not finish taking partitions: every get, until it is told again, or
-              they are given up
-    posted    what membership, commits or positions met and could not settle: one get each
-    listener  what the rebalance listener raised: one `poll`, and no other get
+    refusal   the consumer is not running (life.py): every read, until that changes
+    death     a background task has failed: every read, until the stop
+    untold    the listener did not finish taking partitions: every read, until it is called again
+              or they are revoked
+    posted    an error that membership, commits or positions could not settle: one read each
+    listener  the rebalance listener raised: one `poll`, no other read
 
-Errors of a partition stand in the buffer behind its records, and are raised in their turn.
+Partitions' errors are in the buffer after their records.
 
-While `is_troubled` is false there is no refusal, no death and nothing posted: a get that finds
-nothing wrong looks at that and at `holds`, and at nothing else.
+While `is_troubled` is false, only holds apply.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from aiokafka_lite.errors import KafkaError
 
 
 class Hold(enum.Enum):
-    """Why gets hand out nothing; the values are a sentence about it."""
+    """Why reads return no records; the values are shown to users."""
 
     LISTENER = "the rebalance listener has not returned yet"
     CUT_OFF = (
@@ -45,10 +43,10 @@ class Hold(enum.Enum):
 
 
 class Gate:
-    """Holds and errors of one consumer's gets.
+    """Holds and errors of one consumer's reads.
 
     Args:
-        note_raised: Told of each posted error, just before a get raises it.
+        note_raised: Called with each posted error just before a read raises it.
     """
 
     __slots__ = (
@@ -65,7 +63,7 @@ class Gate:
     )
 
     def __init__(self, note_raised: Callable[[BaseException], None]) -> None:
-        # Written here only; replaced, never changed.
+        # Written only here; replaced, never changed.
         self.holds: frozenset[Hold] = frozenset()
         self.is_troubled = False
         self._note_raised = note_raised
@@ -74,16 +72,15 @@ class Gate:
         self._refuse: Callable[[], Exception] | None = None
         self._death: BaseException | None = None
         self._untold: Callable[[], KafkaError | None] | None = None
-        # Each is raised by one get.
+        # Each is raised by one read.
         self._posted: list[KafkaError] = []
         self._listener_error: Exception | None = None
 
     def on_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when gets that wait, or hand out record by record, have to look again."""
+        """Call `observer` when waiting and record-by-record reads have to look again."""
         self._observers.append(observer)
 
     def forget(self, observer: Callable[[], None]) -> None:
-        """Undo `on_change`."""
         self._observers.remove(observer)
 
     def _changed(self) -> None:
@@ -92,11 +89,10 @@ class Gate:
 
     # --- Holds ----------------------------------------------------------------------------
     def hold(self, reason: Hold) -> None:
-        """Hand out nothing until this reason is released; idempotent."""
         self._set_holds(self.holds | {reason})
 
     def look_by(self, look: Callable[[], None]) -> None:
-        """Set the function that holds gets if the clock says so."""
+        """Set the function that sets a hold if a deadline has passed."""
         self._look = look
 
     def look_no_more_by(self, look: Callable[[], None]) -> None:
@@ -105,12 +101,11 @@ class Gate:
             self._look = None
 
     def look(self) -> None:
-        """Hold gets if the clock says so, in a loop that was blocked and has run no timer since."""
+        """Check deadlines, because a blocked loop may have run no timer."""
         if self._look is not None:
             self._look()
 
     def release(self, *reasons: Hold) -> None:
-        """Undo `hold` for these reasons; gets hand out again once there is none. Idempotent."""
         self._set_holds(self.holds.difference(reasons))
 
     def _set_holds(self, holds: frozenset[Hold]) -> None:
@@ -121,32 +116,30 @@ class Gate:
 
     # --- Errors ---------------------------------------------------------------------------
     def refuse(self, error: Callable[[], Exception]) -> None:
-        """Let every get raise what `error` returns until `admit`: each a new one.
+        """Let every read raise `error()` until `admit`.
 
-        The traceback of one that was raised holds whoever has asked.
+        Each needs a new error, because its traceback holds the caller's frames.
         """
         self._refuse = error
         self._trouble()
 
     def admit(self) -> None:
-        """Let gets in: the consumer is being started. What its tasks died of before is over."""
+        """End refusals and former tasks' errors: the consumer is being started."""
         self._refuse = self._death = None
 
     def die(self, error: BaseException) -> None:
-        """Let every get raise what a background task died of."""
         self._death = error
         self._trouble()
 
     def leave_untold(self, error: Callable[[], KafkaError | None]) -> None:
-        """Let every get raise what `error` returns, until that is None."""
+        """Let every read raise the result of `error()`, until that is None."""
         self._untold = error
         self._trouble()
 
     def post(self, error: KafkaError) -> None:
-        """Let one get raise `error`: the waiting one, or the next.
+        """Let one read raise `error`: the waiting or the next one.
 
-        What is met again before a get has raised it is one error: so there are few of them, and
-        none that was over long ago, however long the application stays away.
+        Equal errors count once, so an application that does not read collects only a few.
         """
         if any(type(e) is type(error) and e.tp == error.tp for e in self._posted):
             return
@@ -154,7 +147,7 @@ class Gate:
         self._trouble()
 
     def post_to_poll(self, error: Exception) -> None:
-        """Let one `poll` raise what the listener raised; of several before it, the first."""
+        """Let one `poll` raise the listener's error; the first of several."""
         if self._listener_error is None:
             self._listener_error = error
             self._changed()
@@ -165,25 +158,17 @@ class Gate:
 
     @property
     def posted_error(self) -> KafkaError | None:
-        """The error that the next get raises, unless the consumer is stopped or dead."""
+        """The error that the next read raises, unless the consumer is stopped or a task failed."""
         if self._untold is not None and (untold := self._untold()) is not None:
             return untold
         return self._posted[0] if self._posted else None
 
     def check(self) -> None:
-        """Raise what keeps a get from going on.
-
-        Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: It was not started.
-            BaseException: What a background task died of, until the consumer is stopped.
-            KafkaTimeoutError: The listener did not finish taking partitions.
-            KafkaError: What was posted, once.
-        """
+        """Raise the first error that applies."""
         if self._refuse is not None:
             raise self._refuse()
         if self._death is not None:
-            # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
+            # A copy: the traceback of the raised error would keep the caller's frames alive.
             raise own_copy(self._death)
         if self._untold is not None:
             if (untold := self._untold()) is not None:
@@ -196,7 +181,7 @@ class Gate:
         self.is_troubled = False
 
     def check_poll(self) -> None:
-        """Raise what only `poll` raises: the listener's error, once."""
+        """Raise the listener's error, once; only for `poll`."""
         if self._listener_error is not None:
             error, self._listener_error = self._listener_error, None
             raise error

@@ -134,8 +134,6 @@ def _in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str
 
 
 class Life:
-    """The stage of one consumer and its causes. The gate raises errors that fit the stage."""
-
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._stage = Stage.NEW
@@ -326,7 +324,6 @@ class Engine:
     # --- Parts ----------------------------------------------------------------------------
     @property
     def running(self) -> Running:
-        """The parts between start and stop, or ConsumerStoppedError or IllegalStateError."""
         if self.current is None:
             raise self.life.refusal()
         return self.current
@@ -342,7 +339,6 @@ class Engine:
             raise ConsumerStoppedError("the consumer was stopped during the call") from error
 
     async def commit(self, offsets: object) -> None:
-        """Commit, also during a stop, until the member leaves its group."""
         parts = self.parts if self.life.stage is Stage.STOPPING else self.current
         if parts is None:
             if not self.life.is_over:
@@ -475,7 +471,6 @@ class Engine:
         return self.uncommitted
 
     async def _finish_works(self, until: float) -> None:
-        """Return no more records, and wait for those being processed, until a loop time."""
         processing = self.reads.processing
         if processing is None or not processing.is_always_asking:
             self.life.refuse_gets()

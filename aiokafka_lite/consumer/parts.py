@@ -249,7 +249,6 @@ class Running:
         self._abort()
 
     def drop(self) -> None:
-        """Do the same after the event loop was closed."""
         for scope in self.scopes:
             scope.drop_all()
         self.cluster.pool.hang_up()
@@ -283,8 +282,8 @@ class Running:
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:
     """Return the member id of an earlier attempt to start that failed, or "".
 
-    The group may have that member, if only the response was lost. A new attempt takes its place, so
-    that no rebalance of the classic protocol waits for its session to expire.
+    If only its response was lost, the group has that member. A new attempt takes its place, so that
+    no rebalance of the classic protocol waits for its session.
     """
     status = None if before is None else before.membership.status
     if before is None or status is None:

@@ -76,7 +76,6 @@ class Assignment:
         return bool(self._taken) and not self._assignment
 
     def has_any(self, wanted: Collection[TopicPartition]) -> bool:
-        """Whether one of these partitions is assigned. True without names."""
         return not wanted or any(tp in self._assignment for tp in wanted)
 
     def begin_revocation(self, partitions: Iterable[TopicPartition]) -> None:
@@ -198,15 +197,10 @@ class Assignment:
         *,
         is_asked_for: bool = False,
     ) -> None:
-        """Set a position that was requested or looked up.
+        """Set a position that was requested or looked up; see `Cursor.start_at`.
 
-        Args:
-            partition: Its cursor.
-            offset: Of the next record.
-            leader_epoch: Of the record before it.
-            validated_epoch: The leader epoch in which it is known to be good.
-            is_asked_for: By the application, as is one that was looked up for it: then records that
-                were finished before are returned, too.
+        `is_asked_for`: the application did so, and records that were finished before are returned,
+        too.
         """
         self._reads.settle()
         self._observers.discarded(partition)
@@ -287,7 +281,6 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
-        """See `Progress.verify_ahead`."""
         if partition.progress is not None:
             partition.progress.verify_ahead(epoch_end, leader_epoch)
 
@@ -300,7 +293,6 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def refetch(self, partition: Cursor) -> None:
-        """Drop buffered and requested records, and fetch again."""
         self._reads.settle()
         self._observers.discarded(partition)
         partition.refetch()
@@ -322,7 +314,7 @@ class Assignment:
             cursor.progress.look_ahead(ahead, leader_epoch)
 
     def is_of_former_log(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset can only mean records of a topic that was recreated since."""
+        """Whether an offset can only mean records of the topic before it was recreated."""
         return self._is_of_before(self._of_former_logs, tp, offset)
 
     def _is_of_before(

@@ -73,7 +73,6 @@ class Block(ABC):
         return self._task is task
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return False: only the application can end a block."""
         return False
 
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
@@ -137,18 +136,16 @@ class Block(ABC):
 
     @abstractmethod
     def to_commit(self) -> Mapping[TopicPartition, int] | None:
-        """Return the offsets behind the records of partitions that it holds.
+        """Return the offsets after the records of partitions that it holds.
 
-        If its records are acknowledged singly, acknowledge them; None: commit all acknowledged
-        ones.
+        With single acknowledgements, acknowledge them; None: commit all acknowledged ones.
         """
 
     @abstractmethod
     def delivery(self) -> DeliveredRecords: ...
 
     @abstractmethod
-    def held(self) -> frozenset[TopicPartition]:
-        """Return the partitions that its commit covers."""
+    def held(self) -> frozenset[TopicPartition]: ...
 
     @abstractmethod
     def lost(self) -> frozenset[TopicPartition]:
@@ -190,7 +187,6 @@ class OpenBatch(Block):
 
     @property
     def spans(self) -> dict[Cursor, Range]:
-        """The offsets of its records that the logs still have, by partition."""
         return {cursor: self._span(cursor) for cursor in self._returned}
 
     def _span(self, cursor: Cursor) -> Range:

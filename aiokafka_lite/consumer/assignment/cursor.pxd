@@ -1,4 +1,4 @@
-"""The fields of cursors and loans as members of C structures, for what is compiled."""
+"""The fields of cursors and loans as members of C structures, for compiled modules."""
 
 cimport cython
 

@@ -1,41 +1,30 @@
-"""A cursor is one assigned partition: its position, what is buffered of it, and its place.
+"""A cursor is one assigned partition: its position, its buffered records and its place.
 
-A cursor is at exactly one place, and the place has one keeper, who says what happens to it next:
+The place has one keeper, which alone moves the cursor on:
 
-============  =========================================  ==========================================
-place         meaning                                    keeper, and what takes it on
-============  =========================================  ==========================================
-UNPOSITIONED  its position is searched for (`search`)    positions/: the answer, or a seek
-READY         may be asked for with the next request     its source: the request lends it
-IN_FLIGHT     lent to its source's fetch session         its source: an answer about it, or a recall
-              (`loan`)
-BACKING_OFF   nothing is asked for before `retry_at`     its source: the end of the back-off
-FULL          enough of it is buffered                   the buffer: the application takes some
-FAILED        an error comes after what is buffered      the buffer: a get raises it, or a seek
-============  =========================================  ==========================================
+============  ============================  =======================================
+place         meaning                       keeper, and the next move
+============  ============================  =======================================
+UNPOSITIONED  position unknown (`search`)   positions/: it is found, or a seek
+READY         the next request may lend it  its source: the request lends it
+IN_FLIGHT     has a `loan`                  its source: a response, or a recall
+BACKING_OFF   not fetched until `retry_at`  its source: the back-off ends
+FULL          enough is buffered            the buffer: a read takes some
+FAILED        an error follows its records  the buffer: a read raises it; a seek
+============  ============================  =======================================
 
-Two switches lie across the places: `is_paused` and `is_revoking`. A cursor with one of them set is
-not lent, and nothing of it is handed out. While it `has_enough` nothing is handed out either: the
-application has to finish some of what it was handed before.
+A cursor that `is_paused` or `is_revoking`, in any place, is not lent, and its records are withheld.
+They are also withheld while it `has_enough`: the application has to finish some first.
 
-Whoever asks a broker about a cursor holds a loan, or a search. The answer counts only while the
-cursor still has that one. A seek, a reset and a revocation take it away: then the answer is void,
-whatever it says. A cursor tells its source of each move (`CursorSource.moved`), so nobody has to
-look through lists for it.
+A response counts only while the cursor has the loan or search of its request. A seek, a reset and a
+revocation end both. A cursor notifies its source of each move.
 
-Fetched and consumed offsets are kept apart: `position` is the next offset the application will be
-handed, `fetched` the next offset to ask a broker for. What lies between them is buffered.
+`position` is the next offset to return, `fetched` the next to fetch; records between them are
+buffered.
 
-Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
-has one writer. That is this module, except for two fields; a test checks it, also in what is
-compiled (tests/consumer/test_one_writer.py):
-
-    corrupt_at           bad_records.py
-    preferred_replica    replicas.py
-
-Whoever wants a change calls the method that says why. If others have to hear of it (a new position,
-a pause, a revocation), that is a method of Assignment; otherwise one of the cursor (a
-back-off, an answer).
+All changes are synchronous. Each field has one writer (tests/consumer/test_one_writer.py): this
+module, except for `corrupt_at` (bad_records.py) and `preferred_replica` (replicas.py). Changes that
+concern others (position, pause, revocation) go through Assignment.
 """
 
 from __future__ import annotations
@@ -57,18 +46,16 @@ if TYPE_CHECKING:
 
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
-# Of a topic whose id is not known.
+# The ids of a topic whose id is not known.
 NO_IDS: Final = (b"", ZERO_UUID)
-# Of one partition: the chunk that is worked on, and the one that is asked for meanwhile.
+# Chunks of a partition: one that is being read, and one that is fetched at the same time.
 MOST_CHUNKS: Final = 2
-# Of one partition: leader epochs of returned records that are kept for commits.
+# Leader epochs of a partition's returned records that are kept for commits.
 MOST_EPOCH_STARTS: Final = 16
 NOTHING: Final[Mapping[tuple[BegunTransaction, object], Undecided]] = MappingProxyType({})
 
 
 class Place(enum.Enum):
-    """Says where a cursor is; the table is in the module's docstring."""
-
     # Looked up with each record of a trickle: an enum's own hash is a function in Python.
     __hash__ = object.__hash__
 
@@ -81,24 +68,21 @@ class Place(enum.Enum):
 
 
 class Sought(enum.Enum):
-    """Says what is searched for (Kafka's SubscriptionState.FetchStates)."""
+    """The purpose of a search (Kafka's SubscriptionState.FetchStates)."""
 
     COMMITTED = enum.auto()  # the group's committed offset (OffsetFetch)
     RESET = enum.auto()  # the offset of a timestamp (ListOffsets)
-    VALIDATION = enum.auto()  # whether the leader has what was read before (KIP-320)
+    VALIDATION = enum.auto()  # whether the leader has the records that were read (KIP-320)
 
 
 class Search:
-    """A search for a cursor's position; its answer counts while the cursor still has it.
+    """A search for a cursor's position; its result counts while the cursor still has it.
 
     Attributes:
-        cursor: Whose position is searched for.
-        sought: What is searched for.
-        timestamp: For RESET that of ListOffsets: -2 for the first offset, -1 for the end; None: not
-            known yet.
-        replaced: For RESET the position that was given up; None: there was none. For COMMITTED
-            where to begin if nothing is committed; None: as auto_offset_reset says.
-        reason: Why it was given up; "": the application asked for it.
+        timestamp: As in ListOffsets: -2 for the first offset, -1 for the end; None: not known yet.
+        replaced: The former position. For COMMITTED the position if there is no committed offset;
+            None: auto_offset_reset decides.
+        reason: The reason for a RESET; "": the application asked for it.
     """
 
     __slots__ = ("cursor", "reason", "replaced", "sought", "timestamp")
@@ -120,22 +104,19 @@ class Search:
 
     @property
     def is_current(self) -> bool:
-        """Whether its answer still counts."""
         return self.cursor.search is self and self.cursor.is_assigned
 
     @property
     def is_first(self) -> bool:
-        """Whether it is where an assignment begins that is searched for."""
         return self.sought is Sought.COMMITTED and self.replaced is None
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether the application has asked for another position."""
         return self.sought is Sought.RESET and self.timestamp is not None and not self.reason
 
 
 class Loan:
-    """A cursor lent to a fetch session: what its broker is to send of it."""
+    """A cursor lent to a fetch session, with the fields of the request."""
 
     __slots__ = ("cursor", "leader_epoch", "max_bytes", "offset", "topic_id")
 
@@ -150,7 +131,7 @@ class Loan:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the next request has to say something else of the cursor, or nothing."""
+        """Whether the next request needs other fields for the cursor, or must leave it out."""
         cursor = self.cursor
         return (
             not cursor.is_fetchable
@@ -160,23 +141,20 @@ class Loan:
 
 
 class CursorSource(Protocol):
-    """What reads a cursor's partition from a broker."""
-
     @property
     def node_id(self) -> int: ...
 
     def moved(self, cursor: Cursor) -> None:
-        """Note where a cursor of this source is now: its place, or a switch, has changed."""
+        """Note that its place or a switch has changed."""
 
     def left(self, cursor: Cursor) -> None:
-        """Forget a cursor: it is read from elsewhere, or assigned no more."""
+        """Forget a cursor of another source, or of no assignment."""
 
 
 class PreferredReplica(NamedTuple):
-    """A follower that a leader told to read from instead (KIP-392).
+    """The follower that a leader named to read from (KIP-392), until loop time `expires_at`.
 
-    It is given back to the leader, which may name it again, at loop time `expires_at`, and when
-    leader or leader epoch change.
+    It is dropped if leader or leader epoch change.
     """
 
     node_id: int
@@ -186,10 +164,7 @@ class PreferredReplica(NamedTuple):
 
 
 class CommittedPosition(NamedTuple):
-    """Where a group has got to, the leader epoch of the last record before, and the metadata.
-
-    The epoch is -1 where it is not known.
-    """
+    """A committed offset, the leader epoch of the record before it (-1: unknown), and metadata."""
 
     offset: int
     leader_epoch: int
@@ -201,17 +176,15 @@ Epochs: TypeAlias = Sequence[tuple[int, int]]
 
 
 class EpochStart(NamedTuple):
-    """The first returned offset whose record is of a leader epoch."""
-
     offset: int
     leader_epoch: int
 
 
 class Undecided(NamedTuple):
-    """Records of a partition that an open transaction decides on: from `first` on.
+    """Records, from `first` on, whose completion an open transaction decides.
 
-    If `is_stored`, it has sent offsets of them to the group before its end. The coordinator keeps
-    the later of two commits, even if the earlier one counts later: no other one may follow.
+    `is_stored`: the transaction has sent their offsets to the group. The coordinator keeps the
+    later of two commits, even if the earlier one takes effect later, so no other commit may follow.
     """
 
     first: int
@@ -219,17 +192,14 @@ class Undecided(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Offsets that were handed out: from `first` to before `end`."""
-
     first: int
     end: int
 
 
 class Truncation:
-    """The next truncation of a log; once it has happened, it leads to the one after it.
+    """The next truncation of a log; when it has happened, it links to the following one.
 
-    A batch and a commit hold the one that is next when they begin. What they do not hold is
-    forgotten.
+    Batches and commits hold the one that is next when they begin.
     """
 
     __slots__ = ("end_offset", "later")
@@ -239,7 +209,7 @@ class Truncation:
         self.later: Truncation | None = None
 
     def end_offsets(self) -> Iterator[int]:
-        """Yield the offset at which the log ended after each truncation, from this one on."""
+        """Yield the log's end offset after each truncation from here on."""
         each = self
         while each.later is not None:
             yield each.end_offset
@@ -247,14 +217,13 @@ class Truncation:
 
 
 def joined(one: Range | None, other: Range) -> Range:
-    """Return the range from the first to the last offset of both."""
     if one is None:
         return other
     return Range(min(one.first, other.first), max(one.end, other.end))
 
 
 class Cursor:
-    """One assigned partition. Made anew for each assignment, so identity tells them apart."""
+    """One assigned partition; each assignment creates another cursor."""
 
     __slots__ = (
         "_committed",
@@ -306,82 +275,82 @@ class Cursor:
         self, tp: TopicPartition, reach: Range | None = None, assigned_id: bytes = b""
     ) -> None:
         self.tp = tp
-        # The id of the topic that the group has assigned (KIP-848). Another topic of its name is
-        # not this member's. Empty: it is assigned by name.
+        # The topic id that the group has assigned (KIP-848): another topic of the same name is
+        # not this member's. Empty: assigned by name.
         self.assigned_id = assigned_id
         self.place = Place.UNPOSITIONED
-        # While its position is not known, or not known to be good.
+        # Set while the position is unknown or not validated.
         self.search: Search | None = Search(self, Sought.COMMITTED)
-        # While it is in flight.
+        # Set while it is in flight.
         self.loan: Loan | None = None
-        # What reads it; None while no leader is known.
+        # None while no leader is known.
         self.source: CursorSource | None = None
-        # What a request to that names it by: the leader's epoch, and the topic's id.
+        # Leader epoch and topic id for the source's requests.
         self.current_epoch = NO_EPOCH
         self.topic_id = assigned_id
-        # The id of the topic that has replaced that one, until it is read, or sought in it: commits
-        # of what was read before need the former.
+        # The id of a topic that has replaced that one, until a read or a seek in it: commits of
+        # earlier records need the former id.
         self.new_topic_id = assigned_id
-        # What is buffered of it, in offset order.
+        # Buffered chunks in offset order.
         self.chunks: tuple[Chunk, ...] = ()
-        # Next offset to hand out; None until it is known.
+        # The next offset to return; None until it is known.
         self.position: int | None = None
-        # Where the position was set to last: it has been handed out from there on.
+        # The first offset that was returned since the position was last set.
         self.started_at: int | None = None
-        # What was handed out before that, while nobody else can have had the partition.
+        # The offsets returned before that, while no other member can have had the partition.
         self.reach = reach
-        # All before this was handed out before the latest get, or committed by the application:
-        # what auto-commit may commit.
+        # Auto-commit may commit this offset: earlier records were returned before the latest read,
+        # or the application has committed them.
         self.processed: int | None = None
-        # Next offset to ask a broker for: `position` plus what is buffered.
+        # The next offset to fetch.
         self.fetched = NO_OFFSET
         # Leader epoch of the record before the position (KIP-320); -1: not known.
         self.leader_epoch = NO_EPOCH
-        # From which offset on returned records are of which leader epoch, in offset order.
+        # The leader epochs of returned records, in offset order.
         self.epoch_starts: tuple[EpochStart, ...] = ()
-        # The newest leader epoch in which the position was found to be good (KIP-320).
+        # The newest leader epoch in which the position was validated (KIP-320).
         self.validated_epoch = NO_EPOCH
-        # The newest leader epoch of its log before those began again.
+        # The newest leader epoch before the log's epochs began again.
         self.void_epoch = NO_EPOCH
-        # What the group was last known to have committed, and in which leader epoch.
+        # The group's latest known committed offset, and its leader epoch.
         self._committed: OffsetAndMetadata | None = None
         self._committed_epoch = NO_EPOCH
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
-        # Loop time of the last answer of a broker about it.
+        # Loop time of the last response about it.
         self.last_fetch_at: float | None = None
         self.is_paused = False
         self.is_assigned = True
-        # What open transactions decide on, by transaction and block; and what some have decided.
+        # By transaction and block; some of the transactions may have ended.
         self.undecided: Mapping[tuple[BegunTransaction, object], Undecided] = NOTHING
         # The latest transaction in whose block a read has counted records as processed, and the
-        # offset behind these.
+        # offset after them.
         self.processed_in: tuple[BegunTransaction, int] | None = None
-        # What tells the batches that begin before it where the log lost records of theirs.
+        # Held by running batches and commits.
         self.next_truncation = Truncation()
-        # What has records of it that are not finished: then not the next get says when they are.
+        # The work that has unfinished records of it: reads do not finish these.
         self.worked_by: Work | None = None
-        # Nothing more is handed out of it until the work has finished some.
+        # Withhold records until the work has finished some.
         self.has_enough = False
-        # Which records are finished, where each is finished for itself; None: nobody asks.
+        # Finished records; None unless records are finished one by one.
         self.progress: Progress | None = None
-        # A rebalance is under way, or about to begin, that may take it away.
+        # A rebalance that may revoke it is running or about to begin.
         self.is_revoking = False
-        # Whether the application has moved or paused it since: that holds if it comes back.
+        # Whether the application has moved or paused it since: kept if it is reassigned.
         self.keeps_position = False
-        # How often the application has moved it, but for seeks in a rebalance.
+        # How often the application has moved it, except for seeks in a rebalance.
         self.seeks = 0
-        # Where to; None: that is being looked up.
+        # The offset of the latest move; None: being looked up.
         self.sought_to: int | None = None
         self.keeps_pause = False
-        # Loop time before which nothing is asked of a broker for it, 0: at once; and why.
+        # Loop time before which it is not fetched, or 0; and the reason.
         self.retry_at = 0.0
         self.retry_reason = ""
         self.failure_count = 0
         # The follower that it is read from; None: its leader.
         self.preferred_replica: PreferredReplica | None = None
-        # Offset whose batch was found corrupt and is fetched once more before it is an error.
+        # Offset of a corrupt batch, which is fetched once more before it is an error.
         self.corrupt_at = NO_OFFSET
 
     def __repr__(self) -> str:
@@ -391,18 +360,18 @@ class Cursor:
 
     # --- Place ----------------------------------------------------------------------------
     def _move(self, place: Place) -> None:
-        """Go to a place; a loan ends with that."""
+        """Set the place; this ends the loan."""
         self.place = place
         self.loan = None
         if self.source is not None:
             self.source.moved(self)
 
-    def _tell_source(self) -> None:
+    def _notify_source(self) -> None:
         if self.source is not None:
             self.source.moved(self)
 
     def _rest(self) -> None:
-        """Go to where chunks and back-off put it; its position is known."""
+        """Choose the place by chunks and back-off; the position is known."""
         chunks = self.chunks
         if chunks and chunks[-1].failure is not None:
             self._move(Place.FAILED)
@@ -419,20 +388,19 @@ class Cursor:
 
     @property
     def is_fetchable(self) -> bool:
-        """Whether a broker may be asked for more of it, wherever it is."""
         return self.search is None and not self.is_paused and not self.is_revoking
 
     # --- Position -------------------------------------------------------------------------
     def start_at(
         self, offset: int, leader_epoch: int, validated_epoch: int, *, is_in_work: bool
     ) -> None:
-        """Take a position that was asked for or found; nothing is buffered.
+        """Set a position that was sought or found. The buffer must be empty.
 
         Args:
-            offset: Of the next record to hand out, and to fetch.
-            leader_epoch: Of the record before it; -1: not known.
-            validated_epoch: In which the position was found to be good; -1: it was not looked at.
-            is_in_work: The application still works on what the latest get handed out of it.
+            offset: The position.
+            leader_epoch: Of the record before it.
+            validated_epoch: The leader epoch in which it was validated.
+            is_in_work: Records of the latest read are being processed.
         """
         if is_in_work:
             self.go_back_to(offset)
@@ -448,20 +416,19 @@ class Cursor:
         self._rest()
 
     def _keep_epochs_before(self, offset: int, leader_epoch: int) -> None:
-        """Keep the leader epochs of records before a new position; call it before that is set."""
+        """Keep leader epochs of records before a new position; called before that is set."""
         end = self.handed_out_to
         starts = tuple(each for each in self.epoch_starts if each.offset < offset)
-        if not starts or end is None or end < offset:  # what lies in between was never returned
+        if not starts or end is None or end < offset:  # records between were not returned
             starts += (EpochStart(offset - 1, leader_epoch),)
-        elif leader_epoch not in (starts[-1].leader_epoch, NO_EPOCH):  # of the record there
+        elif leader_epoch not in (starts[-1].leader_epoch, NO_EPOCH):
             starts += (EpochStart(offset, leader_epoch),)
         self.epoch_starts = starts
 
     def epoch_before(self, offset: int) -> int:
-        """Return the leader epoch of the returned record before an offset; -1: not known.
+        """Return the leader epoch of the last returned record before an offset.
 
-        A commit of that offset carries it, as those of Java's client do
-        (SubscriptionState.allConsumed).
+        Commits carry it (Java's SubscriptionState.allConsumed).
         """
         for start in reversed(self.epoch_starts):
             if start.offset < offset:
@@ -469,31 +436,21 @@ class Cursor:
         return NO_EPOCH
 
     def keep_sought(self, *, is_committed: bool = False) -> None:
-        """Note that the application has moved it: that holds if a rebalance gives it back.
-
-        The committed offset needs no keeping: a partition that comes back begins there, and
-        passes over what is finished behind it.
-        """
+        """Note the application's move, which a rebalance that reassigns the partition keeps."""
         self._name(self.new_topic_id or self.topic_id)
         self.keeps_position = self.is_revoking and not is_committed
         self._count_seek()
 
     def _count_seek(self) -> None:
-        # In a rebalance listeners restore positions that they keep: no word on what is in work.
+        # Listeners restore stored positions in a rebalance: that finishes no records.
         if not self.is_revoking:
             self.seeks += 1
 
     def note_sought(self, offset: int) -> None:
-        """Note where the application has moved it, once that is known."""
         self.sought_to = offset
 
     def await_reset(self, timestamp: int, reason: str) -> None:
-        """Give the position up until ListOffsets has found the one of a timestamp.
-
-        Args:
-            timestamp: That of ListOffsets: -2 for the first offset, -1 for the end.
-            reason: Why; "": the application asked for it.
-        """
+        """Drop the position until ListOffsets has found another one; see `Search`."""
         replaced = self.position
         self._set_position(None)
         if reason:
@@ -509,14 +466,14 @@ class Cursor:
         )
 
     def await_validation(self) -> None:
-        """Fetch nothing until the leader has said whether it has what was read before."""
+        """Stop fetching until the leader has confirmed the records before the position."""
         self._fetch_from_position()
         self._search(Search(self, Sought.VALIDATION))
 
     def await_committed(self) -> None:
-        """Give the position up for the committed offset; the application finishes nothing more.
+        """Drop the position for the committed offset; open records can no longer be finished.
 
-        Without one the search leads back to the first record that was returned.
+        Without one the search returns to the first returned record.
         """
         returned = self.handed_out
         first = self.position if returned is None else returned.first
@@ -531,20 +488,16 @@ class Cursor:
         self._search(Search(self, Sought.COMMITTED, replaced=first))
 
     def forget_before_seek(self) -> None:
-        """Have nobody finish what lies before where the application has moved the position."""
+        """Do not return records before the application's new position again."""
         if self.progress is None:
             return
-        if self.sought_to is None:  # it is being looked up
+        if self.sought_to is None:  # being looked up
             self.progress.go_back_to(0)
         else:
             self.progress.finish_before(self.sought_to)
 
     def forget_log(self, topic_id: bytes) -> None:
-        """Forget all that is known of its log: there is another in its place.
-
-        Args:
-            topic_id: Of the topic that is there now. The one that is assigned stays.
-        """
+        """Forget the log, because the topic was recreated; an assigned topic id stays."""
         self.new_topic_id = self.assigned_id or topic_id
         self._committed = None
         self.high_watermark = self.last_stable_offset = self.log_start_offset = None
@@ -562,12 +515,11 @@ class Cursor:
             self._search(Search(self, Sought.RESET))
 
     def truncated(self, end_offset: int) -> None:
-        """Note that the log has lost its records from an offset on."""
         this, self.next_truncation = self.next_truncation, Truncation()
         this.end_offset, this.later = end_offset, self.next_truncation
 
     def forget_epochs(self, void_epoch: int) -> None:
-        """Forget all leader epochs: those of its log have begun again. The position stays."""
+        """Forget leader epochs because the log's epochs have begun again; keep the position."""
         self.void_epoch = void_epoch
         self.leader_epoch = self.validated_epoch = NO_EPOCH
         self.epoch_starts = ()
@@ -577,35 +529,27 @@ class Cursor:
             self.search = None
 
     def validated(self, leader_epoch: int) -> None:
-        """Note that the log of a leader epoch has what was read before the position."""
         self.validated_epoch = leader_epoch
         self.search = None
         self.retry_at = 0.0
         self._rest()
 
     def is_of_topic(self, topic_id: bytes) -> bool:
-        """Whether its log is of the topic with this id, as far as known."""
         return topic_id in (self.topic_id, *NO_IDS) or self.topic_id in NO_IDS
 
     def note_committed(
         self, offset: OffsetAndMetadata | None, leader_epoch: int, topic_id: bytes
     ) -> None:
-        """Note what the group has committed of it, None: nothing.
-
-        Args:
-            offset: With its metadata.
-            leader_epoch: Of the record before it.
-            topic_id: Of the topic whose offset it is; of a former one it is not noted.
-        """
+        """Note the group's committed offset, unless it belongs to another topic."""
         if self.is_of_topic(topic_id):
             self._committed, self._committed_epoch = offset, leader_epoch
 
     @property
     def committed(self) -> OffsetAndMetadata | None:
-        """What the group has committed, as far as known; None: nothing of the present log.
+        """The latest known committed offset of the present log.
 
-        In another leader epoch it is of records that a truncation took away: the same offset is
-        committed again, in the epoch of the records that replaced them.
+        An offset of another leader epoch belongs to truncated records. It is committed again, in
+        the epoch of their replacements.
         """
         committed = self._committed
         if committed is None:
@@ -614,7 +558,7 @@ class Cursor:
         return committed if len(epochs) < 2 else None
 
     def is_committed(self, offset: OffsetAndMetadata) -> bool:
-        """Whether the group has committed an offset, with its metadata if it has any."""
+        """Whether an offset, and its metadata if it has any, is committed."""
         committed = self.committed
         return (
             committed is not None
@@ -623,54 +567,50 @@ class Cursor:
         )
 
     def _set_position(self, position: int | None) -> None:
-        """Set the position, or give it up; keep in mind what was handed out up to the former."""
+        """Set or drop the position; remember the range that was returned before."""
         self.reach = self.handed_out
         self.position = self.started_at = position
 
     @property
     def handed_out(self) -> Range | None:
-        """What was handed out while nobody else can have had the partition, from end to end."""
+        """The range returned while no other member can have had the partition."""
         if self.started_at is None or self.position is None or self.position <= self.started_at:
             return self.reach
         return joined(self.reach, Range(self.started_at, self.position))
 
     def has_uncommitted(self, end: int) -> bool:
-        """Whether records before an offset were returned that are not known to be committed."""
         returned, committed = self.handed_out, self.committed
         is_returned = returned is not None and returned.first < end
         return is_returned and (committed is None or committed.offset < end)
 
     # --- Assignment -----------------------------------------------------------------------
     def begin_revocation(self) -> None:
-        """Hand out and fetch nothing: a rebalance may take it away."""
+        """Withhold records and stop fetching: a rebalance may revoke the partition."""
         if not self.is_revoking:
             self.is_revoking = True
-            # What is still being looked up for the application is news when it is found.
+            # A position that is still being looked up for the application has to be kept.
             self.keeps_position = self.search is not None and self.search.is_asked_for
             self.keeps_pause = False
-            self._tell_source()
+            self._notify_source()
 
     def keep(self) -> None:
-        """Hand out and fetch again: it is not revoked after all."""
+        """Continue: the partition is not revoked."""
         self.is_revoking = False
-        self._tell_source()
+        self._notify_source()
 
     def end_assignment(self) -> None:
-        """Belong to this consumer no more; another cursor stands for it if it comes back."""
         self.is_assigned = False
         self.come_back()
         self.read_from(None)
 
     def pause(self) -> None:
-        """Hand out and fetch nothing until `resume`."""
         self.is_paused = True
         self.keeps_pause = self.is_revoking
-        self._tell_source()
+        self._notify_source()
 
     def resume(self) -> None:
-        """Hand out and fetch again."""
         self.is_paused = self.keeps_pause = False
-        self._tell_source()
+        self._notify_source()
 
     # --- Source ---------------------------------------------------------------------------
     def read_from(
@@ -679,15 +619,13 @@ class Cursor:
         current_epoch: int = NO_EPOCH,
         topic_id: bytes | None = None,
     ) -> None:
-        """Be read from another broker, or under another name; None: from nowhere.
-
-        A loan to the source before is over. What was sent of it by then is buffered, and stays.
+        """Set source, leader epoch and topic id. Another source ends the loan; chunks stay.
 
         Args:
-            source: Reads it from now on.
-            current_epoch: The epoch of the leader, as far as metadata know.
-            topic_id: What the topic is called in requests; sixteen zeros: by its name; None: as
-                before, which commits of what was read still need. The one that is assigned stays.
+            source: None while no leader is known.
+            current_epoch: The leader epoch in the metadata.
+            topic_id: Zeros: requests name the topic. None: keep the id for commits of earlier
+                records.
         """
         before = self.source
         if topic_id is None or self.assigned_id:
@@ -700,10 +638,10 @@ class Cursor:
         if before is not None and before is not source:
             self.come_back()
             before.left(self)
-        self._tell_source()
+        self._notify_source()
 
     def _name(self, topic_id: bytes) -> None:
-        """Be called by the id of a topic; what was committed of another one is not of its log."""
+        """Set the topic id; commits to another topic do not count for this log."""
         if topic_id == self.topic_id:
             return
         if not self.is_of_topic(topic_id):
@@ -712,23 +650,16 @@ class Cursor:
 
     @property
     def node_id(self) -> int | None:
-        """The node that it is read from; None while no leader is known."""
         return None if self.source is None else self.source.node_id
 
     def lend(self, max_bytes: int) -> Loan:
-        """Go in flight: the source that asks for it holds the loan."""
         if self.place is not Place.READY or not self.is_fetchable:
             raise IllegalStateError(f"partition {self.tp} cannot be fetched: {self!r}")
         self.place = Place.IN_FLIGHT
         return self._lend(max_bytes)
 
     def lend_on(self, offset: int, max_bytes: int) -> Loan:
-        """Stay in flight: more was buffered, and the next request asks for what is behind it.
-
-        Args:
-            offset: The offset behind what was buffered.
-            max_bytes: The most that the broker is to send of it.
-        """
+        """Stay in flight after a chunk was buffered: the next request continues at `offset`."""
         self.fetched = offset
         return self._lend(max_bytes)
 
@@ -737,7 +668,7 @@ class Cursor:
         return loan
 
     def come_back(self) -> None:
-        """Be lent no more, though nothing was sent of it."""
+        """End the loan without a chunk."""
         if self.loan is not None:
             self._rest()
 
@@ -749,7 +680,6 @@ class Cursor:
         last_stable_offset: int | None,
         log_start_offset: int,
     ) -> None:
-        """Note what a broker says of its log in an answer without an error, at loop time `now`."""
         self.last_fetch_at = now
         self.failure_count = 0
         self.retry_reason = ""
@@ -758,7 +688,6 @@ class Cursor:
         self.log_start_offset = log_start_offset
 
     def log_ends_at(self, offset: int, now: float, *, is_stable: bool) -> None:
-        """Note the end of the log, or the last stable offset, that a broker has named at `now`."""
         self.last_fetch_at = now
         if is_stable:
             self.last_stable_offset = offset
@@ -766,28 +695,25 @@ class Cursor:
         self.high_watermark = offset
 
     def heard_at(self, now: float) -> None:
-        """Note the loop time of a broker's answer about it that is an error."""
+        """Note the time of an error response."""
         self.last_fetch_at = now
 
     def add_chunk(self, chunk: Chunk) -> None:
-        """Put a chunk behind those that are buffered."""
         self.chunks = (*self.chunks, chunk)
 
     def remove_chunk(self) -> None:
-        """Remove the first chunk."""
         self.chunks = self.chunks[1:]
 
     def drop_chunks(self) -> tuple[Chunk, ...]:
-        """Remove all chunks, and return them."""
         chunks, self.chunks = self.chunks, ()
         return chunks
 
     def buffered(self, end_offset: int | None, *, is_sticky: bool = False) -> None:
-        """Note that a chunk was buffered: the offset after it is asked for next.
+        """Note that a chunk was buffered.
 
         Args:
-            end_offset: Offset after the chunk; None: nothing can be fetched beyond it.
-            is_sticky: It is an error that stays until the application seeks.
+            end_offset: Where to fetch next; None: no further fetch is possible.
+            is_sticky: The chunk is an error that stays until a seek.
         """
         if end_offset is not None:
             self.fetched = end_offset
@@ -797,15 +723,12 @@ class Cursor:
             self._move(Place.FAILED)
 
     def chunks_changed(self) -> None:
-        """Note that a chunk was used up, that an error was raised, or that one was met."""
+        """Choose the place after a chunk was used up, or an error raised or found."""
         if self.search is None and self.loan is None:
             self._rest()
 
     def refetch(self) -> None:
-        """Fetch from the position again: nothing is buffered any more.
-
-        A search for a position begins anew.
-        """
+        """Fetch from the position again, with an empty buffer; restart a search."""
         self._fetch_from_position()
         search = self.search
         if search is None:
@@ -826,41 +749,35 @@ class Cursor:
             self.fetched = self.position
 
     def back_off(self, until: float, reason: str) -> None:
-        """Ask no broker for it before a loop time, and say why."""
         self.retry_at = until
         self.retry_reason = reason
         if self.search is None:
             self._rest()
 
     def failed(self, until: float, reason: str) -> None:
-        """Back off after one more failure in a row."""
         self.failure_count += 1
         self.back_off(until, reason)
 
     def end_back_off(self) -> None:
-        """Let brokers be asked for it at once."""
         self.retry_at = 0.0
         if self.place is Place.BACKING_OFF:
             self._rest()
 
     def note_reason(self, reason: str) -> None:
-        """Note what keeps the position from being found."""
         self.retry_reason = reason
 
-    # --- What is buffered -----------------------------------------------------------------
+    # --- Buffered records -----------------------------------------------------------------
     @property
     def first_chunk(self) -> Chunk | None:
-        """What a get looks at first; None: nothing is buffered."""
         return self.chunks[0] if self.chunks else None
 
     @property
     def failure(self) -> KafkaError | None:
-        """The error that comes after its records, until a get has raised it, or a seek."""
         return self.chunks[-1].failure if self.chunks else None
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another response, or no offset known to ask for."""
+        """Whether there is no room for another response, or no offset to continue at."""
         if not self.chunks:
             return False
         last = self.chunks[-1]
@@ -868,20 +785,19 @@ class Cursor:
             len(self.chunks) >= MOST_CHUNKS or last.end_offset is None or last.failure is not None
         )
 
-    # --- What was handed out --------------------------------------------------------------
+    # --- Returned records -----------------------------------------------------------------
     def advance(self, next_position: int, epochs: Epochs) -> None:
-        """Move the position behind what is returned, or never will be.
+        """Move the position behind records that are returned or skipped.
 
         Args:
-            next_position: The offset behind it.
-            epochs: Of the batches that it is from; more may have been opened.
+            next_position: The new position.
+            epochs: The opened batches' epochs; some batches may lie behind the position.
         """
         if epochs and epochs[-1][1] != self.leader_epoch:
             self._note_epochs(next_position, epochs)
         self.position = next_position
 
     def _note_epochs(self, next_position: int, epochs: Epochs) -> None:
-        """Note which leader epochs the records between the position and the next one are of."""
         position = self.position
         assert position is not None  # noqa: S101 -- records are returned from there on
         read = [start for start in epochs if start[0] < next_position]
@@ -889,17 +805,16 @@ class Cursor:
             del read[0]
         for offset, leader_epoch in read:
             if leader_epoch != self.leader_epoch:
-                # As long as leaders move rarely these are one or two; older ones are not committed.
+                # Leaders move rarely, so one or two matter; older ones are not committed.
                 start = EpochStart(max(offset, position), leader_epoch)
                 self.epoch_starts = (*self.epoch_starts[1 - MOST_EPOCH_STARTS :], start)
                 self.leader_epoch = leader_epoch
 
     def process_to(self, offset: int | None) -> None:
-        """Count all before an offset as processed; None: it is not known how far that goes."""
         self.processed = offset
 
     def go_back_to(self, offset: int) -> None:
-        """Count nothing from `offset` on as processed, nor what is being worked on."""
+        """Count no records from `offset` on as processed."""
         if self.processed is not None:
             self.processed = min(self.processed, offset)
 
@@ -911,12 +826,12 @@ class Cursor:
         block: object = None,
         is_stored: bool = False,
     ) -> None:
-        """Count nothing from an offset on as finished until a transaction is over.
+        """Let a transaction decide whether the records from `first` on are finished.
 
         Args:
-            transaction: Decides on it.
-            first: That offset.
-            block: Whose records these are; it may commit them apart from the transaction.
+            transaction: Decides when it ends.
+            first: The first of the records.
+            block: Their block, which may commit them outside of the transaction.
             is_stored: See `Undecided`.
         """
         earlier = self.undecided.get((transaction, block), Undecided(first, is_stored))
@@ -928,40 +843,34 @@ class Cursor:
         }
 
     def commit_apart(self, block: object) -> None:
-        """Let no transaction decide on the records of a block that it does not commit."""
+        """Exclude a block's records, which it commits itself, from all transactions."""
         self.undecided = {
             each: what for each, what in self.undecided.items() if each[1] is not block
         }
 
     def is_undecided_of(self, block: object) -> bool:
-        """Whether transactions decide on records of a block, or have done so just now."""
+        """Whether transactions decide, or have just decided, on records of a block."""
         return any(each[1] is block for each in self.undecided)
 
     def await_outcomes_of(self, former: Cursor) -> None:
-        """Count nothing as finished until the transactions of a former cursor are over."""
+        """Take over the undecided records of the partition's former cursor."""
         self.undecided = former.undecided
 
     def forget_undecided(self) -> None:
-        """Let transactions of the assignment before decide on nothing.
+        """Drop undecided records of the previous assignment, which are returned again.
 
-        What they have not committed is returned again, and they cannot commit it any more.
+        Their transactions can no longer commit them.
         """
         self.undecided = NOTHING
 
     def decided_to(self, offset: int, besides: BegunTransaction | None = None) -> int:
-        """Return how much of what lies before an offset no open transaction decides on.
-
-        Args:
-            offset: Behind what is asked for.
-            besides: A transaction that does not count.
-        """
+        """Return the largest offset up to `offset` that no other open transaction holds back."""
         for (transaction, _), what in self.undecided.items():
             if transaction is not besides and not transaction.is_settled:
                 offset = min(offset, what.first)
         return offset
 
     def is_undecided(self, transaction: BegunTransaction, before: int) -> bool:
-        """Whether this transaction decides on records before an offset."""
         return any(
             each[0] is transaction and what.first < before for each, what in self.undecided.items()
         )
@@ -974,52 +883,47 @@ class Cursor:
         )
 
     def note_transaction(self, transaction: BegunTransaction) -> None:
-        """Note that a read in the block of a transaction counts as processed what was returned."""
+        """Note that a read in a transaction's block counts the returned records as processed."""
         if (end := self.handed_out_to) is not None:
             self.processed_in = (transaction, end)
 
     def has_processed_in(self, transaction: BegunTransaction) -> bool:
-        """Whether a read in its block has counted records as processed that are not committed."""
+        """Whether a read in its block has counted uncommitted records as processed."""
         if self.processed_in is None or self.processed_in[0] is not transaction:
             return False
         return self.has_uncommitted(self.processed_in[1])
 
     def has_processed(self, before: int) -> bool:
-        """Whether all records before an offset count as processed."""
         return self.processed is not None and self.processed >= before
 
     def is_worked_on(self, before: int) -> bool:
-        """Whether a work has records before an offset that are not finished."""
         return self.worked_by is not None and not self.has_processed(before)
 
     @property
     def finished_to(self) -> int | None:
-        """The first unfinished offset, which auto-commit commits; None: it is not known."""
+        """The first unfinished offset, for auto-commit."""
         if self.position is None:
             return None
         return self.decided_to(self.position if self.processed is None else self.processed)
 
     def enter_work(self, work: Work, *, is_enough: bool) -> None:
-        """Note that a work has records of it, and whether it may have more before it is done."""
+        """Note the work that has records of it; `is_enough`: withhold more for now."""
         self.worked_by = work
         self.has_enough = is_enough
 
     def leave_work(self) -> None:
-        """Note that all is finished that was handed out."""
         self.worked_by = None
         self.has_enough = False
 
     def track(self, progress: Progress) -> None:
-        """Keep which records are finished, each for itself."""
         self.progress = progress
 
     @property
     def handed_out_to(self) -> int | None:
-        """Next offset after what the application was handed.
+        """The offset after the returned records.
 
-        That is the position. While the application has another one looked up, it is the one given
-        up for that. While it is given up because the log has lost it, or for the committed offset,
-        there is none.
+        It is the former position while one that the application asked for is looked up, and None if
+        the position was dropped otherwise.
         """
         search = self.search
         if self.position is None and search is not None and search.is_asked_for:
@@ -1027,7 +931,7 @@ class Cursor:
         return self.position
 
     def is_behind(self, *, is_read_committed: bool) -> bool:
-        """Whether there was more to fetch when a broker answered last; False: it never has."""
+        """Whether the latest response left records to fetch; False before the first one."""
         end = self.high_watermark
         if is_read_committed and self.last_stable_offset is not None:
             end = self.last_stable_offset
@@ -1035,14 +939,14 @@ class Cursor:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its position was given up for the committed offset, which is not known yet."""
+        """Whether the position was dropped for the committed offset, which is not known yet."""
         search = self.search
         return search is not None and search.sought is Sought.COMMITTED and not search.is_first
 
     def finished_epoch(self, progress: Progress) -> int:
-        """Return the newest leader epoch of what is finished behind the first unfinished record.
+        """Return the newest leader epoch of finished records after the first unfinished one.
 
-        The position may be elsewhere: a seek moves it, and what is finished stays so.
+        A seek does not change it.
         """
         last = progress.last_finished
         before = NO_EPOCH if last is None else self.epoch_before(last + 1)
@@ -1050,11 +954,11 @@ class Cursor:
 
     @property
     def newest_epoch(self) -> int:
-        """The leader epoch to be compared: of a returned record, or of one finished before.
+        """The newest leader epoch of returned or earlier finished records, for validation.
 
-        It is the newest one. A log that has it has all records before it, too: logs part where
-        epochs do. Ranges of an older epoch than the position's are compared first, by their own:
-        a commit may have the epoch of a later record than the one before its offset.
+        A log that has this epoch has all records before it, because logs diverge at epochs. Ranges
+        of an older epoch than the position's are compared first: a commit may carry the epoch of a
+        later record.
         """
         progress = self.progress
         if progress is None or not progress.has_finished_before:
@@ -1064,7 +968,7 @@ class Cursor:
         return max(self.leader_epoch, progress.ahead_epoch)
 
     def needs_validation(self, current_epoch: int) -> bool:
-        """Whether a leader of this epoch may not have the records that were returned."""
+        """Whether a leader of this epoch may lack returned records."""
         newest = self.newest_epoch
         return (
             self.search is None
@@ -1073,7 +977,7 @@ class Cursor:
         )
 
     def knows_void_epochs(self, current_epoch: int, void_epoch: int) -> bool:
-        """Whether it knows epochs after the leader's, though those up to `void_epoch` are void."""
+        """Whether it knows epochs after the leader's, although epochs to `void_epoch` are void."""
         return (
             current_epoch < void_epoch != self.void_epoch
             and max(self.newest_epoch, self.validated_epoch) > current_epoch

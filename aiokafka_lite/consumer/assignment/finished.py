@@ -65,7 +65,7 @@ class Finished:
         }
 
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that a clean stop commits: those of commit(), without works."""
+        """Return the offsets of a clean stop: those of commit(), without works."""
         offsets = self.offsets_to_commit()
         for tp, partition in self._cursors.items():
             if (
@@ -128,7 +128,7 @@ class Finished:
         return OffsetAndMetadata(offset, metadata), is_all
 
     def limit_metadata(self, refused: int) -> None:
-        """Halve the length of metadata: the broker refused so many characters."""
+        """Halve the length of metadata, which the broker refused."""
         if refused > self.most_metadata:
             return  # they were made before the limit was known
         half = refused // 2
@@ -216,11 +216,7 @@ class Finished:
 
     # --- Deliveries -----------------------------------------------------------------------
     def delivery(self) -> DeliveredRecords:
-        """Return the records being processed, and the partitions lost.
-
-        Raises:
-            IllegalOperation: Handlers of `run` have them.
-        """
+        """Return the records being processed, and the partitions lost. Raises during `run`."""
         self._reads.settle()
         blocks = [each for each in self._works.begun if isinstance(each, Enlisted)]
         if (processing := self._reads.processing) is not None:

@@ -38,8 +38,6 @@ OFFSET: Final = struct.Struct(">q")
 
 
 class FinishedRanges(NamedTuple):
-    """The ranges finished behind a committed offset, ordered."""
-
     leader_epoch: int
     ranges: tuple[Range, ...]
 
@@ -111,7 +109,6 @@ def united(
     other: OffsetAndMetadata,
     most_characters: int = MOST_CHARACTERS,
 ) -> OffsetAndMetadata:
-    """Return a commit that finishes all that either of two does."""
     found = [each for c in (one, other) if (each := decode(topic_id, *c)) is not None]
     offset, left = max(one.offset, other.offset), list[Range]()
     for first, end in sorted(chain.from_iterable(each.ranges for each in found)):

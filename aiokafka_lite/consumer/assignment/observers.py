@@ -71,7 +71,6 @@ class Observers:
         self._add(self._partition, observer)
 
     def on_discard(self, observer: Callable[[Cursor], None]) -> None:
-        """Call `observer` when buffered records must not be returned."""
         self._add(self._discard, observer)
 
     def on_next_progress(self, observer: Callable[[], None]) -> None:

@@ -3,8 +3,8 @@
 With one reader, its next read proves that all records returned before are finished. With several,
 each proves it for its own records only. A task also finishes its records when it ends, except if it
 
-- fails or is cancelled, - ends with its read: then it read for another task, as the task of
-`wait_for(getone(), 1)` does.
+- fails or is cancelled,
+- ends with its read: then it read for another task, as the task of `wait_for(getone(), 1)` does.
 
 The records that such a task leaves are finished when a new task begins to read. A task that is only
 a read substitutes for its starter, so it finishes the starter's records. Any other task that a
@@ -34,7 +34,6 @@ PACKAGE: Final = "aiokafka_lite."
 
 
 def is_a_read(task: Task | None) -> bool:
-    """Whether a task is only a read: its coroutine is the consumer's own."""
     frame = None if task is None else getattr(task.get_coro(), "cr_frame", None)
     return frame is not None and frame.f_globals["__name__"].startswith(PACKAGE)
 
@@ -55,7 +54,7 @@ class Hand:
     """The unfinished records of one task.
 
     Attributes:
-        ranges: By partition, the offsets from the first record to behind the last.
+        ranges: Returned offsets by partition.
         iterates: By `async for`, which takes records without a look here.
         is_awaited: A rebalance waits for them.
     """
@@ -120,7 +119,6 @@ class Readers:
         self._on_end = on_end
 
     def hand_of(self, task: Task | None) -> Hand:
-        """Return the records of a task, from now on a reader."""
         hand = self._hands.get(task)
         if hand is None:
             hand = self._hands[task] = Hand(task)

@@ -19,8 +19,7 @@ from aiokafka_lite.consumer.assignment.work import Processing
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 
 
-def _nothing() -> None:
-    """Replaces a hook that is not set."""
+def _nothing() -> None: ...
 
 
 class Reads:
@@ -74,7 +73,6 @@ class Reads:
         self._close_reader = close
 
     def settle(self) -> None:
-        """Bring the positions up to date with the per-message path."""
         self._settle()
 
     # --- Whether the application reads ------------------------------------------------------
@@ -130,7 +128,6 @@ class Reads:
     # --- What was handed out ----------------------------------------------------------------
     @property
     def hand_out_count(self) -> int:
-        """How many times records were returned: in a list, or some one by one."""
         self._settle()
         return self._hand_out_count
 
@@ -197,7 +194,6 @@ class Reads:
 
     # --- What becomes of partitions ---------------------------------------------------------
     def is_in_hand(self, cursor: Cursor) -> bool:
-        """Whether the application may be processing records of it."""
         return cursor in self.latest or cursor.worked_by is not None
 
     def keep_latest(self, is_kept: Callable[[Cursor], bool]) -> None:
@@ -278,7 +274,6 @@ class Reads:
 
 
 def _note_transaction(finished: Collection[Cursor]) -> None:
-    """Note the enclosing transaction: it may be aborted."""
     if finished and (transaction := transaction_around()) is not None:
         for cursor in finished:
             cursor.note_transaction(transaction)

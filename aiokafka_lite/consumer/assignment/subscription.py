@@ -55,7 +55,6 @@ class SubscriptionState(Assignment):
     # --- Subscription ---------------------------------------------------------------------
     @property
     def subscription(self) -> frozenset[str] | None:
-        """The subscribed topics, or those that the pattern matched so far."""
         return self._topics
 
     def _require_mode(self, mode: SubscriptionMode) -> None:
@@ -68,11 +67,7 @@ class SubscriptionState(Assignment):
     def subscribe(
         self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None
     ) -> None:
-        """Subscribe to topics instead of the earlier ones, whose records are withheld (as in Java).
-
-        Raises:
-            IllegalStateError: A pattern or a manual assignment is in use.
-        """
+        """Subscribe to topics instead of the earlier ones, whose records are withheld."""
         self._require_mode(SubscriptionMode.TOPICS)
         self.mode = SubscriptionMode.TOPICS
         self.listener = listener
@@ -83,7 +78,6 @@ class SubscriptionState(Assignment):
     def subscribe_pattern(
         self, pattern: re.Pattern[str], listener: ConsumerRebalanceListener | None = None
     ) -> None:
-        """Subscribe to every topic that the pattern matches, as `subscribe` does."""
         self._require_mode(SubscriptionMode.PATTERN)
         self.mode = SubscriptionMode.PATTERN
         self.listener = listener
@@ -123,11 +117,7 @@ class SubscriptionState(Assignment):
         return {*(self._topics or ()), *(tp.topic for tp in self._assignment)}
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign exactly these partitions. Partitions that stay keep their position.
-
-        Raises:
-            IllegalStateError: Topics or a pattern are subscribed.
-        """
+        """Assign exactly these partitions. Partitions that stay keep their position."""
         self._require_mode(SubscriptionMode.ASSIGNED)
         self.mode = SubscriptionMode.ASSIGNED
         wanted = frozenset(partitions)
@@ -141,11 +131,6 @@ class SubscriptionState(Assignment):
         self.assign_from_user(self._assignment.keys() | frozenset(partitions))
 
     def remove_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Unassign these partitions.
-
-        Raises:
-            IllegalStateError: Topics or a pattern are subscribed, or one is not assigned.
-        """
         gone = frozenset(partitions)
         for tp in gone:
             self.partition(tp)

@@ -41,7 +41,7 @@ class HeldRecord(Protocol):
         """Let a transaction decide on the record. None: it has decided."""
 
     def ack(self) -> bool:
-        """Finish the record. False: it has another holder, or is finished."""
+        """Finish the record. False: another holder has it, or it is finished."""
 
 
 @runtime_checkable
@@ -139,8 +139,6 @@ PROCESSING_COUNTS: Final = (
 
 
 class Work(Protocol):
-    """Records from their read to their completion."""
-
     @property
     def hold_s(self) -> float | None:
         """How long it may delay a rebalance; None: as long as reads."""

@@ -194,7 +194,6 @@ def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> l
     """Return the member ids in the order in which partitions are assigned.
 
     Static members are first, by instance id: a restarted one has a new member id (KIP-345).
-    Metadata of aiokafka's assignors have no instance id.
     """
 
     def rank(member_id: str) -> tuple[bool, str, str]:
@@ -223,7 +222,6 @@ NOWHERE: Racks = frozenset()
 def racks_of_members(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
 ) -> dict[str, str | None]:
-    """Return each member's rack, if any."""
     # Metadata of aiokafka's assignors has no rack.
     return {member: getattr(said, "rack_id", None) or None for member, said in members.items()}
 

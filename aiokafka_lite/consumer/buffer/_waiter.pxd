@@ -1,4 +1,4 @@
-# What such a get waits for, for who makes it and who wakes it.
+# The future of a steady read, for the modules that create and wake it.
 
 cimport cython
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the task of a get waits for that needs no coroutine of its own, compiled."""
+"""The future of a read without a coroutine of its own, compiled."""
 
 cimport cython
 
@@ -9,11 +9,10 @@ from asyncio import CancelledError, InvalidStateError, current_task
 @cython.final
 @cython.auto_pickle(False)
 cdef class Waiter:
-    """What the task of a steady get waits for: a future that can also let it go on at once.
+    """The future for which the task of a steady read waits, and which can resume it at once.
 
-    It has what a task needs of a future, and no more. `wake` runs the task inside of the callback
-    that calls it, without a turn of the event loop. Where a task is running already, the loop does
-    it, as with a result that is set or a cancellation.
+    It has only those methods of a future that tasks need. `wake` runs the task within its own
+    call. If a task is running already, the event loop does it, as after `set_result` and `cancel`.
     """
 
     def __cinit__(self, loop):
@@ -53,7 +52,7 @@ cdef class Waiter:
         return self.result()
 
     def set_result(self, result):
-        """Let the task go on in the loop's next turn."""
+        """Let the task continue in the loop's next iteration."""
         self.is_done = True
         self.schedule()
 
@@ -61,7 +60,7 @@ cdef class Waiter:
         if self.is_done:
             return False
         self.is_done = self.is_cancelled = True
-        self.message = msg  # anyio tells its own cancellations by it
+        self.message = msg  # anyio recognises its own cancellations by it
         self.schedule()
         return True
 
@@ -72,7 +71,7 @@ cdef class Waiter:
         return 0
 
     cdef int wake(self) except -1:
-        """Let the task go on now."""
+        """Let the task continue now."""
         self.is_done = True
         callback = self.callback
         if callback is None or self.context is None or current_task(self.loop) is not None:

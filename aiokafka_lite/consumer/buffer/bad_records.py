@@ -86,7 +86,7 @@ class BadRecords:
         )
 
     def raw_record(self, record: Record, error: KafkaError) -> Record:
-        """Return a copy that is not deserialised, with the error."""
+        """Return a copy with serialised key and value, and the error."""
         from aiokafka_lite.bad_records import RawRecord
 
         raw = RawRecord(
@@ -200,7 +200,7 @@ class ChunkErrors:
             self._state.refetch(chunk.partition)
 
     def _fetch_again(self, chunk: Chunk, error: CorruptRecordException) -> bool:
-        """Fetch a corrupt batch once more. False if that was done already."""
+        """Fetch a corrupt batch once more; False: that was done already."""
         partition = chunk.partition
         offset = partition.position if error.offset is None else error.offset
         if partition.corrupt_at == offset:

@@ -1,4 +1,4 @@
-"""The fields of byte budgets as members of a C structure, for what is compiled."""
+"""The fields of byte budgets as members of a C structure, for compiled modules."""
 
 
 cdef class ByteBudget

@@ -1,23 +1,20 @@
-"""What brokers have answered and the application has not been handed yet.
+"""Buffered chunks of one consumer, and the reads that take records from them.
 
-Each assigned partition has its chunks at itself (`Cursor.chunks`), at most two with records: one
-request ahead. The buffer keeps the order in which partitions take turns: those that a limited get
-was served from, and always the first, go to its end.
+A partition's chunks are at its cursor (`Cursor.chunks`), at most two with records. The buffer keeps
+the order of turns: partitions that served a limited read, and always the first one, move to the
+end.
 
-There is one way out, `take`. It goes through three steps, and only the last moves anything:
+All reads use `take`. Of its three steps only the last changes positions:
 
-    wait      until something can be handed out
-    decode    some records at a time, yielding to the loop when the time slice is used up, large
-              batches decompressed in a worker thread; records gather in the chunks
-    hand out  without any await: a sink takes what it wants, and the positions move
+    wait     until records can be returned
+    decode   records into the chunks, a time slice at a time; large batches in a worker thread
+    return   without any await: a sink takes records, and the positions move
 
-So a get may be cancelled at every await, and the next one finds all that this one prepared. A sink
-of rows decodes in the third step, for a time slice at most, so that there never are rows that the
-positions do not know of. A get of one record takes the second and the third step at once, where the
-first chunk in turn has only to be decoded.
+So a read may be cancelled at every await, and the next one uses the prepared records. A sink of
+rows decodes in the third step, for one time slice, because positions must include all rows.
 
-An error stands behind its partition's records. It is raised when its partition is the first in
-turn, or when there is nothing else, and never takes records with it (bad_records.py).
+An error follows its partition's records. It is raised without records: when its partition is the
+first in turn, or no others are buffered (bad_records.py).
 """
 
 from __future__ import annotations
@@ -52,63 +49,59 @@ Wanted = Collection[TopicPartition]
 
 
 class Limits(NamedTuple):
-    """What a get is about, how long it waits for it, and how much it takes at most."""
-
     #: Empty: all partitions.
     wanted: Wanted = ()
-    #: None: it waits without end.
+    #: None: no timeout.
     timeout_s: float | None = None
-    #: Records or rows in all; and of each partition.
+    #: Records or rows in all, and per partition.
     max_records: int | None = None
     max_of_each: int | None = None
 
 
 class Taken(NamedTuple):
-    """What a sink took of a chunk: the first offset, and the position behind."""
-
     first_offset: int
     position: int
 
 
 class RecordSink(Protocol):
-    """Where a get's records go. Between its calls for one get nothing is awaited."""
+    """The destination of a read's records; its calls for one read have no await between them."""
 
     @property
-    def count(self) -> int:
-        """How many records or rows it has taken."""
+    def count(self) -> int: ...
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more, whatever the limits say."""
+        """Whether it takes no more, even below the limits."""
 
     @property
     def is_for_one(self) -> bool:
-        """Whether it takes from one chunk, and what is decoded at once is enough for it."""
+        """Whether it takes from one chunk, and records decoded at once suffice."""
 
     @property
     def decodes(self) -> bool:
-        """Whether it takes what is not decoded yet, by `decoder.fill`."""
+        """Whether it takes undecoded batches, by `decoder.fill`."""
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
-        """Take up to `limit` records of a chunk; None: none were taken, or none yet."""
+        """Take up to `limit` records; None: none were taken yet."""
 
     def finish(self) -> None:
-        """Make of what was taken what the get returns; then the positions move."""
+        """Build the read's result; then the positions move."""
 
     def clear(self) -> None:
-        """Drop what was taken: it is fetched again."""
+        """Drop all records, which are fetched again."""
 
 
-def _do_nothing() -> None:
-    """Stand in for a hook that nobody has set."""
+def _do_nothing() -> None: ...
 
 
 class Buffer:
-    """Buffered responses of one consumer, and the gets that take from them.
+    """Buffered responses of one consumer, and the reads that take from them.
 
-    `on_error()` tells that a partition cannot go on; `on_blocked()` that a get waits though
-    something is buffered, so that others may lack its bytes; `on_sought()` that other partitions
-    are sought (`sought`) than before.
+    Args:
+        on_error: Called when a partition cannot go on.
+        on_blocked: Called when a read waits though chunks are buffered: other fetches may lack
+            their bytes.
+        on_sought: Called when `sought` has changed.
     """
 
     __slots__ = (
@@ -154,25 +147,25 @@ class Buffer:
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
         self._on_sought = on_sought or _do_nothing
-        # Called before a get takes anything: see `on_take`.
+        # See `on_take`.
         self._close_reader = _do_nothing
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._deserializes = delivery.has_deserializers
         self._budget = budget
-        # A get decodes no more than what was decompressed to so much, and a batch.
+        # Decompressed bytes after which a read stops decoding.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
         self.queue = ChunkQueue(reads, self._loop)
         self._errors = ChunkErrors(state, reads, self.queue.add)
         self.decoder = ChunkDecoder(reads, self._errors, delivery)
-        # The gets that wait, with what each is about, none for all; the oldest comes first.
+        # Waiting reads, the oldest first, with their partitions (empty: all).
         self._waiters: dict[asyncio.Future[None], Wanted] = {}
-        # Serves the deadlines of all of them. Moved only when it fires, so that a get that does
-        # not wait to its deadline costs none. When that is: uvloop's handles do not all know.
+        # One timer for all deadlines. It moves only when it fires, so that a read which ends
+        # before its deadline costs no timer. Not all of uvloop's handles know their time.
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
-        # The only partitions to fetch, because memory is short and gets wait for them; none: all.
+        # The only partitions to fetch (empty: all): memory is short, and reads wait for them.
         self.sought: frozenset[TopicPartition] = frozenset()
         observers.on_discard(self.queue.drop)
         observers.on_assignment_change(self.wake)
@@ -180,47 +173,40 @@ class Buffer:
         gate.on_change(self.wake)
 
     def on_take(self, close_reader: Callable[[], None]) -> None:
-        """Set what is called before a get takes anything.
-
-        It brings back what is being read record by record, so that there is one order of records.
-        """
+        """Set the function, called before each read, that ends record-by-record reading."""
         self._close_reader = close_reader
 
-    # --- What is buffered -----------------------------------------------------------------
+    # --- Buffered records -----------------------------------------------------------------
     @property
     def partitions(self) -> Collection[Cursor]:
-        """The partitions of which something is buffered, in the order of their turns."""
         return self.queue.order.keys()
 
     @property
     def waiting_count(self) -> int:
-        """How many gets wait."""
         return len(self._waiters)
 
     def is_left_out(self, cursor: Cursor) -> bool:
-        """Whether a cursor is not fetched because memory is short, and gets wait for others."""
+        """Whether a cursor is not fetched because memory is short and reads wait for others."""
         return bool(self.sought) and cursor.tp not in self.sought
 
     def has_untaken(self, source: ResponseSource) -> bool:
-        """Whether a response that it has fetched waits, and the application has not come for it."""
+        """Whether no read has asked for the source's latest response."""
         return source in self.queue.untaken
 
     def awaited(self) -> list[TopicPartition]:
-        """Return the partitions that gets wait for; empty if none do, or one for whatever comes."""
+        """Return the partitions that reads wait for; empty if one waits for all."""
         if not all(self._waiters.values()):
             return []
         return [tp for wanted in self._waiters.values() for tp in wanted]
 
     def sticky_error(self, partition: Cursor) -> KafkaError | None:
-        """Return the error that stays until the application seeks, if there is one."""
         return next((chunk.failure for chunk in partition.chunks if chunk.is_sticky), None)
 
     def can_serve(self, wanted: Wanted) -> bool:
-        """Whether there is something to hand out or raise, of all partitions if none are named."""
+        """Whether wanted records can be returned, or an error raised."""
         return bool(self._in_order(wanted, 1))
 
     def _has_decoded(self, wanted: Wanted) -> bool:
-        """Whether a get of these partitions would be handed something without decoding."""
         for partition in self.queue.order:
             is_wanted = not wanted or partition.tp in wanted
             is_free = not (partition.is_paused or partition.has_enough)
@@ -228,16 +214,16 @@ class Buffer:
                 return True
         return False
 
-    # --- Whose turn it is -----------------------------------------------------------------
+    # --- Turns ----------------------------------------------------------------------------
     def _in_order(self, wanted: Wanted, most: int | None) -> list[Cursor]:
-        """Return the first `most` partitions that may be served, of those wanted.
+        """Return the first `most` wanted partitions that may be served.
 
-        When memory is short, what takes none comes first.
+        If memory is short, those that need no decompression are first.
         """
         found: list[Cursor] = []
         if self._gate.holds:
             return found
-        # Most consumers read nothing that has to be decompressed: then it is never tight.
+        # It is never tight without compressed batches, as for most consumers.
         is_tight = self._budget.headroom_bytes and self._budget.is_tight
         for partition in self.queue.order:
             if partition.is_paused or partition.has_enough:
@@ -249,29 +235,26 @@ class Buffer:
         return list(islice(_light_first(found), most)) if is_tight else found
 
     def _first(self, wanted: Wanted) -> Chunk | None:
-        """Return the chunk that a get looks at first."""
         order = self._in_order(wanted, 1)
         return order[0].chunks[0] if order else None
 
     # --- Changes --------------------------------------------------------------------------
     def clear(self) -> None:
-        """Forget everything."""
         for partition in tuple(self.queue.order):
             self.queue.drop(partition)
-        if self._alarm is not None:  # no get may wait until a deadline any more
+        if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
     # --- The sources' side ----------------------------------------------------------------
     def put(self, response: FetchedResponse, chunks: list[Chunk]) -> None:
-        """Add a response's chunks, which must be current."""
         is_wanted = False
         for chunk in chunks:
             self.queue.add(chunk)
             is_held = chunk.partition.is_paused or chunk.partition.has_enough
             is_wanted = is_wanted or not is_held
         if self._waiters or not is_wanted:
-            # A get is waiting, and takes this; or none will. So the source may go on at once.
+            # A waiting read takes this, or no read can. So the source may continue at once.
             response.is_taken = True
         else:
             self.queue.untaken[response.source] = response
@@ -280,10 +263,9 @@ class Buffer:
         self.wake()
 
     def put_error(self, partition: Cursor, error: KafkaError, *, is_sticky: bool = False) -> None:
-        """Let the gets raise `error` behind the partition's records.
+        """Let a read raise `error` after the partition's records.
 
-        A sticky error stays until the application seeks; others are raised once. Nobody is told
-        of an error of a partition that was taken away meanwhile.
+        A sticky error stays until a seek, others are raised once.
         """
         if not partition.is_assigned or partition.failure is not None:
             return
@@ -293,23 +275,22 @@ class Buffer:
 
     def _partition_changed(self, partition: Cursor) -> None:
         if partition.is_paused:
-            # What else its broker has must not wait until it is resumed.
+            # Other partitions of its broker must not wait until it is resumed.
             for chunk in partition.chunks:
                 if chunk.response is not None:
                     self.queue.release_source(chunk.response)
         self.wake()
 
-    # --- When memory is short -------------------------------------------------------------
+    # --- Lack of memory -------------------------------------------------------------------
     def make_room(self, *, is_behind: bool) -> None:
         """Make room for a fetch that was refused its bytes.
 
-        What is buffered of paused partitions is dropped, and of those in open batches if gets wait;
-        it is fetched again later. If gets wait for certain partitions, nothing else is fetched
-        until they have got something or end. Only if that is so already, what is buffered of the
-        others is dropped, too.
+        Chunks of paused partitions are dropped. If reads wait, so are those of partitions that have
+        enough, and only the partitions that reads wait for are fetched. If that was so already,
+        chunks of all others are dropped, too.
 
         Args:
-            is_behind: The fetch is known to bring records.
+            is_behind: The fetch is known to yield records.
         """
         awaited: frozenset[TopicPartition] = frozenset()
         if not self._gate.holds:
@@ -324,7 +305,6 @@ class Buffer:
         self._seek(awaited)
 
     def _seek(self, sought: frozenset[TopicPartition]) -> None:
-        """Fetch only these partitions; none named: all."""
         if sought != self.sought:
             self.sought = sought
             self._on_sought()
@@ -334,7 +314,7 @@ class Buffer:
             self._seek(frozenset(self.awaited()))
 
     def _keep_to_budget(self, kept: Chunk) -> None:
-        """Drop what is least useful until the rest, and the chunk at hand, fit into the budget."""
+        """Drop the least useful chunks until the rest and `kept` fit into the budget."""
         for partition in _least_useful_first(self.queue.order, kept):
             self._state.refetch(partition)
             if not self._budget.is_over:
@@ -344,25 +324,22 @@ class Buffer:
     async def take(
         self, sink: RecordSink, limits: Limits, also_raise: Callable[[], None] | None = None
     ) -> bool:
-        """Wait for records, decode them, and let a sink take them.
-
-        A get that is cancelled has taken nothing.
+        """Wait for records, decode them, and let a sink take them; cancelled, it takes none.
 
         Args:
-            sink: What takes them.
-            limits: Of which partitions, how much, and for how long.
-            also_raise: Raises what only this kind of get does.
+            sink: Takes them.
+            limits: The partitions, timeout and sizes.
+            also_raise: Raises errors of this kind of read.
 
         Returns:
-            Whether the sink has taken something. Not if the time was up, or if the last of the
-            partitions was taken away meanwhile. Those that a rebalance takes away and gives back
-            at its end are assigned all the time.
+            Whether the sink has taken records: not after the timeout, or if all wanted partitions
+            were revoked. A rebalance that reassigns them does not count.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: A rebalance listener would wait without end; or `run` takes all.
-            KafkaError: What stands first in turn, or alone.
-            BaseException: A background task has died of it.
+            IllegalStateError: A rebalance listener would wait forever, or `run` takes all records.
+            KafkaError: An error that is first in turn, or alone.
+            BaseException: The error that ended a background task.
         """
         processing = self._reads.processing
         if processing is not None and not processing.takes(sink):
@@ -379,28 +356,27 @@ class Buffer:
         self._reads.enter_get()
         try:
             if timeout_s is not None and timeout_s <= 0 and not self.can_serve(wanted):
-                # A loop of gets that never wait must not keep the sources from working.
+                # A loop of reads that never wait must let the sources run.
                 await asyncio.sleep(0)
-            # What was lost before may come back, and a get of it alone takes its time.
+            # Partitions that were lost before may be reassigned within the timeout.
             may_be_lost = deadline is not None and not self._state.has_any(wanted)
             while await self._wait(wanted, deadline, also_raise, may_be_lost=may_be_lost):
-                if sink.is_for_one and self._take_at_hand(sink, limits):
+                if sink.is_for_one and self._take_first(sink, limits):
                     return True
                 if sink.decodes:
                     await self._pause_if_due(wanted)
                 else:
-                    # A get that does not wait takes all that is buffered: only decoding takes time.
+                    # A read that does not wait takes all that is buffered.
                     await self.decode(limits, deadline if timeout_s else None, sink.is_for_one)
-                if self.queue.lent is not None:  # by another task's get, meanwhile
+                if self.queue.lent is not None:  # another task has read since
                     self._close_reader()
-                if self._hand_out(sink, limits):
+                if self._deliver(sink, limits):
                     return True
             return False
         finally:
             self._reads.leave_get(self._loop.time())
 
     async def let_others_run(self) -> None:
-        """Go once round the loop in the middle of what the application takes as one get."""
         self._reads.enter_get()
         try:
             await self.decoder.let_others_run()
@@ -409,7 +385,6 @@ class Buffer:
 
     # --- wait -----------------------------------------------------------------------------
     def wake(self) -> None:
-        """Wake the waiting gets, so that they look again."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -422,10 +397,10 @@ class Buffer:
         *,
         may_be_lost: bool,
     ) -> bool:
-        """Wait until there is something to decode or raise.
+        """Wait until a chunk can be decoded, or an error raised.
 
-        Return False when the deadline passed, or when none of the partitions is assigned any more,
-        unless they may be lost.
+        Return False after the deadline, or if no wanted partition is assigned (unless
+        `may_be_lost`).
         """
         if self._gate.is_troubled:
             self._gate.check()
@@ -434,8 +409,7 @@ class Buffer:
         while not self.queue.order or not self._in_order(wanted, 1):
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
-            # Whatever else is buffered is of no use to this get, and must not keep the sources
-            # from bringing what is.
+            # Other chunks must not keep the sources from fetching the wanted partitions.
             for response in tuple(self.queue.untaken.values()):
                 self.queue.mark_taken(response)
             if deadline is None:
@@ -452,7 +426,7 @@ class Buffer:
                 await waiter
             finally:
                 del self._waiters[waiter]
-                if self.sought:  # soon, not now: this get may go on waiting
+                if self.sought:  # later, because this read may go on waiting
                     self._loop.call_soon(self._seek_awaited)
             self.decoder.slice.renew()
             if self._gate.is_troubled:
@@ -462,7 +436,6 @@ class Buffer:
         return True
 
     def _set_alarm(self, deadline: float) -> bool:
-        """Wake the gets at a deadline, a loop time; return False if it has passed."""
         if self._loop.time() >= deadline:
             return False
         if self._alarm is not None:
@@ -481,13 +454,12 @@ class Buffer:
     async def decode(
         self, limits: Limits, deadline: float | None = None, is_for_one: bool = False
     ) -> None:
-        """Decode what a get may take of what is buffered now; move nothing.
+        """Decode the buffered records that a read may take.
 
-        Stop early, with what there is, when the deadline passes; and where one chunk is enough, as
-        soon as some of its records are decoded.
+        Stop early at the deadline if some are decoded, and if one chunk suffices.
         """
         wanted, decoder = limits.wanted, self.decoder
-        # What an earlier get has left is handed out before the application is awaited again.
+        # Return an earlier read's rest before the application is awaited again.
         may_work = is_for_one or not self._asks_application or not self._has_decoded(wanted)
         while (chunk := self._decode_to_pause(limits, deadline, is_for_one)) is not None:
             is_work = self._asks_application and chunk.needs_application
@@ -502,13 +474,13 @@ class Buffer:
             ):
                 may_work = False
         if not self._has_decoded(wanted):
-            # Perhaps there is only an error. A loop of gets that raise must let others run, too.
+            # Perhaps there is only an error. A loop of reads that raise must let others run, too.
             await decoder.let_others_run()
 
     def _decode_to_pause(
         self, limits: Limits, deadline: float | None, is_for_one: bool
     ) -> Chunk | None:
-        """Decode until there is enough, or a pause is due ahead of the chunk returned."""
+        """Decode until there is enough; return the chunk before which a pause is due."""
         decoder = self.decoder
         held_bytes = 0
         for chunk, limit in self._to_decode(limits, is_for_one):
@@ -538,10 +510,10 @@ class Buffer:
         return None
 
     def _to_decode(self, limits: Limits, is_for_one: bool) -> Iterator[tuple[Chunk, int | None]]:
-        """Yield chunks in the order of turns, and how many records each should hold then."""
+        """Yield chunks in turn, each with the number of records to hold."""
         left = limits.max_records
         each = left if limits.max_of_each is None else limits.max_of_each
-        # Deserialisers may do as they please: what they change is met in what was buffered.
+        # Deserialisers may change the buffer; this iterates over copies.
         for partition in self._in_order(limits.wanted, 1 if is_for_one else left):
             missing = each if left is None or each is None else min(left, each)
             for chunk in partition.chunks:
@@ -556,14 +528,13 @@ class Buffer:
                 return
 
     def _may_work_on(self, chunk: Chunk, wanted: Wanted, is_for_one: bool) -> bool:
-        """Whether the application may be awaited for a chunk now."""
         if chunk is not chunk.partition.first_chunk:
             return False
-        # What a get has is handed out before on_bad_record may raise.
+        # Decoded records are returned before on_bad_record may raise.
         return is_for_one or chunk.failure is None or not self._has_decoded(wanted)
 
     async def _pause_if_due(self, wanted: Wanted) -> None:
-        """Pause as long as that is due before the first in turn can be decoded."""
+        """Pause if the first chunk in turn needs that before it is decoded."""
         while (chunk := self._first(wanted)) is not None and not chunk.decoded:
             if chunk.response is not None and not chunk.response.is_taken:
                 self.queue.mark_taken(chunk.response)
@@ -571,29 +542,28 @@ class Buffer:
                 await self._pause(chunk)
                 continue
             if chunk.failure is not None:
-                # A loop of gets that raise must let others run, too.
+                # A loop of reads that raise must let others run, too.
                 await self.decoder.let_others_run()
             return
 
     async def _pause(self, chunk: Chunk) -> None:
-        """Let others run before more of a chunk is decoded."""
         is_work = self._asks_application and chunk.needs_application
         try:
             await self.decoder.pause(chunk)
         except BaseException:
             if is_work:
-                # What hangs or fails must not keep the other partitions from being served.
+                # Other partitions are served while this one hangs or fails.
                 self.queue.end_turn(chunk.partition)
             raise
         if self._gate.is_troubled:
             self._gate.check()
 
-    # --- hand out -------------------------------------------------------------------------
-    def _take_at_hand(self, sink: RecordSink, limits: Limits) -> bool:
-        """Let a sink for one chunk take from the first in turn; False: that takes more than this.
+    # --- return ---------------------------------------------------------------------------
+    def _take_first(self, sink: RecordSink, limits: Limits) -> bool:
+        """Take from the first chunk in turn: the short way of single records.
 
-        It is the way of records that come one by one. A pause, the application, memory that is
-        short, an error: all that is left to `decode` and `_hand_out`.
+        False if that needs a pause, the application, memory or an error: then `decode` and
+        `_deliver` do it.
         """
         if self.queue.lent is not None:
             return False
@@ -618,13 +588,13 @@ class Buffer:
             self.queue.end_turn(partition)
         return True
 
-    def _hand_out(self, sink: RecordSink, limits: Limits) -> bool:
-        """Let a sink take from one partition after the other, and move the positions behind it.
+    def _deliver(self, sink: RecordSink, limits: Limits) -> bool:
+        """Let a sink take from one partition after the other, and move the positions.
 
-        Partitions that were served go to the end of the turns, if the limit left some unserved.
+        If the limit left some unserved, the served ones move to the end of the turns.
 
         Raises:
-            KafkaError: What stands first in turn, or alone.
+            KafkaError: An error that is first in turn, or alone.
         """
         most = limits.max_records
         each = most if limits.max_of_each is None else limits.max_of_each
@@ -651,13 +621,13 @@ class Buffer:
                         if is_first:
                             break
                     elif not chunk.is_exhausted:
-                        is_alone = False  # more of it can be handed out after a pause
+                        is_alone = False  # more of its records follow after a pause
                 if sink.decodes and self._budget.is_over:
                     break
             if sink.count:
                 sink.finish()
         except BaseException:
-            # As from a lack of memory: nothing is handed out, all is fetched again.
+            # For example, out of memory: no records are returned, all are fetched again.
             sink.clear()
             for chunk, _ in taken:
                 self._state.refetch(chunk.partition)
@@ -682,21 +652,20 @@ class Buffer:
         limit: int | None,
         taken: list[tuple[Chunk, Taken | None]],
     ) -> Chunk:
-        """Let a sink take up to `limit` of a partition; return the chunk that it came to."""
+        """Let a sink take up to `limit` of a partition; return the last chunk that it used."""
         before = sink.count
         chunks = partition.chunks
         for chunk in chunks:
             left = None if limit is None else limit - (sink.count - before)
             span = sink.take(chunk, left, self.decoder)
             taken.append((chunk, span))
-            # Of what was taken from, decoding has looked what comes next.
+            # After records were taken of a chunk, decoding has looked for the next batch.
             is_left = chunk.decoded or (span is not None and chunk.state is PACKED)
             if is_left or not chunk.is_exhausted:
                 return chunk
         return chunks[-1]
 
     def _move_positions(self, taken: Iterable[tuple[Chunk, Taken | None]]) -> None:
-        """Move the positions behind what was taken, and let go of chunks that are used up."""
         for chunk, span in taken:
             if span is not None:
                 if chunk.response is not None and not chunk.response.is_taken:
@@ -708,17 +677,16 @@ class Buffer:
                 self.queue.finish(chunk)
 
     def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
-        """Make up for what was decompressed for rows; end a slice that is half used up."""
+        """Free memory after rows were decompressed; end a half-used time slice."""
         if taken and self._budget.is_over:
             self._keep_to_budget(taken[-1][0])
         self.decoder.slice.end_if_half_used(self.decoder.looked_at)
 
     def _fail(self, chunk: Chunk) -> None:
-        """Raise a chunk's error, unless it is to be tried again; other partitions come next."""
         partition, error = chunk.partition, chunk.failure
         self.queue.end_turn(partition)
         if error is None or chunk.is_undecided:
-            return  # on_bad_record comes first, and may not want it raised
+            return  # on_bad_record decides first
         if chunk.is_error_only and not chunk.is_sticky:
             self.queue.remove_first(partition)
             partition.chunks_changed()
@@ -726,10 +694,9 @@ class Buffer:
 
 
 def _light_first(turns: Iterable[Cursor]) -> Iterator[Cursor]:
-    """Yield the partitions of which no batch has to be decompressed now.
+    """Yield the partitions whose next batch needs no decompression; if none, the first in turn.
 
-    If there are none, the first in turn; so batches that are decompressed already are finished
-    before memory is taken for another.
+    So decompressed batches are finished before memory is taken for another.
     """
     first: Cursor | None = None
     has_light = False
@@ -744,10 +711,10 @@ def _light_first(turns: Iterable[Cursor]) -> Iterator[Cursor]:
 
 
 def _least_useful_first(turns: Iterable[Cursor], kept: Chunk) -> list[Cursor]:
-    """Return the partitions whose chunks may be dropped for one, the least useful first.
+    """Return the partitions whose chunks may be dropped to keep one, the least useful first.
 
-    The last in turn come first, and before all that has been begun what has not. What has the
-    memory of a response in common with `kept` gives back only what was decompressed of it.
+    Those not begun are before the others, and the last in turn is first. Chunks of the response of
+    `kept` free only their decompressed bytes.
     """
     others = [
         (any(chunk.is_begun for chunk in partition.chunks), partition)

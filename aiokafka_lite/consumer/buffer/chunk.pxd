@@ -1,4 +1,4 @@
-"""The fields of chunks as members of a C structure, for what is compiled."""
+"""The fields of chunks as members of a C structure, for compiled modules."""
 
 cimport cython
 

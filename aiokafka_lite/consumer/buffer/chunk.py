@@ -1,16 +1,15 @@
-"""One answered fetch, and what it brought of each partition, on the way to the application.
+"""A fetched response, and its records of each partition until they are returned.
 
-A chunk's state says what has to happen before more of it can be handed out. Whatever it is, the
-records in `decoded` can be handed out first:
+The state of a chunk is about the records after `decoded`, which can be returned in any state:
 
     PACKED         batches wait to be decoded
-    INFLATING      a worker thread decompresses the batch that comes next
-    RAW            records wait for keys and values to be made of their bytes
-    DESERIALISING  a get awaits the application's deserialisers for them
-    UNDECIDED      an error is met, and on_bad_record is to say what becomes of it
-    DECIDING       a get awaits what on_bad_record says
-    FAILED         an error is raised by every get that comes to it
-    EXHAUSTED      nothing comes behind `decoded`
+    INFLATING      a worker thread decompresses the next batch
+    RAW            records wait to be deserialised
+    DESERIALISING  a read awaits the application's deserialisers
+    UNDECIDED      on_bad_record has to decide about an error
+    DECIDING       a read awaits on_bad_record
+    FAILED         reads raise an error
+    EXHAUSTED      no records follow
     CLOSED         it has left the buffer, used up or dropped
 """
 
@@ -36,58 +35,51 @@ if TYPE_CHECKING:
     from aiokafka_lite.records.decoders import Columns
 
 Record: TypeAlias = ConsumerRecord
-# Under which name a record keeps the bytes of its key and value.
+# The attribute that keeps the bytes of a record's key and value.
 SERIALIZED: Final = "_serialized"
 
 
 class ResponseSource(Protocol):
-    """Who has fetched a response."""
-
     @property
     def node_id(self) -> int: ...
 
     def response_taken(self) -> None:
-        """Note that the application has come for the response: the next may be asked for."""
+        """Note that a read has asked for the response: the next request may be sent."""
 
 
 class FetchedResponse:
-    """An answered fetch: all its partitions' record sets are slices of the same memory.
+    """A response whose record sets are slices of one memory.
 
-    So its bytes are given back to the budget when the last of its chunks is used up or dropped.
+    Its bytes return to the budget when the last of its chunks is closed.
     """
 
     __slots__ = ("_open_chunk_count", "_reservation", "is_taken", "source")
 
     def __init__(self, source: ResponseSource, reservation: Reservation) -> None:
         self.source = source
-        # Whether the application has come for it, so that the next request may be sent.
+        # Whether a read has asked for it, so that the next request may be sent.
         self.is_taken = False
         self._reservation = reservation
         self._open_chunk_count = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether any of its chunks is still in use."""
         return self._open_chunk_count > 0
 
     def open_chunk(self) -> None:
-        """Count a chunk that uses its memory."""
         self._open_chunk_count += 1
 
     def close_chunk(self) -> None:
-        """Count a chunk that does so no more."""
         self._open_chunk_count -= 1
         if not self._open_chunk_count:
             self._reservation.release()
 
     def account(self, by_bytes: int, batch_bytes: int) -> None:
-        """Count bytes that decompression added, or that are gone again; see Reservation."""
+        """Count decompressed bytes that were added or freed; see Reservation."""
         self._reservation.inflated(by_bytes, batch_bytes)
 
 
 class ChunkState(enum.Enum):
-    """What comes behind the records that are decoded; see the module's docstring."""
-
     # Looked up with each record of a trickle: an enum's own hash is a function in Python.
     __hash__ = object.__hash__
 
@@ -102,13 +94,13 @@ class ChunkState(enum.Enum):
     CLOSED = enum.auto()
 
 
-# Compared on every get: as names of the module they cost no look-up in the class.
+# Compared on every read: names of the module cost no look-up in the class.
 PACKED: Final = ChunkState.PACKED
 RAW: Final = ChunkState.RAW
 EXHAUSTED: Final = ChunkState.EXHAUSTED
 CLOSED: Final = ChunkState.CLOSED
 
-# What may follow where a record, or the error in its place, was dealt with.
+# States after a record, or the error in its place, was processed.
 _GOING_ON: Final = frozenset({ChunkState.PACKED, ChunkState.RAW, ChunkState.EXHAUSTED})
 _AT_AN_ERROR: Final = frozenset({ChunkState.UNDECIDED, ChunkState.FAILED})
 _AFTER_DECODING: Final = frozenset({*_GOING_ON, *_AT_AN_ERROR, ChunkState.CLOSED})
@@ -120,10 +112,10 @@ LEGAL_MOVES: Final[Mapping[ChunkState, frozenset[ChunkState]]] = MappingProxyTyp
         ChunkState.RAW: _AFTER_DECODING | {ChunkState.DESERIALISING},
         ChunkState.DESERIALISING: _AFTER_DECODING,
         ChunkState.UNDECIDED: frozenset({ChunkState.DECIDING, ChunkState.CLOSED}),
-        # A record is skipped or delivered raw; a batch that is skipped is fetched past. Back to
-        # UNDECIDED where the get was cancelled, or on_bad_record has raised.
+        # A record is skipped or delivered raw, and a bad batch is skipped by the next fetch.
+        # UNDECIDED again if the read was cancelled, or on_bad_record has raised.
         ChunkState.DECIDING: _AFTER_DECODING,
-        # Raised: the record is tried again, or on_bad_record is asked again.
+        # After the error was raised, the record is retried, or on_bad_record is called again.
         ChunkState.FAILED: frozenset({ChunkState.RAW, ChunkState.UNDECIDED, ChunkState.CLOSED}),
         ChunkState.EXHAUSTED: frozenset({ChunkState.CLOSED}),
         ChunkState.CLOSED: frozenset(),
@@ -136,11 +128,10 @@ _DECODABLE: Final = frozenset(
 
 
 class Chunk:
-    """What one response brought of one partition: the source of its records, in offset order.
+    """The records of one partition in one response, in offset order.
 
-    `decoded` are records ready for the application; it grows by `decode` and shrinks when they
-    are handed out. `raw` are those behind them, decoded but not deserialised. `error` is what is
-    known to be wrong with what comes next: it stands there, or was raised and is tried again.
+    `decoded` are records ready to be returned. `raw` are the next ones, which are not deserialised
+    yet. `error` is about the record after these; it may have been raised already.
     """
 
     __slots__ = (
@@ -176,24 +167,24 @@ class Chunk:
         self.partition = partition
         self.delivery = delivery
         self.response = response
-        # Offset behind its last whole batch; None: nothing can be fetched beyond it.
+        # Offset after its last whole batch; None: no further fetch is possible.
         self.end_offset = end_offset
         self.decoded: list[Record] = []
         self.raw: list[Record] = []
         self.error = error
-        # Whether the error stays until the application seeks, or is raised only once.
+        # The error stays until the application seeks; others are raised once.
         self.is_sticky = is_sticky
-        # The thread's work, while INFLATING; gets that wait for it share it.
+        # The thread's result, while INFLATING; waiting reads share it.
         self.inflating: asyncio.Future[None] | None = None
-        # The get that is DESERIALISING or DECIDING.
+        # The read that is DESERIALISING or DECIDING.
         self.work: ApplicationWork | None = None
         self._records = records
         # The (base offset, leader epoch) of batches whose epoch is not that of the one before.
         self.epochs: Epochs = () if records is None else records.epochs
-        # Of the batch at hand, and of all batches so far.
+        # Decompressed bytes of the current batch, and of all batches so far.
         self._inflated_bytes = 0
         self._inflated_total_bytes = 0
-        # What was decompressed for the records in `decoded` and `raw`, at most.
+        # At most this much was decompressed for the records in `decoded` and `raw`.
         self.held_bytes = 0
         self.state = PACKED
         if error is not None:
@@ -206,11 +197,6 @@ class Chunk:
 
     # --- Its state ------------------------------------------------------------------------
     def _move(self, new: ChunkState) -> None:
-        """Change the state.
-
-        Raises:
-            IllegalStateError: The table of legal moves has no such step.
-        """
         if new not in LEGAL_MOVES[self.state]:
             raise IllegalStateError(
                 f"a chunk of {self.partition.tp} cannot change from state {self.state.name} to "
@@ -225,26 +211,23 @@ class Chunk:
 
     @property
     def failure(self) -> KafkaError | None:
-        """The error that stands behind its records, raised or to be decided on."""
         return None if self.error is None or self.state not in _STANDING else self.error
 
     @property
     def is_undecided(self) -> bool:
-        """Whether on_bad_record is still to say what becomes of its error."""
         return self.state is ChunkState.UNDECIDED or self.state is ChunkState.DECIDING
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has nothing left to hand out, and no error."""
         if self.decoded:
             return False
         if self.state is PACKED:
-            self._go_on()  # perhaps nobody has looked yet what there is
+            self._go_on()  # the next batch may not have been looked for yet
         return self.state is EXHAUSTED
 
     @property
     def is_error_only(self) -> bool:
-        """Whether it carries an error without any records."""
+        """Whether it has an error without any records."""
         return self._records is None and not self.raw
 
     @property
@@ -254,7 +237,7 @@ class Chunk:
 
     @property
     def needs_application(self) -> bool:
-        """Whether the application has to be awaited before more can be added."""
+        """Whether the application has to be awaited before records can be added."""
         if self.state is RAW:
             return self.delivery.awaited is not None
         if self.state is ChunkState.UNDECIDED:
@@ -263,7 +246,6 @@ class Chunk:
 
     @property
     def position_after(self) -> int:
-        """Position once all of `decoded` is handed out."""
         if self.raw:
             return self.raw[0].offset
         if self._records is not None:
@@ -272,36 +254,33 @@ class Chunk:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a part of it waits in memory in the form in which it is handed out."""
+        """Whether memory holds decoded or decompressed parts of it."""
         return bool(self.decoded or self.raw or self._inflated_bytes)
 
     # --- Decompressing --------------------------------------------------------------------
     @property
     def inflate_estimate_s(self) -> float:
-        """About how long the batch that comes next takes to decompress, 0 if it has not to be."""
+        """Estimated seconds to decompress the next batch, 0 if that is not needed."""
         return 0.0 if self.raw or self._records is None else self._records.inflate_estimate_s
 
     def begin_inflating(self, in_thread: asyncio.Future[None]) -> None:
-        """Note that a thread calls `inflate`, and what tells of its end."""
         self._move(ChunkState.INFLATING)
         self.inflating = in_thread
 
     def inflate(self) -> None:
-        """Decompress the next batch; runs in a worker thread, changes nothing but the set."""
+        """Decompress the next batch; called in a worker thread, changes only the record set."""
         try:
             if self._records is not None:
                 self._records.inflate()
         except KafkaError:
-            pass  # decode() meets it again, behind the records ahead of it
+            pass  # decode() raises it again, after the records before it
 
     def end_inflating(self) -> None:
-        """Note that the thread is done."""
         self.inflating = None
-        if self.state is ChunkState.INFLATING:  # not dropped meanwhile
+        if self.state is ChunkState.INFLATING:  # else it was dropped
             self._move(PACKED)
 
     def _account_inflated(self, records: RecordSet) -> None:
-        """Count what decompression has added since the last time."""
         total_bytes = records.inflated_total_bytes
         self.held_bytes += total_bytes - self._inflated_total_bytes
         self._inflated_total_bytes = total_bytes
@@ -312,7 +291,7 @@ class Chunk:
 
     # --- Decoding -------------------------------------------------------------------------
     def decode(self, limit: int) -> None:
-        """Add up to `limit` records to `decoded`, or to `raw`, or meet an error."""
+        """Add up to `limit` records to `decoded`, or to `raw`, or note an error."""
         deserialize = self.delivery.deserialize
         if self.raw and deserialize is not None:
             self._deserialize_raw(limit, deserialize)
@@ -345,7 +324,7 @@ class Chunk:
             self._go_on()
 
     def fill(self, columns: Columns, limit: int) -> int:
-        """Add up to `limit` rows to columns instead, or meet an error; return how many."""
+        """Add up to `limit` rows to columns, or note an error; return the number of rows."""
         records = self._records
         assert records is not None  # noqa: S101 -- it is PACKED
         failure: KafkaError | None = None
@@ -364,7 +343,7 @@ class Chunk:
         return added
 
     def _go_on(self) -> None:
-        """Look what comes next, now that a record, or an error in its place, was dealt with."""
+        """Set the state after a record, or an error in its place, was processed."""
         records = self._records
         if self.raw:
             if self.state is not ChunkState.DESERIALISING and self.state is not RAW:
@@ -375,13 +354,11 @@ class Chunk:
             self._move(PACKED)
 
     def _meet(self, error: KafkaError) -> None:
-        """Let an error stand behind the records."""
         self.error = error
         is_undecided = self.delivery.bad.decides(error)
         self._move(ChunkState.UNDECIDED if is_undecided else ChunkState.FAILED)
 
     def pop(self, limit: int | None) -> list[Record]:
-        """Remove and return up to `limit` decoded records, all for None."""
         decoded = self.decoded
         if limit is None or limit >= len(decoded):
             self.decoded = []
@@ -405,11 +382,10 @@ class Chunk:
         self._move_to_decoded(done, error)
 
     def begin_deserialising(self) -> None:
-        """Note that a get awaits the application's deserialisers."""
         self._move(ChunkState.DESERIALISING)
 
     def accept(self, converted: Converted) -> None:
-        """Take what the application's deserialisers made of the first of `raw`."""
+        """Take the deserialised first records of `raw`."""
         if self.delivery.keeps_serialized:
             keep_serialized(self.raw)
         for record, (key, value) in zip(self.raw, converted.pairs, strict=False):
@@ -419,7 +395,7 @@ class Chunk:
         self._move_to_decoded(len(converted.pairs), converted.error)
 
     def _move_to_decoded(self, count: int, error: DeserializationError | None) -> None:
-        """Move records from `raw` to `decoded`, up to the one that an error is about."""
+        """Move records from `raw` to `decoded`, up to the one with an error."""
         if self.state is ChunkState.CLOSED:
             return  # a deserialiser has moved the partition
         self.decoded += self.raw[:count]
@@ -428,7 +404,7 @@ class Chunk:
         if error is None:
             self._go_on()
             return
-        # It may be kept for long, by whoever is told of it.
+        # The error may be kept for long: drop its frames.
         error = error.with_traceback(None)
         bad = self.delivery.bad
         if bad.handler is None and bad.decides(error):
@@ -438,10 +414,10 @@ class Chunk:
 
     # --- Errors ---------------------------------------------------------------------------
     def raised(self) -> None:
-        """Note that a get raises its error: the next one tries the same record again."""
+        """Note that a read raises its error: the next one tries the same record again."""
         if self.error is None or self.state is not ChunkState.FAILED:
             return
-        # A copy: the traceback of what is raised, and of its cause, hold whoever has asked.
+        # A copy: the tracebacks of a raised error and its cause hold the caller's frames.
         self.error = copy.copy(self.error)
         if self.raw:
             self._move(RAW)
@@ -449,11 +425,10 @@ class Chunk:
             self._move(ChunkState.UNDECIDED)
 
     def begin_deciding(self) -> None:
-        """Note that a get awaits what on_bad_record says."""
         self._move(ChunkState.DECIDING)
 
     def end_work(self) -> None:
-        """Note that the get awaits the application no more, whatever came of it."""
+        """Note that the read no longer awaits the application, in any case."""
         self.work = None
         if self.state is ChunkState.DESERIALISING:
             self._move(RAW)
@@ -461,11 +436,10 @@ class Chunk:
             self._move(ChunkState.UNDECIDED)
 
     def fail(self) -> None:
-        """Have the error raised, as on_bad_record says."""
         self._move(ChunkState.FAILED)
 
     def settle_bad_record(self, verdict: Verdict, error: KafkaError) -> None:
-        """Skip or deliver the first of `raw`, which `error` is about, as was decided."""
+        """Skip or deliver the first of `raw`, to which `error` belongs."""
         record = self.raw.pop(0)
         bad = self.delivery.bad
         if isinstance(verdict, ConsumerRecord):
@@ -479,7 +453,7 @@ class Chunk:
             self._go_on()
 
     def close(self) -> None:
-        """Give its bytes back to the budget; called once, when it leaves the buffer."""
+        """Return its bytes to the budget; called once, when it leaves the buffer."""
         self._move(CLOSED)
         if self.response is None:
             return
@@ -490,13 +464,12 @@ class Chunk:
 
 
 def keep_serialized(records: Iterable[Record]) -> None:
-    """Keep the bytes of keys and values beside what deserialisers are going to make of them."""
     for record in records:
         setattr(record, SERIALIZED, (record.key, record.value))
 
 
 def serialized(record: Record) -> tuple[bytes | None, bytes | None]:
-    """Return the bytes of a record's key and value, where they were kept, or are no others."""
+    """Return the bytes of a record's key and value: kept ones, or its present ones."""
     kept: tuple[bytes | None, bytes | None] | None = getattr(record, SERIALIZED, None)
     return (record.key, record.value) if kept is None else kept
 
@@ -508,7 +481,7 @@ def chunk_of(
     end_offset: int,
     epochs: tuple[tuple[int, int], ...],
 ) -> Chunk:
-    """Return a chunk of records that are decoded already; a read calls the deserialisers."""
+    """Return a chunk of decoded records; a read calls the deserialisers."""
     chunk = Chunk(partition, delivery, end_offset=end_offset)
     if delivery.has_deserializers:
         chunk.raw, chunk.state = records, RAW

@@ -1,7 +1,4 @@
-"""The buffered chunks of one consumer, and the order in which reads serve their partitions.
-
-The chunks of a partition are at its cursor (`Cursor.chunks`). Compiled in place (chunk_queue.pxd).
-"""
+"""The order in which reads serve partitions; compiled in place (chunk_queue.pxd)."""
 
 from __future__ import annotations
 
@@ -13,14 +10,13 @@ from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, Chunk, FetchedRespons
 
 
 class ChunkQueue:
-    """Partitions with buffered chunks, in the order of their turns.
+    """Partitions with buffered chunks (`Cursor.chunks`), in the order of their turns.
 
     Attributes:
         order: The partitions, as the keys of a dictionary.
-        lent: The chunk that is read record by record, until `give_back`. Its partition may have
-            been dropped since.
-        untaken: By source, the response that no read has asked for yet. The source sends its next
-            request after that.
+        lent: The chunk that is read record by record. Its partition may have been dropped since.
+        untaken: By source, the response that no read has asked for yet. A read that asks for it
+            lets the source send its next request.
     """
 
     __slots__ = ("_loop", "_reads", "lent", "order", "untaken")
@@ -33,20 +29,17 @@ class ChunkQueue:
         self.untaken: dict[ResponseSource, FetchedResponse] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """Append a chunk to those of its partition."""
         partition = chunk.partition
         partition.add_chunk(chunk)
         self.order.setdefault(partition)
         partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
 
     def remove_first(self, partition: Cursor) -> None:
-        """Remove the first chunk of a partition."""
         partition.remove_chunk()
         if not partition.chunks:
             del self.order[partition]
 
     def drop(self, partition: Cursor) -> None:
-        """Close and remove all chunks of a partition."""
         chunks = partition.drop_chunks()
         self.order.pop(partition, None)
         for chunk in chunks:
@@ -56,18 +49,16 @@ class ChunkQueue:
                 self.release_source(response)
 
     def end_turn(self, partition: Cursor) -> None:
-        """Move a partition to the end of the order."""
         if partition in self.order:
             del self.order[partition]
             self.order[partition] = None
 
     # --- A chunk that is read record by record -----------------------------------------------
     def lend(self, chunk: Chunk | None) -> None:
-        """Note which chunk is read record by record."""
         self.lent = chunk
 
     def give_back(self, chunk: Chunk, count: int) -> None:
-        """End `lend`: the application has received the first `count` records of the chunk."""
+        """End `lend`: `count` records of the chunk were returned."""
         self.lent = None
         chunk.pop(count)
         if chunk.state is EXHAUSTED and not chunk.decoded:
@@ -86,14 +77,14 @@ class ChunkQueue:
 
     # --- Responses that no read has asked for ------------------------------------------------
     def mark_taken(self, response: FetchedResponse) -> None:
-        """Note that a read has asked for a response, and let its source send the next request."""
+        """Let the source of a response send its next request, because a read has asked for it."""
         if self._take(response):
             response.source.response_taken()
 
     def release_source(self, response: FetchedResponse) -> None:
-        """Let a source send its next request though no read has asked for its response.
+        """Let a source send its next request although no read has asked for its response.
 
-        In the loop's next iteration, because the response's partition is being changed.
+        This happens in the loop's next iteration, because the partition is being changed.
         """
         if self._take(response):
             self._loop.call_soon(response.source.response_taken)

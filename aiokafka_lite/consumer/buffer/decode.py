@@ -97,7 +97,6 @@ class Delivery:
 
     @property
     def asks_application(self) -> bool:
-        """Whether a chunk may need the application before more of it can be returned."""
         return self.awaited is not None or self.bad.handler is not None or self.bad.word == "skip"
 
 
@@ -140,14 +139,12 @@ class LentDelivery:
 
 
 def lend(delivery: Delivery, events: Events) -> AnyDelivery:
-    """Return a delivery that does not keep the application's objects alive."""
     if delivery.bad.handler is None and not delivery.has_deserializers:
         return delivery
     return LentDelivery(delivery, events)
 
 
 def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Delivery:
-    """Return how a consumer delivers. Invalid arguments raise ValueError or TypeError."""
     check_on_bad_record(config.on_bad_record)
     bad = BadRecords(config.on_bad_record, events)
     if not config.has_deserializers:

@@ -1,7 +1,4 @@
-"""The time that the reads of one consumer have until the event loop has to run.
-
-Compiled in place (time_slice.pxd).
-"""
+"""The time slice of reads; compiled in place (time_slice.pxd)."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from collections.abc import Callable
 
 
 class TimeSlice:
-    """A time slice, which begins when it is first used after the loop has run.
+    """The time that reads have until the event loop has to run; it begins at the first use.
 
     Attributes:
         length_s: The length of a slice.
-        ends_at: Loop time at which the current slice ends. None: the loop has just run.
+        ends_at: Loop time of its end. None: the loop has just run.
     """
 
     __slots__ = ("_clock", "ends_at", "length_s")
@@ -24,7 +21,7 @@ class TimeSlice:
         self.ends_at: float | None = None
 
     def begin(self) -> float:
-        """Return when the slice ends. It begins now if the loop has just run."""
+        """Return when the slice ends."""
         if self.ends_at is None:
             self.ends_at = self._clock() + self.length_s
         return self.ends_at
@@ -34,13 +31,11 @@ class TimeSlice:
         self.ends_at = None
 
     def is_over(self, now: float) -> bool:
-        """Whether the slice has ended. It begins now if the loop has just run."""
         if self.ends_at is None:
             self.ends_at = now + self.length_s
             return False
         return now >= self.ends_at
 
     def end_if_half_used(self, now: float) -> None:
-        """End the slice if at most half of it is left."""
         if self.ends_at is not None and now > self.ends_at - self.length_s / 2:
             self.ends_at = 0.0

@@ -90,8 +90,6 @@ class CommitKind(enum.Enum):
 
 
 class CommitState(enum.Enum):
-    """Whether a commit has waited for a rebalance, and whether it was sent."""
-
     MADE = enum.auto()
     WAITED = enum.auto()
     SENT = enum.auto()
@@ -219,8 +217,6 @@ GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class Commits(CommittedReader):
-    """Commits and reads offsets for one consumer, and owns `Cursor.committed`."""
-
     def __init__(
         self,
         config: ConsumerConfig,
@@ -370,7 +366,6 @@ class Commits(CommittedReader):
         )
 
     def _is_under_way(self, commit: PendingCommit) -> bool:
-        """Whether the application makes a commit, and no rebalance delays it."""
         return commit.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
 
     @property
@@ -378,7 +373,6 @@ class Commits(CommittedReader):
         return bool(self._auto_commit.departed)
 
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the uncommitted ones of `offsets`, and of those given up before."""
         left = dict(self._auto_commit.forgone)
         for departed in self._auto_commit.departed:
             left.update(departed.offsets)
@@ -400,11 +394,7 @@ class Commits(CommittedReader):
                     return
 
     async def commit_held(self, offsets: Offsets) -> None:
-        """Commit within a block of `held`, by one request.
-
-        Raises:
-            KafkaError: The coordinator refuses, or does not answer.
-        """
+        """Commit within a block of `held`, by one request."""
         await self._attempt(self._make(offsets), self._deadline(None))
 
     def alone(self) -> asyncio.Lock:
@@ -420,11 +410,7 @@ class Commits(CommittedReader):
         return self._config.enable_auto_commit
 
     def check_assigned(self, offsets: Offsets) -> None:
-        """Refuse offsets of another assignment or another topic.
-
-        Raises:
-            CommitFailedError: An offset is of an earlier assignment, or of a recreated topic.
-        """
+        """Raise CommitFailedError for offsets of an earlier assignment or a recreated topic."""
         for tp, offset in offsets.items():
             if self._state.is_of_former_log(tp, offset.offset):
                 raise _of_another_log(f"offset {offset.offset} of {tp}")
@@ -459,7 +445,6 @@ class Commits(CommittedReader):
 
     @property
     def assigned_as(self) -> Identity | None:
-        """The identity of the present assignment. None: it is lost, or there was none."""
         if self._state.mode is SubscriptionMode.ASSIGNED:
             return NO_IDENTITY  # the group only keeps the offsets
         return self._member.assigned_as
@@ -543,7 +528,6 @@ class Commits(CommittedReader):
         ) from last_error
 
     def _shorten(self, commit: PendingCommit) -> bool:
-        """Shorten the lists of finished records in the metadata. False: there are none."""
         offsets = {tp: offset for tp, offset in commit.left.items() if is_ours(offset.metadata)}
         if not offsets:
             return False
@@ -558,7 +542,7 @@ class Commits(CommittedReader):
         """Send the rest of a commit once.
 
         Raises:
-            KafkaError: Offsets were refused. Those in `commit.left` are not committed.
+            KafkaError: Offsets were refused, those in `commit.left`.
         """
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
@@ -617,11 +601,7 @@ class Commits(CommittedReader):
         return made_as is None or made_as == NO_IDENTITY or self._member.has_kept(tp, made_as)
 
     def _leave_out_former_logs(self, commit: PendingCommit) -> None:
-        """Leave out offsets of topics that have been recreated.
-
-        Raises:
-            CommitFailedError: The application has named one of them.
-        """
+        """Leave out offsets of recreated topics; CommitFailedError if the application named one."""
         view = self._cluster.view
         former = []
         for tp in commit.left:
@@ -663,7 +643,6 @@ class Commits(CommittedReader):
     def _beyond(
         self, cursor: Cursor, committed: OffsetAndMetadata, offset: OffsetAndMetadata
     ) -> OffsetAndMetadata | None:
-        """Return the union of two commits. None: the second adds nothing."""
         if cursor.progress is None:
             return offset if offset.offset > committed.offset else None
         most = self._finished.most_metadata
@@ -693,7 +672,6 @@ class Commits(CommittedReader):
                 commit.revoked[tp] = offset
 
     def _is_settled(self, cursor: Cursor, offset: OffsetAndMetadata) -> bool:
-        """Whether a revoked partition's position is committed, or auto-commit commits it."""
         committed, end = cursor.committed, offset.offset
         if (committed is None or committed.offset <= end) and not cursor.has_uncommitted(end):
             return True
@@ -745,7 +723,6 @@ class Commits(CommittedReader):
                     commit.say(tp, processed[tp], next(self._sequence))
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
-        """Take the metadata of an application's commit of the same offset."""
         for asked in self._pending:
             if asked.is_asked_for:
                 for tp in commit.left.keys() & asked.left.keys():
@@ -755,11 +732,6 @@ class Commits(CommittedReader):
     def _identity_for(
         self, commit: PendingCommit, now: Cursors, assigned_as: Identity | None
     ) -> Identity:
-        """Return the identity for a commit.
-
-        Raises:
-            CommitFailedError: The partitions may have another owner.
-        """
         made_as = commit.made_as
         if made_as is None:
             raise self._member.why_lost()

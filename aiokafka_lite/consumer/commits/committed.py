@@ -245,7 +245,6 @@ def _as_committed(
 
 
 async def pause(backoff: Backoff, deadline: float) -> bool:
-    """Pause before another attempt. False: the deadline leaves no time for one."""
     loop = asyncio.get_running_loop()
     delay_s = backoff.next_delay_s()
     remaining_s = deadline - loop.time()

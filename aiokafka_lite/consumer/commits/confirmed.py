@@ -33,8 +33,6 @@ CONFIRMED_S: Final = 1.0
 
 
 class Retries(Protocol):
-    """Makes the pauses between attempts."""
-
     def new_backoff(self) -> Backoff: ...
 
 
@@ -54,8 +52,7 @@ class ConfirmedTopics:
 
         Raises:
             CommitFailedError: A topic was deleted, or recreated under another id.
-            KafkaTimeoutError: No broker answers in time.
-            KafkaError: A broker refuses.
+            KafkaError: A broker refuses, or none answers in time.
         """
         asked_at = asyncio.get_running_loop().time()
         valid = {each: at for each, at in self._confirmed.items() if asked_at < at + CONFIRMED_S}
@@ -106,11 +103,7 @@ class ConfirmedTopics:
         return is_gone(view, topic) or (now is not None and read_as not in (now, *NO_IDS))
 
     def raise_if_former(self, topic_ids: Collection[tuple[TopicPartition, bytes]]) -> None:
-        """Refuse offsets of topics that are deleted: one of the same name would get them.
-
-        Raises:
-            CommitFailedError: A topic is deleted.
-        """
+        """Raise CommitFailedError for a deleted topic: a new one would get its offsets."""
         former = [tp for tp, read_as in topic_ids if self.is_former(tp.topic, read_as)]
         if former:
             raise _of_former_topics(tp.topic for tp in former)

@@ -52,7 +52,6 @@ class HeldGroup(ConsumerGroupMetadata):
         return NamedOffsets(self, offsets)
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
-        """Be plain metadata in another process."""
         return ConsumerGroupMetadata, tuple(self)
 
 
@@ -73,11 +72,6 @@ class OffsetsInTransaction:
         return self.commits.alone()
 
     def group(self) -> HeldGroup:
-        """Return the group metadata.
-
-        Raises:
-            CommitFailedError: The partitions are lost.
-        """
         held_as = self.commits.assigned_as
         if held_as is None:
             raise CommitFailedError()
@@ -195,9 +189,6 @@ class OffsetsInTransaction:
 
         After a seek or a truncation, `are_committed` could otherwise be true though the transaction
         aborted.
-
-        Raises:
-            KafkaError: The coordinator refuses, or does not answer.
         """
         unclear = {
             cursor.tp: self._finished.offset_if_finished(cursor, frozenset())[0]
@@ -208,11 +199,7 @@ class OffsetsInTransaction:
             await self.commits.commit_held(unclear)
 
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
-        """Whether a transaction of unknown outcome has committed them. See `tell_apart`.
-
-        Raises:
-            KafkaError: The coordinator refuses, or cannot be reached in time.
-        """
+        """Whether a transaction of unknown outcome has committed them. See `tell_apart`."""
         wanted = {cursor.tp: offset for cursor, offset in offsets.items()}
         return await self.commits.committed_now(wanted) == wanted
 
@@ -305,11 +292,6 @@ class DeliveryToCommit:
         return self._offsets.commits
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Add the records to a transaction.
-
-        Raises:
-            AutoCommitError: Auto-commit may commit them, too.
-        """
         delivery = self._delivery
         self._offsets.raise_if_automatic(
             transaction, delivery.ends, is_all=delivery.is_all, is_batch=not delivery.is_all
@@ -334,12 +316,6 @@ class DeliveryToCommit:
         await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
-        """Return the group and the offsets.
-
-        Raises:
-            CommitFailedError: The partitions were revoked.
-            OffsetMetadataTooLargeError: Too many records are finished out of order.
-        """
         self._committed = self._offsets.to_commit(self._delivery)
         self._group = self._offsets.group()
         return self._group, self._committed
@@ -415,11 +391,6 @@ class NamedOffsets:
         await self._group.offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
-        """Return the group and the offsets.
-
-        Raises:
-            CommitFailedError: They are of an earlier assignment, or of a deleted topic.
-        """
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
         commits = self._group.offsets.commits
         commits.topics.raise_if_former(self.topic_ids())

@@ -1,19 +1,18 @@
 # cython: language_level=3, embedsignature=False
 """The per-message path of `async for`, in C; `_iteration_py` does the same in plain Python.
 
-For each message, `async for` asks for an awaitable and sends None into it. A coroutine made for
-that costs as much as decoding the record it brings. So the awaitable here is an object that is
-used again as soon as nobody else holds it, and that answers the first send with a record at once
-if one is ready. Only if none is does it make a coroutine, the iterator's `_next_record()`, and
-from then on passes on whatever is sent to it or thrown into it.
+For each message, `async for` gets an awaitable and sends None into it. A coroutine costs as much
+as decoding a record. So the awaitable is an object that is reused when it is unreferenced, and
+that returns a ready record at the first send. If no record is ready, it creates the coroutine
+`_next_record()` of the iterator, and forwards to it.
 
 The interpreter sends in two ways, and neither may cost an exception per message:
 
 - Through the slot `am_send`: up to 3.11, and asyncio's tasks in every version.
 - Through `tp_iternext` from 3.12 on, which can return a value only inside a StopIteration. Each
-  iterator keeps one, to be used again.
+  iterator reuses one.
 
-Cython has no syntax for what is needed of these: see `finish_types`.
+Cython has no syntax for these slots: see `finish_types`.
 """
 
 from cpython.exc cimport PyErr_Restore
@@ -66,14 +65,14 @@ cdef extern from "Python.h":
     PyObject *PyExc_StopIteration
     object PyDescr_NewWrapper(TypeObject *, Slot *, void *)
     void PyType_Modified(TypeObject *)
-    # "noexcept": an exception is left as it is, without a line for this module in its traceback.
+    # "noexcept": an exception passes without a line of this module in its traceback.
     PySendResult PyIter_Send(object, object, PyObject **) noexcept
     Py_ssize_t Py_REFCNT(PyObject *)
     void Py_INCREF(PyObject *)
     void Py_DECREF(PyObject *)
     void Py_XDECREF(PyObject *)
 
-# The system's cheapest clock: it moves a few milliseconds at a time, and costs a few nanoseconds.
+# The system's cheapest clock: a resolution of a few milliseconds for a few nanoseconds.
 cdef extern from *:
     """
     #ifdef _WIN32
@@ -97,25 +96,25 @@ cdef extern from *:
     """
     long long coarse_ms() noexcept
 
-# Records between two looks at the clock, at most: a look costs as much as four records.
+# Records between two looks at the clock at most; a look costs as much as four records.
 cdef Py_ssize_t LONGEST_STRIDE = 64
 
 cdef enum Stage:
-    FRESH  # nothing was sent: no record is taken yet
+    FRESH  # before the first send
     RUNNING  # inside the coroutine
-    SUSPENDED  # the coroutine waits for something
-    WAITING  # a steady get waits for records, without a coroutine
+    SUSPENDED  # the coroutine waits
+    WAITING  # a steady read waits for records, without a coroutine
     DONE
 
 
-# Callbacks of listeners that run.
+# Running callbacks of listeners.
 cdef set callbacks = caller.callbacks
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class RecordCursor:
-    """Goes once through the records of a list, as long as a time slice lasts."""
+    """Iterates once over a list of records, for one time slice."""
 
     cdef readonly Py_ssize_t taken_count
     cdef list records
@@ -123,13 +122,13 @@ cdef class RecordCursor:
     cdef double slice_s
     cdef double ends_at
     cdef double looked_at
-    # Records from one look at the clock to the next, and how many are taken at the next.
+    # Records between two looks at the clock, and the count at the next one.
     cdef Py_ssize_t stride
     cdef Py_ssize_t next_look_at
-    # On the coarse clock: when this one was looked at, and how long that is good for.
+    # Coarse time of the latest look, and how long that is valid.
     cdef long long looked_at_ms
     cdef long long stall_ms
-    # Waits for more where that takes no coroutine; None: it always takes one.
+    # Waits for records without a coroutine; None: always use one.
     cdef SteadyGets steady
 
     def __cinit__(self, clock, double slice_s, double stall_s):
@@ -141,17 +140,17 @@ cdef class RecordCursor:
 
     @property
     def has_rest(self):
-        """Whether records are left, though perhaps no time."""
+        """Whether records are left, regardless of the time."""
         return self.taken_count < PyList_GET_SIZE(self.records)
 
     def open(self, list records not None, double ends_at):
-        """Go through these records until a time on the clock."""
+        """Iterate over these records until a time of the clock."""
         self.records = records
         self.taken_count = 0
         self.go_on(ends_at)
 
     def go_on(self, double ends_at):
-        """Go on until a time on the clock, by one record at least."""
+        """Continue until a time of the clock, for one record at least."""
         self.go_on_from(self.clock(), ends_at)
 
     cdef int go_on_from(self, double now, double ends_at) except -1:
@@ -162,11 +161,11 @@ cdef class RecordCursor:
         return 0
 
     def belong_to(self, Reads reads not None, gate, buffer, ready):
-        """Set whose records these are; iterators can wait for more of them without a coroutine."""
+        """Set the owner of the records; iterators can then wait without a coroutine."""
         self.steady = SteadyGets(reads, gate, buffer, ready, self)
 
     def close(self):
-        """Hand out no more records."""
+        """Return no more records."""
         self.forget()
 
     cdef int forget(self) except -1:
@@ -176,11 +175,11 @@ cdef class RecordCursor:
         return 0
 
     def take(self):
-        """Return the next record; None if there is none, or if the time is up."""
+        """Return the next record; None at the end of the records or of the time."""
         return take_or_none(self)
 
     def take_own(self):
-        """As `take`, but for the task that reads alone; None for every other one."""
+        """Like `take`, but only for the task that is the only reader; None for others."""
         reader = self.steady.reads.reader
         if reader is None or reader() is not task_of(self.steady.loop):
             return None
@@ -196,9 +195,9 @@ cdef object take_or_none(RecordCursor self):
     return record
 
 
-# Its argument is a cursor: Cython would count references to it if it knew.
+# The argument is a RecordCursor; typed as one, Cython would count references to it.
 cdef inline PyObject *take(PyObject *cursor) except? NULL:
-    """Return a new reference to the next record; NULL, without an exception, if there is none."""
+    """Return a new reference to the next record, or NULL without an exception."""
     cdef Py_ssize_t taken_count = (<RecordCursor> cursor).taken_count
     if taken_count >= PyList_GET_SIZE((<RecordCursor> cursor).records):
         return NULL
@@ -208,7 +207,7 @@ cdef inline PyObject *take(PyObject *cursor) except? NULL:
     ):
         if not look(<RecordCursor> cursor):
             return NULL
-        # Whatever ran meanwhile, it must not make this read beyond the list.
+        # The clock is Python code, which may have changed the list.
         taken_count = (<RecordCursor> cursor).taken_count
         if taken_count >= PyList_GET_SIZE((<RecordCursor> cursor).records):
             return NULL
@@ -219,7 +218,7 @@ cdef inline PyObject *take(PyObject *cursor) except? NULL:
 
 
 cdef bint look(RecordCursor self) except -1:
-    """Look at the clock: whether there is time left; if not, the next take looks again."""
+    """Look at the clock; return whether time is left. If not, the next take looks again."""
     self.next_look_at = self.taken_count
     if self.looked_at >= self.ends_at:
         return False
@@ -240,12 +239,12 @@ cdef bint look(RecordCursor self) except -1:
 @cython.final
 @cython.auto_pickle(False)
 cdef class SteadyGets:
-    """Gets of one record of any partition that find one, or wait for one, and do nothing else.
+    """Reads of one record of any partition that find a decoded chunk, or wait.
 
-    What `Buffer.take` does for such a get is done here in one go, without a coroutine: the chunk
-    before is closed, and the first in turn is opened, or the get waits. Whatever else is to be done (an error, a hold, a chunk to
-    decode, another get, a listener's callback, memory that is short) is left to them, and then
-    nothing was changed that they would not change. Tests hold both ways against each other.
+    This is the short way of `Buffer.take`, without a coroutine: the previous chunk is closed, and
+    the first in turn is opened, or the read waits. All other cases (an error, a hold, decoding,
+    another read, a listener's callback, a lack of memory) are left to `take`, before any change
+    that it would not make. Tests compare both ways.
     """
 
     cdef RecordCursor cursor
@@ -259,7 +258,7 @@ cdef class SteadyGets:
     cdef TimeSlice slice
     cdef object loop
     cdef object clock
-    # It is made once, and changed only.
+    # The buffer's own: it changes them but never replaces them.
     cdef dict waiters
 
     def __init__(self, Reads reads not None, gate, buffer, ready, RecordCursor cursor):
@@ -277,7 +276,7 @@ cdef class SteadyGets:
         self.waiters = buffer._waiters
 
     cdef bint can_go_on(self) except -1:
-        """Whether nothing stands in the way of a get, be it at its beginning or later."""
+        """Whether a read may be steady, at its beginning or later."""
         return not (
             self.gate.is_troubled
             or self.gate.holds
@@ -287,7 +286,7 @@ cdef class SteadyGets:
         )
 
     cdef bint begin(self) except -1:
-        """Begin a get, if it may be steady: close what was read, and move the positions."""
+        """Begin a read if it may be steady: close the previous chunk, and move the positions."""
         cdef Reads reads = self.reads
         if (
             _get_running_loop() is not self.loop
@@ -306,7 +305,7 @@ cdef class SteadyGets:
         return True
 
     cdef bint open_first(self) except -1:
-        """Open the first chunk in turn; False if there is none, or more is to be done for it."""
+        """Open the first chunk in turn; False if there is none, or it needs more than that."""
         cdef Cursor cursor
         for cursor in self.queue.order:
             break
@@ -316,7 +315,7 @@ cdef class SteadyGets:
             return False
         cdef tuple chunks = cursor.chunks
         if not chunks:
-            return False  # never: what is in turn has some; but nothing checks an index here
+            return False  # never happens, but the index below is not checked
         cdef Chunk chunk = chunks[0]
         if not chunk.decoded:
             return False
@@ -330,12 +329,12 @@ cdef class SteadyGets:
         return True
 
     cdef int end(self, object now) except -1:
-        """Note that the get has ended."""
+        """Note that the read has ended."""
         self.reads.leave_get(now)
         return 0
 
     cdef Waiter wait(self):
-        """Return what to wait for; None: more is to be done than that."""
+        """Return a waiter for records; None if a chunk is buffered already."""
         if self.queue.order:
             return None
         if self.queue.untaken:
@@ -346,7 +345,7 @@ cdef class SteadyGets:
         return waiter
 
     cdef int woken(self, Waiter waiter) except -1:
-        """Note that a get waits no more."""
+        """Note that a read waits no more."""
         del self.waiters[waiter]
         self.slice.renew()
         if self.buffer.sought:
@@ -356,20 +355,20 @@ cdef class SteadyGets:
 
 @cython.auto_pickle(False)
 cdef class RecordIterator:
-    """Hands a cursor's records to `async for`, and `await _next_record()` when it has none."""
+    """Returns a cursor's records to `async for`, or awaits `_next_record()` if it has none."""
 
     cdef RecordCursor cursor
-    # The latest awaitable, if it is not waiting. It is free for the next message when the
-    # interpreter has let go of it, which is before the loop's body runs.
+    # The latest awaitable, if it is not waiting. It can be reused when the interpreter has
+    # released it, which is before the loop's body runs.
     cdef NextRecord spare
     cdef object stop_iteration
 
     def _iterate_over(self, RecordCursor cursor not None):
-        """Hand out the records of this cursor from now on."""
+        """Return the records of this cursor from now on."""
         self.cursor = cursor
 
     def __anext__(self):
-        """Return an awaitable of the next record, which takes it only when it is awaited."""
+        """Return an awaitable, which takes the next record when it is awaited."""
         if self.cursor is None:
             raise RuntimeError("__init__ has not been called")
         if self.spare is None or Py_REFCNT(<PyObject *> self.spare) > 1:
@@ -382,13 +381,13 @@ cdef class RecordIterator:
 @cython.final
 @cython.auto_pickle(False)
 cdef class NextRecord:
-    """An awaitable of one record, to be used as a coroutine is."""
+    """An awaitable of one record, with the methods of a coroutine."""
 
-    # None when it is not needed any more: the iterator holds this, and would hold itself.
+    # None when it is not needed any more: the iterator references this object.
     cdef RecordIterator iterator
-    # Of the iterator's `_next_record()`, while it runs or waits.
+    # The iterator's `_next_record()`, while it runs or waits.
     cdef object coroutine
-    # While a steady get waits: what for, and whose it is. The iterator may be given another cursor.
+    # Set while a steady read waits. The iterator may get another cursor in the meantime.
     cdef Waiter waiter
     cdef SteadyGets steady
     cdef Stage stage
@@ -406,11 +405,11 @@ cdef class NextRecord:
         return sent_or_stop(self, None)
 
     def send(self, value):
-        """Take the record or wait on for it: returns what to wait for, or raises StopIteration."""
+        """Take the record or wait for it: return an awaited future, or raise StopIteration."""
         return sent_or_stop(self, value)
 
     def throw(self, *exception):
-        """Raise an exception where it waits."""
+        """Raise an exception in the waiting read."""
         if self.stage == WAITING:
             stop_waiting(self)
         enter(self)
@@ -423,7 +422,7 @@ cdef class NextRecord:
         return awaited
 
     def close(self):
-        """Give up waiting; no record is lost."""
+        """Stop waiting; no record is lost."""
         if self.stage == RUNNING:
             raise ValueError("coroutine already executing")
         if self.stage == WAITING:
@@ -437,7 +436,7 @@ cdef class NextRecord:
         if self.stage == WAITING:
             stop_waiting(self)
 
-    # What asyncio, inspect and debuggers look at.
+    # For asyncio, inspect and debuggers.
 
     @property
     def cr_running(self):
@@ -463,7 +462,7 @@ cdef class NextRecord:
 
 
 cdef PySendResult send(NextRecord self, object value, PyObject **result) except PYGEN_ERROR:
-    """Fill `am_send`: a value sent in, a new reference to what comes out."""
+    """The slot `am_send`; sets a new reference to the result."""
     cdef PySendResult outcome
     cdef SteadyGets steady
     if self.stage == FRESH:
@@ -494,7 +493,7 @@ cdef PySendResult send(NextRecord self, object value, PyObject **result) except 
 
 
 cdef bint go_on(NextRecord self, SteadyGets steady, PyObject **result) except -1:
-    """Go on with a steady get: take a record, or wait; False: it is over, and another has to."""
+    """Continue a steady read: take a record, or wait. False: it has ended, use the coroutine."""
     cdef Waiter waiter
     if steady.can_go_on():
         if steady.open_first():
@@ -518,7 +517,7 @@ cdef bint go_on(NextRecord self, SteadyGets steady, PyObject **result) except -1
 
 
 cdef int stop_waiting(NextRecord self) except -1:
-    """End a steady get that waits: it is as if nothing had been sent."""
+    """End a waiting steady read, as before the first send."""
     cdef SteadyGets steady = self.steady
     cdef Waiter waiter = self.waiter
     self.waiter = self.steady = None
@@ -529,7 +528,7 @@ cdef int stop_waiting(NextRecord self) except -1:
 
 
 cdef int enter(NextRecord self) except -1:
-    """Begin to run the coroutine, which is made when it is first needed."""
+    """Begin to run the coroutine, which is created when it is first needed."""
     if self.stage == DONE:
         raise RuntimeError(f"cannot reuse already awaited {self.__qualname__}()")
     if self.stage == RUNNING:
@@ -550,7 +549,7 @@ cdef inline void finish(NextRecord self) noexcept:
 
 
 cdef object sent_or_stop(NextRecord self, object value):
-    """Send as a coroutine's method does: returns what to wait for, or raises StopIteration."""
+    """Send like a coroutine's method: return an awaited future, or raise StopIteration."""
     cdef PyObject *reference = NULL
     cdef PySendResult outcome = send(self, value, &reference)
     result = <object> reference
@@ -561,7 +560,7 @@ cdef object sent_or_stop(NextRecord self, object value):
 
 
 cdef PyObject *iternext(NextRecord self) except NULL:
-    """Fill `tp_iternext`: as `send(None)`, but with a StopIteration that was made before."""
+    """The slot `tp_iternext`: like `send(None)`, but with a reused StopIteration."""
     cdef RecordIterator iterator = self.iterator
     cdef PyObject *result = NULL
     if send(self, None, &result) == PYGEN_NEXT:
@@ -578,7 +577,7 @@ cdef PyObject *iternext(NextRecord self) except NULL:
 
 
 cdef inline bint is_as_new(PyObject *exception) noexcept:
-    """Whether it is a StopIteration that nobody else holds and that nothing was left in."""
+    """Whether it is a StopIteration without other references and without set fields."""
     cdef StopIterationObject *fields = <StopIterationObject *> exception
     return (
         exception is not <PyObject *> None
@@ -591,7 +590,7 @@ cdef inline bint is_as_new(PyObject *exception) noexcept:
 
 
 cdef inline void raise_with_value(PyObject *stop_iteration, PyObject *value) noexcept:
-    """Set the current exception; `value` is a reference that it takes over."""
+    """Set the current exception; steals the reference `value`."""
     cdef StopIterationObject *fields = <StopIterationObject *> stop_iteration
     cdef PyObject *previous = fields.value
     fields.value = value
@@ -602,13 +601,13 @@ cdef inline void raise_with_value(PyObject *stop_iteration, PyObject *value) noe
 
 
 cdef int finish_types() except -1:
-    """Give the types what Cython has no syntax for."""
+    """Set slots of the types for which Cython has no syntax."""
     cdef TypeObject *awaitable = <TypeObject *> NextRecord
     awaitable.tp_as_async.am_send = <SendFunction> <void *> send
     awaitable.tp_iternext = <NextFunction> <void *> iternext
-    # A class written in Python inherits a slot itself, instead of a call of the method, only if
-    # the method is found to be the interpreter's own wrapper of the slot; Cython's is not. Which
-    # slot a wrapper is for is known to the wrappers that there are.
+    # A Python subclass inherits a slot directly, without a call of the method, only if the method
+    # is the interpreter's own wrapper of the slot. Cython's is not. An existing wrapper has the
+    # needed description of the slot.
     cdef TypeObject *iterator = <TypeObject *> RecordIterator
     cdef object known = types.AsyncGeneratorType.__anext__
     (<dict> iterator.tp_dict)["__anext__"] = PyDescr_NewWrapper(

@@ -26,8 +26,6 @@ MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class Rows:
-    """A sink that makes one batch of all partitions."""
-
     is_for_one: Final = False
     decodes: Final = True
 

@@ -40,7 +40,6 @@ RECORD_BYTES: Final = 300
 
 
 def new_cursor() -> RecordCursor:
-    """Return a cursor without records, for the running loop."""
     return RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
 
 

@@ -1,4 +1,4 @@
-"""The fields of ready records as members of a C structure, for modules that are compiled."""
+"""The fields of ready records as members of a C structure, for compiled modules."""
 
 cimport cython
 

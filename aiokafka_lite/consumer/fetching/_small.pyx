@@ -1,24 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A small answer in one go: settle it, let the get go on that waits, and send the next request.
+"""The short way of small responses: settle one, wake the waiting read, send the next request.
 
-A consumer that follows a trickle spends its time on this. `answer.py`, `source.py`, `session.py`,
-`buffer.py` and `wire.py` say what each step is, and keep the state; here the steps come one after
-the other, for what is plain. Whatever is not plain is left to them, and nothing is changed before
-all of it is known to be plain. Tests hold both ways against each other, field by field.
+A consumer with a trickle of records spends its time here. The state, and the steps, are those of
+`answer.py`, `source.py`, `session.py`, `buffer.py` and `wire.py`. They also handle each response
+that is not plain. Tests compare both ways field by field. No state changes before a response is
+known to be plain:
 
-Plain is
+- The session is incremental, and its next request has the same partitions and reservation. No
+  cursor is ready, recalled, claimed, backing off or read from a follower.
+- The response has no errors, throttling, leader hints and aborted transactions. Its partitions
+  have no buffered records.
+- The batches are plain (`records.decoders.PlainBatchReader`), to their end.
+- A read of all partitions waits.
 
-- an incremental session whose next request asks for the same partitions: nothing else is ready,
-  recalled, claimed, backing off or read from a follower, and as much is reserved for it;
-- an answer without errors, throttling, hints of leaders, and aborted transactions, in which each
-  partition has nothing buffered yet;
-- batches that are plain (`records.decoders.PlainBatchReader`), to their end;
-- a get that waits, for any partition.
+Records are decoded at once, so the response's memory is not kept.
 
-What came is decoded at once, so nothing of the answer's memory is kept.
-
-The next request is written last: that takes longest, as it wakes the broker. But where the
-application takes long with its records, the request is on its way before.
+The next request is written last, because writing takes longest: it wakes the broker. If the
+application is slow with its records, it is written before these are returned.
 """
 
 cimport cython
@@ -50,20 +48,20 @@ cdef enum:
     MOST_PARTITIONS = 16
     UUID_BYTES = 16
     FETCH = 1
-    # The versions from the one that names topics by id (KIP-516); then, that names no replica.
+    # The first version with topic ids (KIP-516), and the first without a replica id.
     FIRST_VERSION = 13
     FIRST_WITHOUT_REPLICA = 15
-    # Of a request: what surrounds topics, a topic without its partitions, a partition.
+    # Sizes in a request: all around the topics, a topic without its partitions, a partition.
     REQUEST_BYTES = 40
     TOPIC_BYTES = 18
     PARTITION_BYTES = 33
 
 cdef object OPEN = WireState.OPEN
 cdef object POISONED = WireState.POISONED
-# An application that takes longer with its records has the next request written before.
+# If the application takes longer with its records, the next request is written before.
 cdef double BRIEF_S = 0.0002
 
-# --- What an answer says, and what a request does --------------------------------------------
+# --- Fields of responses and requests --------------------------------------------------------
 cdef struct Part:
     int64_t high_watermark
     int64_t last_stable_offset
@@ -114,11 +112,11 @@ cdef class SmallAnswers:
     cdef object replicas
     cdef object delivery
     cdef object clock
-    # Made when the first records come: it loads what computes checksums.
+    # Created with the first records, because it loads the checksum library.
     cdef PlainBatches batches
     cdef bint check_crcs
     cdef bint is_read_committed
-    # They are made once, and changed only.
+    # The buffer's own: it changes them but never replaces them.
     cdef ChunkQueue queue
     cdef dict waiters
     cdef bytes client_id
@@ -128,11 +126,11 @@ cdef class SmallAnswers:
     cdef int32_t isolation_level
     cdef int64_t max_bytes
     cdef int64_t max_partition_bytes
-    # How many answers were taken.
+    # The number of plain responses.
     cdef readonly long long taken_count
-    # Whether it took little time with the records that it was handed last.
+    # Whether it took little time with its latest records.
     cdef bint is_application_brief
-    # The answer that was read.
+    # The response that was read.
     cdef double now
     cdef int count
     cdef Part parts[MOST_PARTITIONS]
@@ -193,13 +191,13 @@ cdef class SmallAnswers:
         return False
 
     cdef int forget(self) except -1:
-        """Hold nothing of the answer that was read."""
+        """Release the response that was read."""
         self.asked.clear()
         self.decoded.clear()
         return 0
 
     cdef bint is_steady(self, Asked exchange) except -1:
-        """Whether the next request asks for what this one did, and a get waits for anything."""
+        """Whether the next request equals this one but for offsets, and a read waits for all."""
         source = self.source
         cdef FetchSession session = self.session
         cdef Wire wire = exchange._wire
@@ -228,7 +226,7 @@ cdef class SmallAnswers:
         return self.is_as_much_reserved()
 
     cdef bint is_as_much_reserved(self) except -1:
-        """Whether what is reserved for this answer is what would be reserved for the next one."""
+        """Whether the next request would get the same reservation."""
         cdef ByteBudget budget = self.budget
         cdef Reservation reservation = self.request.reservation
         if (
@@ -243,7 +241,7 @@ cdef class SmallAnswers:
         return reservation.size_bytes == min(wanted, quota)
 
     cdef bint read_answer(self, const uint8_t *start, Py_ssize_t size) except -1:
-        """Read an answer to its end."""
+        """Parse a whole response."""
         cdef Bytes left
         cdef int32_t throttle_ms
         cdef int16_t error_code
@@ -332,7 +330,7 @@ cdef class SmallAnswers:
         return True
 
     cdef bint decode(self) except -1:
-        """Decode all that an answer brought."""
+        """Decode all records of the response."""
         cdef int index
         cdef Part *part
         cdef list records
@@ -363,7 +361,7 @@ cdef class SmallAnswers:
                 if not batches.take_records(records, MOST_BYTES):
                     return False
             except Exception:
-                return False  # it is met again, and told, where it is read then
+                return False  # the long way raises it again
             if batches.pos != part.records_size or not records or batches.epoch_count > 1:
                 return False
             part.next_offset = batches.next_offset
@@ -397,7 +395,7 @@ cdef class SmallAnswers:
         woken_at = self.clock()
         try:
             waiter.wake()  # the application's own code
-        finally:  # sys.exit() in it comes through here
+        finally:  # also after sys.exit() in it
             now = self.clock()
             self.is_application_brief = <double> now - woken_at < BRIEF_S
             if not is_written:
@@ -408,7 +406,7 @@ cdef class SmallAnswers:
         return 0
 
     cdef Py_ssize_t settle_all(self, object now) except -1:
-        """Settle all partitions; return how many bytes of records came."""
+        """Settle all partitions; return the size of their records in bytes."""
         cdef int index
         cdef Part *part
         cdef Cursor cursor
@@ -432,7 +430,7 @@ cdef class SmallAnswers:
         return size_bytes
 
     cdef int buffer_and_lend(self, Cursor cursor, Part *part, list records) except -1:
-        """Buffer what came of a partition, and lend it again from there on."""
+        """Buffer the records of a partition, and lend it from the offset after them."""
         chunk = chunk_of(
             cursor,
             self.delivery,
@@ -447,9 +445,9 @@ cdef class SmallAnswers:
         return 0
 
     cdef Waiter wake_others(self):
-        """Wake the gets that wait; return the one that can go on without a turn of the loop.
+        """Wake the waiting reads; return the one that can continue in this callback.
 
-        There is one `Waiter` at most: a compiled get begins only if no other is in progress.
+        There is one `Waiter` at most: a steady read begins only if no other is in progress.
         """
         cdef Waiter compiled = None
         for waiter in self.waiters:
@@ -461,9 +459,9 @@ cdef class SmallAnswers:
         return compiled
 
     cdef bytes next_request(self, Asked exchange, Wire wire, object now):
-        """Ask for more in the place of the exchange's own request; return what is to be written.
+        """Put the next request in flight with the same exchange; return its bytes.
 
-        All but its offsets stays as it was.
+        Only its offsets differ.
         """
         cdef FetchSession session = self.session
         session.succeeded(session._id)
@@ -480,7 +478,7 @@ cdef class SmallAnswers:
         return encoded
 
     cdef int write(self, object exchange, Wire wire, bytes request) except -1:
-        """Write the next request, if the connection is still there."""
+        """Write the next request, unless the connection was lost."""
         connection = exchange._connection
         transport = connection._transport
         if transport is None or wire.state is POISONED:
@@ -492,7 +490,7 @@ cdef class SmallAnswers:
         return 0
 
     cdef bytes encode(self, int32_t version, int32_t correlation_id):
-        """Return a request of the partitions that have changed."""
+        """Encode a request with the partitions whose offsets have changed."""
         cdef Py_ssize_t name_size = len(self.client_id)
         cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.session._changed) * PARTITION_BYTES
         cdef dict topics = None
@@ -547,13 +545,13 @@ cdef class SmallAnswers:
                 at = put32(at, <int32_t> loan.leader_epoch)
                 at = put64(at, loan.offset)
                 at = put32(at, -1)  # the last fetched epoch
-                at = put64(at, -1)  # the log's start, which followers tell
+                at = put64(at, -1)  # the log's start, for followers
                 at = put32(at, <int32_t> loan.max_bytes)
                 at[0] = 0
                 at += 1
             at[0] = 0
             at += 1
-        at[0] = 1  # nothing to forget
+        at[0] = 1  # no forgotten topics
         at[1] = 1  # no rack
         at[2] = 0
         return encoded

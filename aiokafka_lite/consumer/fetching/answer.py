@@ -108,7 +108,7 @@ class Answers:
     ) -> bool:
         """Settle an answer, or its first slice. Return whether all of it is settled.
 
-        `topics` may be decoded meanwhile, some partitions at a time.
+        `topics` may be decoded lazily.
 
         Raises:
             KafkaProtocolError: The answer is malformed.
@@ -134,7 +134,6 @@ class Answers:
         reservation: Reservation,
         now: float,
     ) -> Iterator[None]:
-        """Settle each partition once, and yield when a slice is done and there is more."""
         fetched = FetchedResponse(self._source, reservation)
         # In flight until all of the answer is settled: void chunks are dropped then.
         brought: dict[Cursor, tuple[Loan, Chunk]] = {}
@@ -227,7 +226,6 @@ class Answers:
         return self._claimed_last
 
     def _back_off(self, cursor: Cursor, reason: str, now: float) -> None:
-        """Back off, twice as long with each failure, up to 1 s."""
         doublings = min(cursor.failure_count, 10)
         delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LONGEST_BACKOFF_S)
         cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), reason)

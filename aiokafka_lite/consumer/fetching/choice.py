@@ -1,7 +1,4 @@
-"""The partitions that one source reads, and which of them its next request asks for.
-
-Compiled in place (choice.pxd).
-"""
+"""The partitions of one source, and those of its next request; compiled in place (choice.pxd)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BytesClaim(NamedTuple):
-    """A cursor that the next request asks for alone, because its batch needs so many bytes."""
+    """A cursor that is requested alone next, because its batch needs this many bytes."""
 
     cursor: Cursor
     size_bytes: int
@@ -31,12 +28,12 @@ class Choice:
 
     Attributes:
         cursors: All cursors of the source, in any place.
-        ready: Those that the next request lends, if it may ask for them.
-        backing_off: Those that wait for the end of a backoff.
+        ready: Lent by the next request, if it may include them.
+        backing_off: Those in a backoff.
         recalled: Those in flight whose loan may be outdated.
-        claim: The cursor that is asked for alone, until there is a response or it cannot be asked.
-        oversize: The search for a batch that is too large to be received; made when needed.
-        is_changed: Whether the next request may ask for other cursors than the latest one.
+        claim: The cursor that is requested alone, until a response or as long as possible.
+        oversize: The search for a batch that is too large to be received; created when needed.
+        is_changed: Whether the next request may include other cursors than the latest one.
     """
 
     __slots__ = (
@@ -65,7 +62,7 @@ class Choice:
         self.is_changed = False
 
     def is_settled(self) -> bool:
-        """Whether the next request asks for the partitions of the latest one."""
+        """Whether the next request has the partitions of the latest one."""
         return not (
             self.ready
             or self.backing_off
@@ -77,7 +74,6 @@ class Choice:
 
     # --- Cursors that move ------------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
-        """Note a cursor of this source whose place, or whose switch, has changed."""
         self.cursors.add(cursor)
         place = cursor.place
         if place is not Place.IN_FLIGHT:
@@ -95,7 +91,6 @@ class Choice:
             self.backing_off.pop(cursor, None)
 
     def left(self, cursor: Cursor) -> None:
-        """Remove a cursor: it has another source, or is not assigned."""
         self.cursors.discard(cursor)
         self.ready.pop(cursor, None)
         self.backing_off.pop(cursor, None)
@@ -104,10 +99,7 @@ class Choice:
 
     # --- Loans ------------------------------------------------------------------------------
     def lend(self, now: float, max_bytes: int) -> float | None:
-        """Lend the session all that the next request asks for; return when the next backoff ends.
-
-        A partition asks for `max_bytes` at most.
-        """
+        """Lend the next request's cursors to the session; return when the next backoff ends."""
         self._end_backoffs(self.backing_off, now)
         if self.oversize is not None and self.oversize.is_on:
             self.oversize.pass_idle(self.can_be_asked)
@@ -144,7 +136,6 @@ class Choice:
         return min((c.retry_at for c in early if c in self.backing_off), default=None)
 
     def to_ask(self) -> Iterator[Cursor]:
-        """Yield the ready cursors that may be asked for."""
         return filter(self.may_ask_for, self.ready)
 
     def lent_beside(self, cursors: Iterable[Cursor]) -> None:
@@ -153,7 +144,7 @@ class Choice:
             del self.ready[cursor]
 
     def may_ask_for(self, cursor: Cursor) -> bool:
-        """Whether no other cursor has to be asked for alone, or first."""
+        """Whether no other cursor has to be requested alone, or first."""
         if self.claim is not None and self.claim.cursor is not cursor:
             return False
         if self.oversize is not None and not self.oversize.allows(cursor):
@@ -161,7 +152,7 @@ class Choice:
         return not self._buffer.is_left_out(cursor)
 
     def can_be_asked(self, cursor: Cursor) -> bool:
-        """Whether a request that is sent now could ask for a cursor."""
+        """Whether a request that is sent now could include a cursor."""
         return (
             cursor in self.cursors
             and cursor.place in (Place.READY, Place.IN_FLIGHT)
@@ -171,7 +162,7 @@ class Choice:
 
     # --- Cursors that are asked for alone -----------------------------------------------------
     def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
-        """Ask next for a cursor alone, when so many bytes are available."""
+        """Request a cursor alone when this many bytes are available."""
         self.claim = BytesClaim(cursor, size_bytes)
         self.is_changed = True
 
@@ -180,14 +171,14 @@ class Choice:
         self._budget.withdraw(self)
 
     def end_exceptions(self) -> None:
-        """Ask for all cursors again, because a response was received."""
+        """Request all cursors again, because a response was received."""
         if self.claim is not None:
             self.end_claim()
         if self.oversize is not None and self.oversize.is_on:
             self.oversize.answered()
 
     def search_oversized(self) -> Cursor | None:
-        """Look for the cursor whose next batch is too large to be received; return it if found."""
+        """Narrow down the cursor whose next batch is too large to receive; return it if found."""
         from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
 
         search = self.oversize = self.oversize or OversizeSearch()

@@ -1,4 +1,4 @@
-"""The fields of counts as members of a C structure, for what is compiled."""
+"""The fields of counts as members of a C structure, for compiled modules."""
 
 cimport cython
 

@@ -1,4 +1,4 @@
-"""The fields of requests in flight as members of a C structure, for modules that are compiled."""
+"""The fields of requests in flight as members of a C structure, for compiled modules."""
 
 cimport cython
 

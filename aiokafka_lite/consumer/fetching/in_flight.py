@@ -16,13 +16,13 @@ class InFlight:
     """The request in flight, or the latest one.
 
     Attributes:
-        exchange: The request, until its response is settled. None: no request is in flight.
+        exchange: The request, until its response is settled.
         is_awaited: Whether its response has not arrived yet.
-        is_long_poll: Whether the broker may hold the response back. None: not determined yet.
+        is_long_poll: Whether the broker may delay the response. None: not determined yet.
         sent_at: Loop time of the request.
         poll_ends_at: Loop time at which a long poll without records ends.
         epoch: The session epoch of the request.
-        reservation: The bytes that are reserved for the response.
+        reservation: The bytes reserved for the response.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class InFlight:
         self.reservation: Reservation | None = None
 
     def begin(self, epoch: int, now: float, max_wait_s: float) -> None:
-        """Note a request that is sent `now`, and that the broker may hold for `max_wait_s`."""
+        """Note a request that is sent `now` and may be delayed for `max_wait_s`."""
         self.epoch = epoch
         self.is_long_poll = None
         self.sent_at = now
@@ -56,7 +56,7 @@ class InFlight:
         self.is_awaited = True
 
     def give_up(self) -> None:
-        """Ignore the response of the request in flight, if there is one."""
+        """Abandon the request in flight, if there is one."""
         exchange, self.exchange = self.exchange, None
         self.is_awaited = False
         if exchange is not None:

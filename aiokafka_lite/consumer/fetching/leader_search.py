@@ -30,8 +30,7 @@ class WatchedNode(Protocol):
     def failing_since(self) -> float | None:
         """Loop time since which every request fails. None: they succeed, or are not needed."""
 
-    def is_overdue(self, now: float) -> bool:
-        """Whether the broker should have answered a while ago, given the long poll."""
+    def is_overdue(self, now: float) -> bool: ...
 
 
 class LeaderSearch:
@@ -52,7 +51,6 @@ class LeaderSearch:
             self._timer.cancel()
 
     def note_leaderless(self, *, is_so: bool) -> None:
-        """Note whether metadata lacks a leader of a partition to read."""
         if not is_so:
             self._leaderless_since = None
         elif self._leaderless_since is None:

@@ -16,8 +16,6 @@ from aiokafka_lite.errors import RecordTooLargeError
 
 
 class OversizeSearch:
-    """The search of one fetch task, idle until `begin`."""
-
     def __init__(self) -> None:
         # Asked for one by one, now for the first.
         self._suspects: deque[Cursor] = deque()

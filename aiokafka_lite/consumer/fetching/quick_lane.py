@@ -87,7 +87,6 @@ class QuickLane:
 
     # --- Asking ---------------------------------------------------------------------------
     def ask(self, ready: Iterable[Cursor]) -> list[Cursor]:
-        """Ask for new cursors among the ready ones. Return those lent."""
         if self._exchange is not None:
             return []
         now = self._loop.time()
@@ -186,7 +185,6 @@ class QuickLane:
         self._source.wake()
 
     def _nothing_new(self) -> None:
-        """Note that the lent cursors have no news, and look again after a pause."""
         for loan in self._session.loans:
             self._nothing_at[loan.cursor] = loan.offset
         self._pause()

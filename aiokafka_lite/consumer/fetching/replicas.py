@@ -61,7 +61,6 @@ class ReplicaChoice:
         return leader.leader
 
     def prefer(self, cursor: Cursor, node_id: int, view: ClusterView, now: float) -> bool:
-        """Choose the follower that the leader named. False if metadata lacks it."""
         leader = view.leader(cursor.tp)
         if leader is None or not is_replica(node_id, leader, view):
             self._leaders_only_until = now + LEADERS_ONLY_S

@@ -47,8 +47,6 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """The cursors lent to one broker, and their state in its session."""
-
     __slots__ = (
         "_changed",
         "_epoch",
@@ -89,7 +87,6 @@ class FetchSession:
         return self._epoch != FULL_EPOCH
 
     def loan(self, topic: str, topic_id: bytes, partition_index: int) -> Loan | None:
-        """Return the loan of a partition that an answer names by topic or by topic id."""
         name = topic or self._topic_names.get(topic_id, "")
         return self._loans.get((name, partition_index))
 
@@ -152,11 +149,9 @@ class FetchSession:
             self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
 
     def replace(self) -> None:
-        """Close this session with the next request, which opens another."""
         self._epoch = FULL_EPOCH
 
     def forget(self) -> None:
-        """Note that the broker does not know this session any more."""
         self._id = NO_SESSION
         self._epoch = FULL_EPOCH
 

@@ -1,24 +1,17 @@
-"""A source: fetches from one broker, one request ahead of the caller.
+"""A source fetches from one broker, one request ahead of the application.
 
-It keeps the cursors of the partitions that are read from there: those that are READY, which the
-next request lends to its fetch session; those IN_FLIGHT; and those BACKING_OFF. A cursor tells of
-each of its moves (`moved`).
+At most one request is in flight, and at most one response waits that no read has asked for. A read
+that asks for it first lets the next request go out, from the offsets after it, which batch headers
+contain. So the next response arrives while the application works.
 
-At most one request is in flight, and at most one answered response waits that the application has
-not come for. When a get comes for it, the next request goes out before its records are decoded:
-from the offsets behind them, which the batch headers tell. So the next response is on its way, or
-there, while the application works.
-
-    lend what is ready -> reserve bytes -> request -> settle each partition -> buffer
+    lend ready cursors -> reserve bytes -> request -> settle each partition -> buffer
             ^                                                                    |
             +----------- response taken, cursor ready again, bytes released -----+
 
-While all goes well no task switches are needed for that: `advance` sends the next request as soon
-as it may be sent, called by whoever made it possible: the answer that a get was waiting for, or the
-get that takes a response. The task (`run`) does all that has to wait: it connects, backs off,
-settles large answers a slice at a time, and ends when nothing is left to fetch.
-
-What becomes of an answer is said by answer.py.
+Usually this needs no task switch: `advance` sends the next request, called by the response that a
+read waits for, or by the read that takes a response. The task (`run`) does everything that waits:
+it connects, backs off, and settles large responses a slice at a time. It ends when no partition is
+left.
 """
 
 from __future__ import annotations
@@ -64,23 +57,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a broker may be silent beyond fetch_max_wait_ms before its connection counts as dead,
-# unless request_timeout_ms is less. Each request without an answer doubles that for the next one,
-# up to request_timeout_ms, and halves what that asks for.
+# How long a broker may be silent beyond fetch_max_wait_ms before its connection is closed. Each
+# unanswered request doubles that for the next one, up to request_timeout_ms, and halves its size.
 FETCH_STALL_S: Final = 10.0
-# Fewer bytes are not asked for on that account.
+# The least size after unanswered requests.
 LEAST_PIECE_BYTES: Final = 64 * 1024
 MOST_UNANSWERED: Final = 10
 LAST_BACKOFF_S: Final = 1.0
-# Places from which a cursor may be asked for beside a long poll, at once or soon.
+# Places in which a cursor may be requested next to a long poll, at once or soon.
 ASKED_BESIDE: Final = (Place.READY, Place.BACKING_OFF)
-# What ends so much earlier than a long poll does not wait for that.
+# Back-offs that end this much before a long poll do not wait for it.
 BESIDE_S: Final = 0.02
-# What it may take until it is asked of others whether it still leads.
+# When a broker is this late, others are asked whether it still leads.
 OVERDUE_S: Final = 1.0
-# The same for the rest of an answer: over a slow link the kernel takes long for a good piece.
+# The same for the rest of a response: over a slow link the kernel needs long for a large piece.
 PIECE_OVERDUE_S: Final = 5.0
-# Answers that blame the fetch session: it is opened anew, and nothing else has failed.
+# Errors of the fetch session, after which another one is opened.
 SESSION_ERRORS: Final = (
     FetchSessionIdNotFound,
     InvalidFetchSessionEpoch,
@@ -92,18 +84,18 @@ UNREACHABLE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutEr
 
 
 class Step(enum.Enum):
-    """What `advance` came to: what the task has to do."""
+    """The result of `advance`: the next action of the task."""
 
-    WAIT = enum.auto()  # an answer, a get or a partition wakes it
+    WAIT = enum.auto()  # a response, a read or a partition wakes it
     CONNECT = enum.auto()  # there is no connection that takes a request now
     MAKE_ROOM = enum.auto()  # the byte budget is used up
-    END = enum.auto()  # nothing is left to fetch from this broker
+    END = enum.auto()  # no partition is left to fetch from this broker
 
 
 class Source:
     """The fetch task of one broker: owns its session, its request in flight and its backoff.
 
-    What it reads as a follower is marked in the cursors: their preferred replica.
+    Cursors that it reads as a follower have it as their preferred replica.
     """
 
     __slots__ = (
@@ -142,28 +134,28 @@ class Source:
         self._session = FetchSession()
         self._choice = Choice(sources.buffer, sources.budget, self._session)
         self._in_flight = InFlight()
-        # When the next backoff of a cursor ends; None: there is none, or an answer comes first.
+        # When the next backoff of a cursor ends; None: a response is awaited before that.
         self._retry_at: float | None = None
         self._answers = Answers(sources, self, counts, self._session)
-        # Made when something becomes fetchable beside a long poll.
+        # Created when a cursor becomes fetchable next to a long poll.
         self._quick: QuickLane | None = None
         self._wake = Event()
         self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
         # An answer takes longer than this if the broker is slow.
         self._late_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
-        # How many requests got no answer, less those answered in time since.
+        # Unanswered requests, less those answered in time since.
         self._unanswered_count = 0
-        # What the task has to deal with before anything more is sent.
+        # The task handles it before the next request.
         self._error: Exception | None = None
         self._failing_since: float | None = None
         self._is_closed = False
-        # Whether the latest answer said so.
+        # Set by the latest response (KIP-219).
         self._is_throttled = False
-        # Takes the answers; chosen with the first request.
+        # Handles responses; chosen with the first request.
         self._on_answer: Callable[[Exchange[FetchResponse]], None] | None = None
 
     def _choose_on_answer(self) -> Callable[[Exchange[FetchResponse]], None]:
-        """Return what takes answers: where that can be, what takes small ones in one go."""
+        """Return the handler of responses: the compiled one for small responses, if possible."""
         sources = self._sources
         if not sources.config.client_rack and decoders.current() is not decoders.DECODERS["python"]:
             try:
@@ -174,9 +166,8 @@ class Source:
                 return SmallAnswers(self, sources, self._session, self.counts)
         return self._answered
 
-    # --- What others post -----------------------------------------------------------------
+    # --- Notifications --------------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
-        """Note where a cursor of this source is now: its place, or a switch, has changed."""
         self._choice.moved(cursor)
         place = cursor.place
         if place is not Place.IN_FLIGHT and self._quick is not None:
@@ -186,7 +177,6 @@ class Source:
             self._wake.set()
 
     def left(self, cursor: Cursor) -> None:
-        """Forget a cursor: it is read from elsewhere, or assigned no more."""
         self._choice.left(cursor)
         if self._quick is not None:
             self._quick.end(cursor)
@@ -194,28 +184,26 @@ class Source:
             self._wake.set()
 
     def choose_anew(self) -> None:
-        """Look again which cursors the next request may ask for."""
         self._choice.is_changed = True
         if self._in_flight.exchange is None:
             self._wake.set()
 
     def wake(self) -> None:
-        """Wake the task, so that it looks whether there is something to do."""
         self._wake.set()
 
     def response_taken(self) -> None:
-        """Send the next request, because the application has come for the buffered response."""
+        """Send the next request, because a read has asked for the buffered response."""
         self.advance()
         if self._in_flight.exchange is None or self._retry_at is not None:
             self._wake.set()
 
     @property
     def failing_since(self) -> float | None:
-        """Loop time since which no request succeeds; None if nothing is wrong, or wanted."""
+        """Loop time since which requests fail; None also without cursors."""
         return self._failing_since if self._choice.cursors else None
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the broker should have answered a while ago, as far as the long poll goes."""
+        """Whether the response is late, even for a long poll."""
         exchange = self._in_flight.exchange
         if exchange is None:
             return False
@@ -224,7 +212,7 @@ class Source:
             overdue_s = max(overdue_s, PIECE_OVERDUE_S)
         return now > exchange.silent_since + overdue_s
 
-    # --- What others ask ------------------------------------------------------------------
+    # --- Queries --------------------------------------------------------------------------
     @property
     def answer_s(self) -> float:
         """How long the broker may be silent after a request."""
@@ -234,43 +222,36 @@ class Source:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it reads."""
         return len(self._choice.cursors)
 
     @property
     def is_throttled(self) -> bool:
-        """Whether its latest answer said that the broker holds this client back."""
         return self._is_throttled
 
     @property
     def is_failing(self) -> bool:
-        """Whether its latest request failed."""
         return self._backoff.failures > 0
 
     @property
     def in_flight_since(self) -> float | None:
-        """Loop time at which the request in flight was sent; None: there is none."""
         return None if self._in_flight.exchange is None else self._in_flight.sent_at
 
     @property
     def error(self) -> Exception | None:
-        """Why the last request failed, until it is tried again."""
         return self._error
 
     @property
     def is_settling(self) -> bool:
-        """Whether an answer with many partitions is being worked through."""
         return self._answers.is_settling
 
     def close(self) -> None:
-        """Send nothing more; the session is closed where that takes no wait."""
         self._is_closed = True
         self._close_session()
 
     def _close_session(self) -> None:
-        """Tell the broker to forget the session, if that can be sent at once; waits for nothing.
+        """Let the broker drop the session, if the request can be sent at once.
 
-        A session that is left open goes when the broker needs its place (after two minutes).
+        The broker evicts sessions that are left open when it needs their place (after two minutes).
         """
         request = self._session.closing()
         if request is not None:
@@ -282,7 +263,7 @@ class Source:
         self._is_closed = self._sources.is_closed
         try:
             if not self._choice.ready:
-                # Connect while positions are being looked up, once that has been asked.
+                # Connect while positions are being looked up, after those requests were sent.
                 await asyncio.sleep(0)
                 self._sources.cluster.pool.ready(self.node_id, self.lane)
             while True:
@@ -301,7 +282,7 @@ class Source:
                     await self._connect()
                     continue
                 if step is Step.MAKE_ROOM:
-                    # What nobody comes for must not hold up the others.
+                    # Chunks that no read takes must not delay other partitions.
                     self._buffer.make_room(is_behind=self.is_behind)
                 await self._sleep_until_woken(self._retry_at)
         finally:
@@ -322,8 +303,8 @@ class Source:
         pool = self._sources.cluster.pool
         delay_s = pool.connection_delay(self.node_id, self.lane)
         if delay_s > 0:
-            # Throttled (KIP-219), or about to connect again: what is asked for, and whether
-            # there is room for the answer, is decided when it can be sent.
+            # Throttled (KIP-219), or about to reconnect: cursors and bytes are chosen when the
+            # request can be sent.
             await self._sleep_until_woken(self._loop.time() + delay_s)
             return
         try:
@@ -333,11 +314,10 @@ class Source:
             self._note_failure(error)
 
     async def _recover(self, error: Exception) -> None:
-        """Deal with the last request's error: raise it, or back off."""
         if not isinstance(error, KafkaError) or not (
             error.retriable or isinstance(error, BrokerResponseError)
         ):
-            raise error  # it would fail for ever: the application has to know
+            raise error  # every retry would fail: the application receives it
         now = self._loop.time()
         for cursor in tuple(self._choice.cursors):
             if cursor.preferred_replica is not None:
@@ -345,7 +325,7 @@ class Source:
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
             found = self._choice.search_oversized()
             if found is not None:
-                # Imported where it is used: it hardly ever happens.
+                # Rarely needed, so it is imported here.
                 from aiokafka_lite.consumer.fetching.oversized import too_large
 
                 sticky = too_large(found, error.size_bytes, error.limit_bytes)
@@ -357,34 +337,30 @@ class Source:
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
 
-    # --- What is asked for ------------------------------------------------------------------
+    # --- Cursors of the next request --------------------------------------------------------
     def _lend(self, now: float) -> float | None:
-        """Lend the session what the next request asks for; return when the next backoff ends."""
         if now >= self._sources.replicas.lease_ends_at:
             self._sources.end_leases(now)
         return self._choice.lend(now, self._sources.config.max_partition_fetch_bytes)
 
     def can_be_asked(self, cursor: Cursor) -> bool:
-        """Whether a request that is sent now could ask for a cursor."""
         return self._choice.can_be_asked(cursor)
 
     def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
-        """Ask next for a cursor alone, when so many bytes are available."""
         self._choice.claim_bytes(cursor, size_bytes)
 
     @property
     def is_behind(self) -> bool:
-        """Whether the next request is known to bring records."""
+        """Whether the next request is known to yield records."""
         if self._choice.claim is not None:
             return True
         return any(self._sources.is_behind(loan.cursor) for loan in self._session.loans)
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
-        """Send the next request, unless something forbids it."""
         step = self._try_to_send()
         if step is not Step.MAKE_ROOM and self._choice.claim is not None:
-            # Others need not leave bytes to who could not use them now.
+            # Others may use the bytes, because the claimant cannot use them now.
             self._sources.budget.withdraw(self._choice)
         return step
 
@@ -418,9 +394,9 @@ class Source:
         return Step.WAIT
 
     def _ask_beside(self) -> float | None:
-        """Have asked at once what the long poll in flight does not ask for.
+        """Request the partitions that the in-flight long poll does not cover.
 
-        Return when to look for that again; None: when something happens.
+        Return when to look for that again; None: after the next notification.
         """
         choice = self._choice
         if (
@@ -440,7 +416,7 @@ class Source:
         if self._in_flight.is_long_poll is None:
             self._in_flight.is_long_poll = not self.is_behind
         if not self._in_flight.is_long_poll:
-            return look_at  # its answer is on the way, and the next request takes all
+            return look_at  # the response is on the way, and the next request includes all
         if self._quick is None:
             self._quick = QuickLane(self._sources, self, self.counts)
         choice.lent_beside(self._quick.ask(choice.to_ask()))
@@ -460,13 +436,13 @@ class Source:
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
         claim, claimant = self._choice.claim, None
         if claim is not None:
-            # Brokers send a batch that is too large alone, whatever they are asked for (KIP-74).
+            # Brokers return a batch above the limits alone (KIP-74).
             least_bytes = max(least_bytes, claim.size_bytes)
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self._choice
         reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
         if reservation is None and self._buffer.sought and not self.is_behind:
-            # What gets wait for may be long in coming: what is buffered of the rest is kept.
+            # The awaited records may be late: buffered chunks of other partitions are kept.
             reservation = self._sources.budget.reserve_nothing()
         self.is_short_of_bytes = reservation is None
         return reservation
@@ -476,7 +452,7 @@ class Source:
         asked = self._session.request()
         max_wait_ms = config.fetch_max_wait_ms
         if self._retry_at is not None:
-            # Whoever is in a backoff is asked again when it ends, not when others have records.
+            # The long poll ends with the backoff: the next request includes that cursor.
             left_s = max(0.0, self._retry_at - now)
             max_wait_ms = min(max_wait_ms, math.ceil(left_s * 1000))
         request = PreparedFetch(
@@ -506,14 +482,13 @@ class Source:
             self._in_flight.sent(exchange)
 
     def _give_up_request(self) -> None:
-        """Forget the request in flight; its answer will be dropped."""
         self._in_flight.give_up()
         if self._quick is not None:
             self._quick.give_up()
 
-    # --- Answers --------------------------------------------------------------------------
+    # --- Responses ------------------------------------------------------------------------
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
-        """Settle the answer, or leave it to the task if that takes long."""
+        """Settle the response, or leave it to the task if that takes long."""
         self._in_flight.is_awaited = False
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
@@ -532,7 +507,7 @@ class Source:
             self._failed(error)
             return
         finally:
-            # Not before: the cursors that come back need not wake the task.
+            # Last, so that cursors whose loan ends do not wake the task.
             self._in_flight.exchange = None
         if not self._answers.is_settling:
             self.response_taken()
@@ -541,7 +516,6 @@ class Source:
         self.counts.answered(now, now - self._in_flight.sent_at)
 
     def _settle_more(self) -> None:
-        """Settle the next slice of an answer."""
         try:
             if self._answers.go_on():
                 self._in_flight.release()
@@ -549,7 +523,7 @@ class Source:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Leave an error to the task; the broker may have counted the request: start over."""
+        """Leave an error to the task, with a new session: the broker may have counted it."""
         self._session.replace()
         self._in_flight.release()
         self._note_failure(error)
@@ -557,23 +531,22 @@ class Source:
         self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Leave an error to the task, before anything more is sent."""
+        """Leave an error to the task, before the next request."""
         self._error = error
         self._wake.set()
 
     def asks_again(self) -> None:
-        """Note that the next request asks for the same partitions, so that none has to wait."""
+        """Note that the next request has the same partitions, so that no backoff needs a timer."""
         if self._quick is not None:
             self._quick.begin_anew()
         self._retry_at = None
 
     def broken(self, error: Exception) -> None:
-        """Leave a bug in what settles small responses to the task."""
+        """Leave a bug in the settling of small responses to the task."""
         self._give_up_request()
         self._failed(error)
 
     def _note_failure(self, error: Exception) -> None:
-        """Note since when requests fail, if the error may mean that the broker is gone."""
         if self._failing_since is None and isinstance(error, UNREACHABLE):
             self._failing_since = self._loop.time()
 
@@ -603,7 +576,7 @@ class Source:
         if error_class is FetchSessionTopicIdError:
             self._sources.cluster.invalidate()
         if error_class not in SESSION_ERRORS or self._in_flight.epoch == FULL_EPOCH:
-            # No session can be blamed for the refusal of a full request: not again at once.
+            # The session is not the cause if a full request is refused: back off.
             self._error = error_class(f"node {self.node_id} rejected a fetch request")
             self._wake.set()
             return

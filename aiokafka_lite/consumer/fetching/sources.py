@@ -178,7 +178,6 @@ class Sources:
         self._place_all()
 
     def close(self) -> None:
-        """Stop reacting, and close sessions without waiting. The scope ends the tasks."""
         self._is_closed = True
         if self._look is not None:
             self._look.cancel()
@@ -218,7 +217,6 @@ class Sources:
         self._look_soon()
 
     def _place(self, cursor: Cursor, view: ClusterView) -> bool:
-        """Read a cursor from its node. False without a leader."""
         leader = view.leader(cursor.tp)
         if leader is None:
             cursor.read_from(None)
@@ -318,7 +316,6 @@ class Sources:
         self._note_recovery(source.node_id)
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
-        """Note that a node's fetches are retried, and log the first failure."""
         if self._scope.degrade(task_name(node_id), error):
             is_said = self.cluster.pool.connection_failed(node_id)
             level = logging.INFO if is_said else logging.WARNING
@@ -330,7 +327,6 @@ class Sources:
             log.info("fetching from node %s works again", node_id)
 
     def _note_recovery(self, node_id: int) -> bool:
-        """End a node's trouble, unless a source of it still fails. Return whether it ended."""
         if any(source.is_failing for source in self._sources.get(node_id, ())):
             return False
         self._scope.recovered(task_name(node_id))
@@ -364,12 +360,10 @@ class Sources:
         return is_in_flight and cursor.place is Place.IN_FLIGHT
 
     def request_reset(self, cursor: Cursor, timestamp: int, *, reason: str) -> None:
-        """Look up a position that replaces one that the leader's log lacks."""
         self._state.request_reset(cursor, timestamp, reason=reason)
 
     # --- Closest replica ------------------------------------------------------------------
     def prefer(self, cursor: Cursor, node_id: int, now: float) -> bool:
-        """Read from the follower that the leader names. False if it is not known."""
         view = self.cluster.view
         if not self.replicas.prefer(cursor, node_id, view, now):
             self.cluster.invalidate()
@@ -392,6 +386,5 @@ class Sources:
                 source.wake()
 
     def choose_anew(self) -> None:
-        """Let all sources check again which cursors they may ask for."""
         for source in self._all():
             source.choose_anew()

@@ -59,8 +59,7 @@ Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 
 class ListenerOwner(Protocol):
-    def listener_failed(self, callback: str, error: Exception | None) -> None:
-        """Note the exception of a callback. None: the callback was cancelled."""
+    def listener_failed(self, callback: str, error: Exception | None) -> None: ...
 
 
 class ListenerCalls:
@@ -90,7 +89,6 @@ class ListenerCalls:
         return await self.finish(deadline=deadline)
 
     def is_calling(self) -> bool:
-        """Whether the caller is the running callback, or a task that it started."""
         return self._running is not None and caller.is_in(self._running[1])
 
     async def finish(self, *, deadline: float) -> bool:
@@ -163,10 +161,7 @@ class HoldLimits(NamedTuple):
 
 
 class Revocation:
-    """Revokes partitions of one consumer. Called by the group task only.
-
-    The member's `notify` must be called when it loses them.
-    """
+    """Revokes partitions of one consumer. Called by the group task only."""
 
     def __init__(
         self, around: Surroundings, member: GroupMember, listener_calls: ListenerCalls
@@ -237,7 +232,6 @@ class Revocation:
         deadline: float,
         why_lost: WhyLost,
     ) -> None:
-        """Call the listener and publish the event: revoked, or lost."""
         group_id = self._member.group_id
         why = why_lost() if gone else None
         if why is not None:
@@ -349,9 +343,9 @@ Partitions = frozenset[TopicPartition]
 
 
 class Handover:
-    """Hands partitions to the application, and takes them from it. Called by the group task only.
+    """Hands partitions to the application, and revokes them. Called by the group task only.
 
-    `why_lost` returns why other members own the assigned partitions. None: they do not.
+    `why_lost` returns why other members own the assigned partitions, if they do.
     """
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
@@ -402,7 +396,7 @@ class Handover:
             reason: For events and logs.
             deadline: Loop time.
             waits: Take step 2.
-            tells_of_none: Call the listener even if there are no partitions.
+            tells_of_none: Call the listener even without partitions.
             stays_readable: They stay in the assignment until the next one.
         """
         state = self._state

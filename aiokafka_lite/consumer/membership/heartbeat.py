@@ -49,8 +49,7 @@ class MemberOfGroup(Protocol):
     def is_member(self) -> bool: ...
 
     @property
-    def delivers(self) -> bool:
-        """Whether reads return records of its partitions."""
+    def delivers(self) -> bool: ...
 
     async def wait_for_change(self) -> None: ...
 
@@ -114,7 +113,6 @@ class Lease:
         self.look()
 
     def end(self) -> None:
-        """End the lease, which withholds no records from now on. Idempotent."""
         self._ends_at = math.inf
         if self._alarm is not None:
             self._alarm.cancel()
@@ -148,7 +146,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     @abstractmethod
     def take_outcome(self, outcome: Outcome) -> None:
-        """Apply the outcome of a heartbeat of the thread. Its time is loop time."""
+        """Apply the outcome of the thread's heartbeat. Its time is loop time."""
 
     @abstractmethod
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
@@ -162,7 +160,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self.thread.rest()
 
     def _note_next(self, next_s: float) -> bool:
-        """Pass the time of the next heartbeat to the thread. Return whether the loop may send."""
         if not self.thread.is_there:
             return True
         if not self._member.is_member:

@@ -107,8 +107,7 @@ class LoopClosedError(Exception):
 
 
 class ThreadOwner(Protocol):
-    def take_outcome(self, outcome: Outcome) -> None:
-        """Apply the outcome of a heartbeat. Called by the loop."""
+    def take_outcome(self, outcome: Outcome) -> None: ...
 
 
 class LoopSide(Protocol):
@@ -158,8 +157,7 @@ class Sender:
         """Replace the snapshot, or stop the thread's heartbeats.
 
         Returns:
-            Whether the loop may send now. Otherwise the thread is sending, or the loop has not
-            taken an outcome, which may change the identity.
+            Whether the loop may send now: no heartbeat of the thread is in flight or unprocessed.
         """
         with self._lock:
             had_none, self._snapshot = self._snapshot is None, snapshot
@@ -181,7 +179,6 @@ class Sender:
             connection.close()
 
     def end(self) -> None:
-        """Let the thread end, without waiting. Idempotent."""
         self._ending.set()
         self._wake.set()
         self.hang_up()
@@ -406,8 +403,7 @@ class HeartbeatThread:
     ) -> bool:
         """Replace the snapshot, and return whether the loop may send now.
 
-        `next_s` is the time to the loop's next heartbeat, `left_s` that to the end of
-        max_poll_interval_ms.
+        `next_s`: until the loop's next heartbeat. `left_s`: until max_poll_interval_ms is over.
         """
         if self._sender is None:
             return True

@@ -24,8 +24,6 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Identity(NamedTuple):
-    """The member id and generation that every request of a member carries."""
-
     member_id: str = NO_MEMBER_ID
     # The member's epoch in KIP-848.
     generation: int = NO_GENERATION
@@ -36,8 +34,6 @@ NO_IDENTITY: Final = Identity()
 
 
 class AwaitedWork(NamedTuple):
-    """The work for which a revocation waits."""
-
     # Unfinished offsets, as far as known.
     offsets: Mapping[TopicPartition, Range]
     # Loop time of the revocation, even if they are unfinished.
@@ -82,34 +78,27 @@ class Membership(Protocol):
     """One consumer's place in its group. The only writer of the assignment of subscribed topics."""
 
     @property
-    def member_id(self) -> str:
-        """The id in the group, empty while there is none."""
+    def member_id(self) -> str: ...
 
     @property
     def generation(self) -> int:
-        """The generation, or member epoch, of the assignment. It is -1 while there is none."""
+        """The generation, or member epoch, of the assignment; -1 without one."""
 
     @property
     def coordinator_id(self) -> int | None: ...
 
     @property
-    def status(self) -> GroupStatus | None:
-        """A snapshot of the membership, None without a group."""
+    def status(self) -> GroupStatus | None: ...
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment is for the present subscription, and the listener has returned.
+        """Whether the present subscription's assignment is complete, including its listener."""
 
-        No partition is being revoked then.
-        """
-
-    def is_called_by_listener(self) -> bool:
-        """Whether the caller is a rebalance listener's callback."""
+    def is_called_by_listener(self) -> bool: ...
 
     def wake_waiters(self) -> None: ...
 
-    async def start(self) -> None:
-        """Start the tasks, without waiting for a response."""
+    async def start(self) -> None: ...
 
     async def wait_assigned(self) -> None:
         """Wait until the present subscription has an assignment, which may be empty.
@@ -145,12 +134,11 @@ class GroupMember(Protocol):
     def group_id(self) -> str: ...
 
     @property
-    def group_instance_id(self) -> str | None:
-        """The name of a static member (KIP-345)."""
+    def group_instance_id(self) -> str | None: ...
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another consumer has taken its group_instance_id. Permanent."""
+        """Whether another consumer has taken its group_instance_id, permanently."""
 
     @property
     def identity(self) -> Identity: ...
@@ -161,7 +149,7 @@ class GroupMember(Protocol):
 
     @property
     def reads_as(self) -> Identity | None:
-        """The identity for reads of committed offsets. None: they need none."""
+        """The identity for reads of committed offsets, if they need one."""
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator accepts commits now, as far as known.
@@ -192,8 +180,7 @@ class GroupMember(Protocol):
             Whether the partitions are lost, so that reads return no more of their records.
         """
 
-    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        """Return the error for commits after the partitions were lost."""
+    def why_lost(self) -> CommitFailedError | FencedInstanceIdError: ...
 
     def notify(self) -> None: ...
 
@@ -202,8 +189,6 @@ class GroupMember(Protocol):
 
 
 class LastCommits(Protocol):
-    """The commits that a membership requests before it gives up partitions."""
-
     @property
     def has_departed(self) -> bool:
         """Whether commits of partitions that the application gave up are pending."""

@@ -221,8 +221,6 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
-    """Sends requests for partitions to their leader. Has no state."""
-
     def __init__(self, config: ConsumerConfig, cluster: Cluster) -> None:
         self._config = config
         self._cluster = cluster

@@ -301,7 +301,6 @@ class PositionResolver:
         self._note_failure(partition, error)
 
     def _note_failure(self, partition: Cursor, error: KafkaError) -> None:
-        """Note why there is no position yet. Reads raise permanent errors."""
         partition.note_reason(type(error).__name__)
         if not (error.retriable or error.invalid_metadata):
             self._buffer.put_error(partition, error)
@@ -469,8 +468,6 @@ class PositionResolver:
 
 
 class _Requests(LeaderRequests[Search, int, AnswerT]):
-    """Wakes the resolver when more can be sent."""
-
     def __init__(
         self,
         resolver: PositionResolver,

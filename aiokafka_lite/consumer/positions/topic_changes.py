@@ -32,8 +32,6 @@ RECREATED: Final = "topic recreated"
 
 
 class ResetByPolicy(Protocol):
-    """Resets a position by auto_offset_reset, or raises an error from reads."""
-
     def __call__(self, partition: Cursor, error: KafkaError, reason: str) -> None: ...
 
 
@@ -197,7 +195,6 @@ class TopicChanges:
 
 
 def is_gone(view: ClusterView, topic: str) -> bool:
-    """Whether brokers have reported a topic as unknown for a while."""
     known = view.topics.get(topic)
     if known is None:
         return view.is_of_all

@@ -43,8 +43,7 @@ MOST_ASKED: Final = 500
 
 
 class Fetches(Protocol):
-    def is_asking_for(self, cursor: Cursor) -> bool:
-        """Whether a fetch is in flight that is answered when the log grows."""
+    def is_asking_for(self, cursor: Cursor) -> bool: ...
 
 
 class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
@@ -97,8 +96,6 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
 
 
 class Standstill(NamedTuple):
-    """The first unfinished offset of a partition, and since when."""
-
     offset: int
     since: float
 
@@ -168,7 +165,6 @@ class Watchdog:
         self._log_ends.ask(stale)
 
     def _standstill(self, cursor: Cursor, now: float) -> Standstill | None:
-        """Return the standstill of a partition. None: all its records are finished."""
         end = cursor.high_watermark
         offset = cursor.finished_to
         if end is None or offset is None or offset >= end:

@@ -84,7 +84,6 @@ class RecordReceipt:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the record was refused, and waits to be returned again."""
         return self.refusal_count > 0 and self.handed_out_at is None
 
     @property
@@ -118,8 +117,6 @@ def records_of(receipts: list[RecordReceipt]) -> list[Record]:
 
 
 class Acks:
-    """The records of one consumer that wait for their acknowledgement."""
-
     hold_s: Final[float | None] = None
     is_always_asking: Final = False
     is_paused: Final = False
@@ -163,7 +160,6 @@ class Acks:
     async def take(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """Return buffered or refused records, by turns."""
         self.ready.close()
         deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
 
@@ -227,7 +223,6 @@ class Acks:
         return passed_over_count, self._receipts(cursor, records, epochs, None)
 
     def take_back(self, receipts: list[RecordReceipt]) -> None:
-        """Forget prepared records of a partition that were not returned."""
         if not receipts:
             return
         cursor = receipts[0].cursor
@@ -237,7 +232,6 @@ class Acks:
             self._take_more(cursor)
 
     def put_back(self, receipts: list[RecordReceipt]) -> None:
-        """Keep refused records of a partition that were not returned."""
         if receipts:
             self._refusals.put_back(receipts[0].cursor, receipts)
 
@@ -245,8 +239,6 @@ class Acks:
     def _first_refused(
         self, wanted: Wanted, served: Collection[TopicPartition] = ()
     ) -> Cursor | None:
-        """Return the partition whose refused records are returned next, if some are due."""
-
         def may_be_served(cursor: Cursor) -> bool:
             is_wanted = (not wanted or cursor.tp in wanted) and cursor.tp not in served
             return is_wanted and not cursor.is_paused and not cursor.is_revoking
@@ -254,7 +246,6 @@ class Acks:
         return None if self._gate.holds else self._refusals.first(may_be_served)
 
     def is_turn_of_refused(self, wanted: Wanted) -> bool:
-        """Whether refused records are due, and precede the buffer's."""
         if self._first_refused(wanted) is None:
             return False
         return self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
@@ -381,8 +372,7 @@ class Acks:
         self._is_wanted = True
 
     def is_of(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return False: any task may acknowledge a record."""
-        return False
+        return False  # any task may acknowledge a record
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Do nothing: a later acknowledgement has no effect."""
@@ -436,8 +426,6 @@ class Acks:
 
 
 class AckedGets(Gets):
-    """Reads whose records are acknowledged singly."""
-
     def __init__(
         self,
         state: Assignment,

@@ -50,7 +50,6 @@ class OneByOne:
         self.count = 0
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
-        """Take up to `limit` decoded records of a chunk."""
         if not chunk.decoded or limit == 0:
             return None
         if self._admit is not None:
@@ -145,7 +144,6 @@ class Allowance:
         return count
 
     def handed_out(self, cursor: Cursor) -> None:
-        """Note that records of a partition were returned, or passed over."""
         self._count(cursor)
         if not self._counts[cursor]:
             self._weigh(cursor)
@@ -166,7 +164,6 @@ class Allowance:
         self._count_no_more()
 
     def _count_no_more(self) -> None:
-        """Count exactly only if a bound is near."""
         self._count_at_bytes = self._total_bytes + self._budget.limit_bytes // UNCOUNTED_PART
         self.is_exact = self._count_at_bytes > self._most_bytes
 
@@ -199,7 +196,6 @@ class Allowance:
         self._let_have_more(cursor)
 
     def _less_is_held(self) -> None:
-        """Update the budget, and stop counting exactly if no bound is near any more."""
         self._budget.take_for_processing(self._total_bytes)
         if (
             self.is_exact

@@ -103,7 +103,6 @@ class Attempts:
 
     # --- Admission --------------------------------------------------------------------------
     def admits(self, job: Job, breaker: Breaker) -> bool:
-        """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
         if self.is_free(job):
             return True
         if breaker.admits(self._loop.time(), has_failed=job.error is not None):
@@ -247,7 +246,6 @@ class Attempts:
         return True
 
     def _gives_up(self) -> bool:
-        """Whether all failed records count as bad now: one more failure of each is its last."""
         breaker, now = self.breaker, self._loop.time()
         if breaker is None or not breaker.gives_up(now, is_alone=len(self._suspects) == 1):
             return False
@@ -342,7 +340,6 @@ class Attempts:
             )
 
     def pause_of(self, job: Job, now: float) -> float | None:
-        """Return in how many seconds a record is tried again, if it waits for that."""
         timer = self._waiting.get(job)
         return None if timer is None else max(0.0, timer.when() - now)
 

@@ -120,7 +120,7 @@ SUSPICION: Final = frozenset({BreakerState.SUSPECTING, BreakerState.ASKING, Brea
 
 
 class Breaker:
-    """The state of one circuit breaker. This class alone writes its fields.
+    """The state of one circuit breaker, and its only writer.
 
     Attributes:
         since: The loop time since when it is not closed.
@@ -162,7 +162,6 @@ class Breaker:
 
     @property
     def is_suspicion(self) -> bool:
-        """Whether one record alone has failed since the breaker was closed."""
         return self.state in SUSPICION
 
     @property
@@ -189,7 +188,6 @@ class Breaker:
         return True
 
     def may_probe(self, now: float) -> bool:
-        """Whether a new record may be tried now, while the breaker is not closed."""
         return self.state is BreakerState.SUSPECTING or (
             self.state is BreakerState.OPEN and now >= self.probe_at
         )

@@ -24,8 +24,6 @@ Lane = dict[Hashable, "Job"]
 
 
 class JobState(enum.Enum):
-    """How the next attempt at a record is made."""
-
     # By a handler, in a list with others if `batch_size` is set.
     LISTED = enum.auto()
     # By a handler, in no list: a list with the record has failed.
@@ -103,7 +101,6 @@ class Job:
 
     @property
     def order_key(self) -> Hashable:
-        """The identity of its lane, if it has one."""
         return None if self.lane is None else (self.cursor.tp, self.name)
 
 
@@ -114,7 +111,6 @@ class Lanes:
         self._lanes: dict[TopicPartition, Lane] = {}
 
     def of(self, tp: TopicPartition) -> Lane | None:
-        """Return the lanes of a partition, or None if its records are in no order."""
         if self.order is None:
             return None
         if (lane := self._lanes.get(tp)) is None:
@@ -122,7 +118,6 @@ class Lanes:
         return lane
 
     def put(self, jobs: Iterable[Job]) -> None:
-        """Add returned records. Each may begin at once if its lane is empty."""
         ready, is_by_key = self.ready, self.order == "key"
         name: Hashable = None
         for job in jobs:

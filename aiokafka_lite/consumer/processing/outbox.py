@@ -156,8 +156,7 @@ class Entry:
 
 class ProducerSource(Protocol):
     @property
-    def can_replace(self) -> bool:
-        """Whether another producer can be had after one has failed."""
+    def can_replace(self) -> bool: ...
 
     async def lend(self) -> ProducerLease: ...
 
@@ -639,7 +638,7 @@ class Outbox:
         return chosen
 
     def _fitting(self, entries: list[Entry]) -> tuple[list[Entry], OffsetsByCursor]:
-        """Return the entries that the commit's metadata has room for, and the offsets to commit."""
+        """Return the entries for which the metadata have room, and the offsets to commit."""
         while True:
             finished: dict[Cursor, Set[int]] = {}
             for entry in entries:

@@ -255,7 +255,6 @@ class Run:
             raise self._error
 
     def _note_end(self, error: BaseException | None) -> None:
-        """Let `run` end, with its first error."""
         if not self._ended.is_set():
             self._error = error
             self._ended.set()
@@ -326,7 +325,7 @@ class Run:
             self._note_end(None)
 
     async def _have_returned(self, until: float) -> bool:
-        """Wait until all handlers have returned except the caller's. False at a loop time."""
+        """Wait until all handlers except the caller's have returned. False at a loop time."""
         own, outbox = asyncio.current_task(), self._outbox
         try:
             async with timeout_at(until):
@@ -491,7 +490,6 @@ class Run:
         return self._outbox is not None and self._outbox.awaits(job)
 
     def _put_first(self, is_wanted: Callable[[Job], bool]) -> bool:
-        """Let the first ready record of a kind begin next. Return whether there is one."""
         ready = self._lanes.ready
         found = next(filter(is_wanted, ready), None)
         if found is not None and found is not ready[0]:
@@ -546,7 +544,6 @@ class Run:
             self._isolate_if_changed(base)
 
     def _isolate_if_changed(self, base: Context) -> None:
-        """Isolate calls from now on, if one has changed its worker's context variables."""
         try:
             if copy_context() != base:
                 self._steps.isolates = True
@@ -840,7 +837,6 @@ class Run:
                 self._scope.cancel(task)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        """Replace a worker that was cancelled."""
         self._cancelled_workers.discard(task)
         self._worker_count -= 1
         self.offer()

@@ -255,7 +255,7 @@ class ClassicMembership(GroupedMembership[Member]):
         return member.lost_because or ("" if member.lost_by is None else member.lost_by.text)
 
     async def _join(self, reason: str) -> AssignedPartitions | None:
-        """Join and sync until it succeeds. None: the subscription has changed."""
+        """Join and sync until success. None: the subscription has changed."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         self._task.forget_error()

@@ -213,7 +213,6 @@ class Rebalance:
         self._cluster.watch(LEADER, topics)
 
     async def leave(self, reason: str, *, deadline: float) -> bool:
-        """Send LeaveGroup, and return whether it was confirmed."""
         member = self._member
         request = self._leave_request(reason)
         try:

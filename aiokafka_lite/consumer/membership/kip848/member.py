@@ -92,8 +92,6 @@ PRESENT: Final = frozenset({MemberState.RECONCILING, MemberState.STABLE})
 
 
 class Loss(enum.Enum):
-    """The reason why the group has removed a member."""
-
     EPOCH = "the coordinator has fenced this member, because the member epoch is no longer valid"
     MEMBERSHIP = "the coordinator no longer knows the member"
     INSTANCE = "another member uses the same group_instance_id"
@@ -128,7 +126,7 @@ class ConsumerMember(StatefulMember[MemberState]):
     Args:
         group_id: The group.
         group_instance_id: The name of a static member.
-        member_id: An id of an earlier start. "": a new one.
+        member_id: An id of an earlier start, or "".
     """
 
     def __init__(

@@ -60,8 +60,7 @@ REBALANCE: Final = "the group rebalances"
 class OtherProtocol(Protocol):
     """Takes over if the group cannot be joined with KIP-848."""
 
-    def fall_back(self, error: KafkaError) -> None:
-        """Change to the classic protocol."""
+    def fall_back(self, error: KafkaError) -> None: ...
 
 
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
@@ -145,7 +144,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._heartbeat.thread.start()
 
     def stop_trying(self) -> None:
-        """End all tasks: another protocol takes over."""
         self._cluster.remove_listener(self._metadata_changed)
         self.halt()
         if self._beating is not None:
@@ -192,7 +190,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     @property
     def _may_be_known(self) -> bool:
-        """Whether the group may have this member: the response to a join may be in flight."""
+        """Whether the response to a join may be in flight."""
         has_asked = (
             self._member.state is MemberState.JOINING
             and self._coordinator.node_id is not None
@@ -446,7 +444,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     # --- Subscription ---------------------------------------------------------------------
     @property
     def subscribed(self) -> Subscription:
-        """The subscription: names, or an expression if the coordinator can match it."""
         state = self._state
         pattern = state.pattern
         if state.mode is SubscriptionMode.PATTERN and pattern is not None:

@@ -84,8 +84,6 @@ class Subscription(NamedTuple):
 
 
 class SentHeartbeat(NamedTuple):
-    """A request in flight, and the state that it informs the coordinator of."""
-
     request: ConsumerGroupHeartbeatRequest
     sent_as: Identity
     subscribed: Subscription
@@ -157,9 +155,7 @@ class HeartbeatSchedule:
     def next(self, subscribed: Subscription, held: Held) -> SentHeartbeat:
         """Make the next heartbeat.
 
-        Args:
-            subscribed: The subscription.
-            held: The owned partitions: assigned, and not revoked yet.
+        `held` are the owned partitions: assigned, and not revoked yet.
         """
         member = self._member
         is_joining = not member.is_member
@@ -249,11 +245,6 @@ class HeartbeatSchedule:
 def identity_in(
     answer: ConsumerGroupHeartbeatResponse, sent_as: Identity, epoch_sent: int
 ) -> Identity:
-    """Return the member's identity in a response.
-
-    Raises:
-        KafkaProtocolError: The epoch is invalid.
-    """
     epoch = answer.member_epoch
     if epoch < max(epoch_sent, 1):
         # With an epoch below 1 the next heartbeat would be another request.
@@ -265,7 +256,6 @@ def identity_in(
 
 
 def target_in(answer: ConsumerGroupHeartbeatResponse) -> Target | None:
-    """Return the assignment in a response, if any."""
     if answer.assignment is None:
         return None
     return frozenset(
