@@ -263,7 +263,7 @@ class Commits(CommittedReader):
             if assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()
             named = {} if offsets is None else {tp: self._state.partition(tp) for tp in wanted}
-            self.check_assigned(wanted)
+            self.refuse_former_records(wanted)
             if named and (
                 held := sorted(
                     tp
@@ -409,7 +409,7 @@ class Commits(CommittedReader):
     def is_automatic(self) -> bool:
         return self._config.enable_auto_commit
 
-    def check_assigned(self, offsets: Offsets) -> None:
+    def refuse_former_records(self, offsets: Offsets) -> None:
         """Raise CommitFailedError for offsets of an earlier assignment or a recreated topic."""
         for tp, offset in offsets.items():
             if self._state.is_of_former_log(tp, offset.offset):
@@ -809,14 +809,14 @@ class Commits(CommittedReader):
         if recovery is Recovery.FENCED:
             return False
         if recovery.is_about_membership:
-            raise self._refused(commit) from error
+            raise self._rejection(commit) from error
         if error.invalid_metadata:
             self._cluster.invalidate()
             if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
                 return False
         return recovery is not Recovery.SURFACE
 
-    def _refused(self, commit: PendingCommit) -> CommitFailedError:
+    def _rejection(self, commit: PendingCommit) -> CommitFailedError:
         if commit.made_as != NO_IDENTITY:
             return CommitFailedError()
         return CommitFailedError(

@@ -394,7 +394,7 @@ class NamedOffsets:
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
         commits = self._group.offsets.commits
         commits.topics.raise_if_former(self.topic_ids())
-        commits.check_assigned(named)
+        commits.refuse_former_records(named)
         return self._group, self.offsets
 
     def refused(self, error: KafkaError) -> None:

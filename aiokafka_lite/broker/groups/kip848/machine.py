@@ -285,9 +285,10 @@ class ConsumerMachine:
         updated: ConsumerGroupMember,
         owned: Owned,
     ) -> ConsumerGroupMember:
+        """Store the subscription, compute the target, and move the member one step towards it."""
         group = change.group
         group_epoch, has_new_subscription = self._subscribe(change, member, updated)
-        target_epoch, partitions = self._target(change, group_epoch, updated)
+        target_epoch, partitions = self._compute_target(change, group_epoch, updated)
         target = MemberTarget(
             target_epoch,
             partitions,
@@ -355,7 +356,7 @@ class ConsumerMachine:
         change.must_resolve = must_refresh or not are_all_resolved
         return is_resolved
 
-    def _target(
+    def _compute_target(
         self, change: GroupChange, epoch: int, updated: ConsumerGroupMember
     ) -> tuple[int, dict[bytes, frozenset[int]]]:
         """Return the target's epoch and the member's part. May compute a new target."""
