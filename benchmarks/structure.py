@@ -30,6 +30,8 @@ CONSUMER: Final = PACKAGE / "consumer"
 SMALL_LINES: Final = 60
 TOPIC: Final = "small-records"
 VALUE_BYTES: Final = 100
+# Objects that are passed to their users, not looked up in the subscription state.
+SERVICES: Final = frozenset({"events", "gate", "observers", "processing", "reads", "works"})
 WARM_UP_GETS: Final = 5
 RECORDS_A_GET: Final = 2_000
 
@@ -52,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=int, default=400_000, help="records to walk through")
     parser.add_argument("--names", action="store_true", help="name files, classes and privates")
     options = parser.parse_args(arguments)
+    whole = Table("measured", "figure", title="The package")
+    for measured, figure in _of_the_package().items():
+        whole.add_row(measured, f"{figure:,}")
     table = Table("measured", "figure", title="The inside of consumer/")
     trees = {path: ast.parse(path.read_text()) for path in sorted(CONSUMER.rglob("*.py"))}
     lines = [len(path.read_text().splitlines()) for path in trees if path.name != "__init__.py"]
@@ -78,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{name}: Python calls a record", f"{walked.call_count / walked.record_count:.3f}"
         )
     console = Console()
+    console.print(whole)
     console.print(table)
     if options.names:
         for name, walked in walks.items():
@@ -88,6 +94,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 # --- Sources ------------------------------------------------------------------------------------
+def _of_the_package() -> dict[str, int]:
+    """Count how large the package is, and the shapes that its design avoids."""
+    sources = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.p[yx]*"))}
+    trees = {path: ast.parse(text) for path, text in sources.items() if path.suffix == ".py"}
+    inside = [tree for path, tree in trees.items() if path.is_relative_to(CONSUMER)]
+    cython = [
+        text
+        for path, text in sources.items()
+        if path.suffix == ".pyx" and path.parts[1] in {"client", "consumer"}
+    ]
+    functions = [
+        node
+        for tree in inside
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    constructors = [function for function in functions if function.name == "__init__"]
+    attributes = [
+        node for tree in inside for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    ]
+    source = trees[CONSUMER / "fetching" / "source.py"]
+    return {
+        "lines of .py, .pyx and .pxd files": sum(text.count("\n") for text in sources.values()),
+        "modules": len(trees),
+        "words of docstrings": sum(map(_words_of_docstrings, trees.values())),
+        "lines of .pyx files in client/ and consumer/": sum(text.count("\n") for text in cython),
+        "fields that they reach by memory offset": sum(
+            text.count("= slot_offset(") for text in cython
+        ),
+        "signatures in consumer/ with SubscriptionState": sum(
+            any("SubscriptionState" in annotation for annotation in _annotations(function))
+            for function in functions
+        ),
+        "services reached by way of the state in consumer/": sum(
+            node.attr in SERVICES and ast.unparse(node.value).endswith("state")
+            for node in attributes
+        ),
+        "callable constructor arguments in consumer/": sum(
+            "Callable" in annotation
+            for constructor in constructors
+            for annotation in _annotations(constructor)
+        ),
+        "fields of Source": max(map(_slot_count, _classes(source))),
+    }
+
+
+def _words_of_docstrings(tree: ast.Module) -> int:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [ast.get_docstring(n) for n in ast.walk(tree) if isinstance(n, documented)]
+    return sum(len(docstring.split()) for docstring in docstrings if docstring)
+
+
+def _annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    named = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return [ast.unparse(each.annotation) for each in named if each.annotation is not None]
+
+
+def _slot_count(owner: ast.ClassDef) -> int:
+    for node in owner.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+            return len(ast.literal_eval(node.value))
+    return 0
+
+
 def _classes(tree: ast.AST) -> list[ast.ClassDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
