@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from benchmarks.contestants import BARE
 from benchmarks.figures import BEYOND, Figure
 from benchmarks.goals import Verdict
 from benchmarks.results import Failure, Question, Run, Spread, Summary
@@ -45,13 +46,14 @@ def aligned(table: str) -> str:
 
 
 def about_run(run: Run, versions_of: Run | None = None) -> str:
-    """Return a table of one run; with the other run, only versions that differ from it."""
+    """Return a table of one run; with the other run, only the machine and versions that differ."""
     known = versions_of.versions if versions_of else {}
     versions = _versions(run, known)
     changes = " with uncommitted changes" if run.is_dirty else ""
     lines = [f"| run | {run.day}, commit `{run.commit}`{changes} |", "|---|---|"]
     lines += [f"| kind | {_QUICK} |"] if run.is_quick else []
-    lines += [f"| machine | {run.machine} |"]
+    if versions_of is None or not run.machine.is_like(versions_of.machine):
+        lines += [f"| machine | {run.machine} |"]
     lines += [f"| versions | {versions} |"] if versions else []
     return "\n".join(lines) + "\n"
 
@@ -60,6 +62,7 @@ def _versions(run: Run, known: Mapping[str, str]) -> str:
     return ", ".join(
         version if version.startswith(name) else f"{name} {version}"
         for name, version in sorted(run.versions.items())
+        if name != BARE  # the machine has it
         if not f"{known.get(name, '')},".startswith(f"{version},")  # more may follow a comma
     )
 
