@@ -56,16 +56,6 @@ IN_PLACE = {
     "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
     "aiokafka_lite.consumer.gate": "aiokafka_lite/consumer/gate.py",
 }
-# Declarations that are compiled into several modules.
-LAYOUTS = [
-    "aiokafka_lite/_record.pxd",
-    "aiokafka_lite/_slots.pxd",
-    "aiokafka_lite/records/_columns.pxd",
-    "aiokafka_lite/records/_cursor.pxd",
-    "aiokafka_lite/records/_decode.pxd",
-    "aiokafka_lite/consumer/buffer/_waiter.pxd",
-    *(source.replace(".py", ".pxd") for source in IN_PLACE.values()),
-]
 CHOICES = ("required", "optional", "none")
 
 
@@ -100,7 +90,7 @@ def extensions(wanted: str) -> list[Extension]:
             Extension(
                 name,
                 [source],
-                depends=[source, *LAYOUTS],
+                depends=[source],
                 extra_compile_args=["-g0"] if is_unix else [],
                 extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
             )
