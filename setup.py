@@ -44,7 +44,9 @@ IN_PLACE = {
     "aiokafka_lite.client.receiver": "aiokafka_lite/client/receiver.py",
     "aiokafka_lite.client.wire": "aiokafka_lite/client/wire.py",
     "aiokafka_lite.consumer.assignment.cursor": "aiokafka_lite/consumer/assignment/cursor.py",
+    "aiokafka_lite.consumer.assignment.progress": "aiokafka_lite/consumer/assignment/progress.py",
     "aiokafka_lite.consumer.assignment.reads": "aiokafka_lite/consumer/assignment/reads.py",
+    "aiokafka_lite.consumer.assignment.works": "aiokafka_lite/consumer/assignment/works.py",
     "aiokafka_lite.consumer.buffer.budget": "aiokafka_lite/consumer/buffer/budget.py",
     "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
     "aiokafka_lite.consumer.buffer.chunk_queue": "aiokafka_lite/consumer/buffer/chunk_queue.py",
@@ -55,7 +57,13 @@ IN_PLACE = {
     "aiokafka_lite.consumer.fetching.in_flight": "aiokafka_lite/consumer/fetching/in_flight.py",
     "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
     "aiokafka_lite.consumer.gate": "aiokafka_lite/consumer/gate.py",
+    "aiokafka_lite.consumer.processing.lanes": "aiokafka_lite/consumer/processing/lanes.py",
 }
+# As IN_PLACE, but each class keeps the memory of freed objects for new ones: of as many as one read
+# of `run` makes. Otherwise such reads would start garbage collections, which visit all objects of
+# the handlers. With the trashcan, freeing a long chain of objects does not overflow the stack.
+POOLED = {"aiokafka_lite.consumer.processing.job": "aiokafka_lite/consumer/processing/job.py"}
+POOL = {"freelist": 2_000, "trashcan": True}  # Cython ignores these in a .pxd beside a .py
 CHOICES = ("required", "optional", "none")
 
 
@@ -77,10 +85,13 @@ def extensions(wanted: str) -> list[Extension]:
         return []
     try:
         from Cython.Build import cythonize
+        from Cython.Compiler.Options import get_directive_defaults
     except ImportError:
         if wanted == "required":
             raise
         return []
+    # Cython has no defaults of these, and accepts only directives that have one.
+    get_directive_defaults().update({"freelist": 0, "trashcan": None})
     # Debugging information would be four fifths of the files.
     is_unix = sys.platform != "win32"
 
@@ -98,6 +109,8 @@ def extensions(wanted: str) -> list[Extension]:
         ]
 
     unchecked = {"boundscheck": False, "wraparound": False}
+    # The types of fields and methods are in the .pxd beside each.
+    in_place = {"annotation_typing": False, "embedsignature": False}
     compiled: list[Extension] = [
         *cythonize(
             to_compile(SOURCES),
@@ -105,12 +118,17 @@ def extensions(wanted: str) -> list[Extension]:
             language_level=3,
             compiler_directives={**unchecked, "embedsignature": False},
         ),
-        # The types of fields and methods are in the .pxd beside each.
         *cythonize(
             to_compile(IN_PLACE),
             build_dir="build/cython",
             language_level=3,
-            compiler_directives={"annotation_typing": False, "embedsignature": False},
+            compiler_directives=in_place,
+        ),
+        *cythonize(
+            to_compile(POOLED),
+            build_dir="build/cython",
+            language_level=3,
+            compiler_directives=in_place | POOL,
         ),
     ]
     for module in compiled:

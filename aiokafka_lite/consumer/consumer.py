@@ -789,7 +789,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         _ = self._engine.running
         run = Run(
             self._state,
-            self._reads,
             self._engine.works,
             self._engine.buffer,
             self._gate,

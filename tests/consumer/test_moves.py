@@ -10,9 +10,9 @@ import pytest
 
 from aiokafka_lite.consumer.commits import commits
 from aiokafka_lite.consumer.commits.commits import CommitState
-from aiokafka_lite.consumer.processing import breaker, lanes
+from aiokafka_lite.consumer.processing import breaker, job
 from aiokafka_lite.consumer.processing.breaker import BreakerState
-from aiokafka_lite.consumer.processing.lanes import Job, JobState
+from aiokafka_lite.consumer.processing.job import Job, JobState
 
 Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
 
@@ -21,7 +21,7 @@ Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
     ("moves", "first", "final"),
     [
         (breaker.MOVES, BreakerState.CLOSED, set()),
-        (lanes.MOVES, JobState.LISTED, {JobState.DEAD}),
+        (job.MOVES, JobState.LISTED, {JobState.DEAD}),
         (commits.MOVES, CommitState.MADE, {CommitState.PUT_OFF}),
     ],
 )

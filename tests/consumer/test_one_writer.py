@@ -23,16 +23,26 @@ COMPILED: Final = {
     "counts": "consumer/fetching/counts.py",
     "exchange": "client/wire.py",
     "gate": "consumer/gate.py",
+    "job": "consumer/processing/job.py",
+    "lanes": "consumer/processing/lanes.py",
     "loan": "consumer/assignment/cursor.py",
     "pending": "client/wire.py",
+    "progress": "consumer/assignment/progress.py",
     "reservation": "consumer/buffer/budget.py",
     "session": "consumer/fetching/session.py",
     "wire": "client/wire.py",
+    "works": "consumer/assignment/works.py",
 }
 # Fields that have their one writer elsewhere.
 WRITTEN_ELSEWHERE: Final = {
     "budget.source_count": "consumer/fetching/sources.py",
     "chunk.work": "consumer/buffer/decode.py",
+    "job.attempts": "consumer/processing/attempts.py",
+    "job.error": "consumer/processing/attempts.py",
+    "job.follower": "consumer/processing/lanes.py",
+    "job.lane": "consumer/processing/lanes.py",
+    "job.name": "consumer/processing/lanes.py",
+    "job.success_count": "consumer/processing/attempts.py",
 }
 
 
@@ -117,12 +127,12 @@ def test_which_partition_it_is_never_changes() -> None:
 
 
 def test_fields_of_what_is_compiled_in_place_are_written_by_its_own_module() -> None:
-    others: dict[str, str] = {}
+    others: dict[str, set[str]] = defaultdict(set)
     for path, owner, field in WRITES:
         name = owner.rsplit(".")[-1].lstrip("_")
         if path != COMPILED.get(name, path):
-            others[f"{name}.{field}"] = path
-    assert others == WRITTEN_ELSEWHERE
+            others[f"{name}.{field}"].add(path)
+    assert others == {field: {path} for field, path in WRITTEN_ELSEWHERE.items()}
 
 
 def test_writes_are_found_in_cython() -> None:

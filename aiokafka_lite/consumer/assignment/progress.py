@@ -11,6 +11,8 @@ finish a record. After a seek back the same offset has another holder, after a r
 Records that an earlier assignment finished lie *ahead* (by the commit's metadata), and are passed
 over. After a seek forward, ranges before the new position stay in commits while a record before
 them is unfinished.
+
+Compiled in place (progress.pxd).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Batches begin and end here. `consumer.run` and acknowledging reads are opened and closed here, and
 finish their records singly.
+
+Compiled in place (works.pxd).
 """
 
 from __future__ import annotations
@@ -189,7 +191,8 @@ class Works:
             epochs: Of their batches.
             holder_of: Makes the holder of a record.
         """
-        if (progress := cursor.progress) is None:
+        progress = cursor.progress
+        if progress is None:
             progress = Progress()
             cursor.track(progress)
         if not progress.keep_ahead_in(epochs, cursor.leader_epoch):

@@ -1,4 +1,3 @@
 # The extension types behave as the plain classes do, so to a type checker they are these.
 from aiokafka_lite.consumer.processing._steps_py import Calls as Calls
 from aiokafka_lite.consumer.processing._steps_py import Steps as Steps
-from aiokafka_lite.consumer.processing._steps_py import new_job as new_job

@@ -1,228 +1,103 @@
 # cython: language_level=3, embedsignature=False
-"""The steps of every record of `run`, in C; `_steps_py` does the same in plain Python.
+"""The steps of every record of `run`, in C; `_steps_py` does the same in plain Python."""
 
-Nothing is changed here that `Works.finish`, `Progress.finish` and `Lanes.leave` would not
-change. Tests hold both against each other.
-"""
-
-from cpython.dict cimport (
-    PyDict_DelItem,
-    PyDict_GetItem,
-    PyDict_GetItemWithError,
-    PyDict_SetItem,
-)
+from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
 from cpython.object cimport PyObject
 
 cimport cython
 
 cdef extern from "Python.h":
-    ctypedef void (*freefunc)(void *) noexcept
     ctypedef enum PySendResult:
         PYGEN_RETURN
         PYGEN_ERROR
         PYGEN_NEXT
     ctypedef PyObject *(*NextFunction "iternextfunc")(PyObject *) noexcept
     ctypedef struct TypeObject "PyTypeObject":
-        freefunc tp_free
         NextFunction tp_iternext
     # "noexcept": an exception is left as it is, without a line for this module in its traceback.
     PySendResult PyIter_Send(object, object, PyObject **) noexcept
     bint PyCoro_CheckExact(object) noexcept
-    object PyType_GenericAlloc(TypeObject *, Py_ssize_t)
-    PyObject *PyObject_Init(PyObject *, TypeObject *)
-    void PyObject_GC_Track(void *)
-    void PyObject_GC_Del(void *)
     void Py_DECREF(PyObject *)
 
-from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
-from aiokafka_lite.consumer.assignment.reads cimport Reads
+from aiokafka_lite.consumer.assignment.progress cimport Progress
+from aiokafka_lite.consumer.assignment.works cimport Works
 from aiokafka_lite.consumer.gate cimport Gate
+from aiokafka_lite.consumer.processing.job cimport Job
+from aiokafka_lite.consumer.processing.lanes cimport Lanes
 
 import asyncio
 from contextvars import copy_context
 
-from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.processing.allowance import Allowance
-from aiokafka_lite.consumer.processing.attempts import Attempts
-from aiokafka_lite.consumer.processing.breaker import Breaker, BreakerState
 from aiokafka_lite.consumer.processing.calls import asker, awaited
-from aiokafka_lite.consumer.processing.lanes import Job, JobState
+from aiokafka_lite.consumer.processing.job import JobState
 
-cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
-cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
-cdef Py_ssize_t attempts_success_count = slot_offset(Attempts, "success_count")
-cdef Py_ssize_t breaker_state = slot_offset(Breaker, "state")
-cdef Py_ssize_t job_attempts = slot_offset(Job, "attempts")
-cdef Py_ssize_t job_began_at = slot_offset(Job, "began_at")
-cdef Py_ssize_t job_cursor = slot_offset(Job, "cursor")
-cdef Py_ssize_t job_error = slot_offset(Job, "error")
-cdef Py_ssize_t job_follower = slot_offset(Job, "follower")
-cdef Py_ssize_t job_lane = slot_offset(Job, "lane")
-cdef Py_ssize_t job_name = slot_offset(Job, "name")
-cdef Py_ssize_t job_record = slot_offset(Job, "record")
-cdef Py_ssize_t job_state = slot_offset(Job, "state")
-cdef Py_ssize_t job_success_count = slot_offset(Job, "success_count")
-cdef Py_ssize_t progress_handed_out = slot_offset(Progress, "_handed_out")
-cdef Py_ssize_t progress_unfinished = slot_offset(Progress, "_unfinished")
-
-cdef object CLOSED = BreakerState.CLOSED
 cdef object DEAD = JobState.DEAD
-cdef object LISTED = JobState.LISTED
-
-# Memory of jobs that are gone, for those to come, as many as a get makes. So jobs do not count
-# towards the next garbage collection: those of one get would each time begin one, and it would look
-# at all that handlers have just then.
-cdef enum:
-    MOST_KEPT = 2_000
-
-cdef PyObject *kept[MOST_KEPT]
-cdef Py_ssize_t kept_count = 0
-
-
-cdef void keep_or_free(void *job) noexcept:
-    """Free a job's memory, or keep it: its fields are empty, and it is not tracked."""
-    global kept_count
-    if kept_count < MOST_KEPT:
-        kept[kept_count] = <PyObject *> job
-        kept_count += 1
-    else:
-        PyObject_GC_Del(job)
-
-
-(<TypeObject *> Job).tp_free = keep_or_free
-
-
-cdef object empty_job():
-    """Return a job whose fields are empty."""
-    global kept_count
-    if not kept_count:
-        return PyType_GenericAlloc(<TypeObject *> Job, 0)
-    kept_count -= 1
-    cdef PyObject *raw = PyObject_Init(kept[kept_count], <TypeObject *> Job)
-    PyObject_GC_Track(<void *> raw)
-    job = <object> raw
-    Py_DECREF(raw)
-    return job
-
-
-def new_job(cursor, lane, error, record):
-    """Return a job, as its class does."""
-    job = empty_job()
-    put(job, job_record, record)
-    put(job, job_cursor, cursor)
-    put(job, job_lane, lane)
-    put(job, job_name, None)
-    put(job, job_follower, None)
-    put(job, job_attempts, 0)
-    put(job, job_began_at, None)
-    put(job, job_error, error)
-    put(job, job_state, LISTED if error is None else DEAD)
-    put(job, job_success_count, 0)
-    return job
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class Steps:
-    """Queues, begins and finishes records that nothing stands in the way of."""
+    """Queues, begins and finishes records in the common case."""
 
     cdef public bint is_finishing
     cdef public bint isolates
     cdef public object slice_ends_at
     cdef public Py_ssize_t feed_below
-    cdef Reads reads
+    cdef Works works
     cdef Gate gate
-    cdef object observers
-    cdef dict totals
+    cdef Lanes lanes
     cdef object attempts
     cdef object breaker
     cdef object allowance
     cdef object begin_slice
-    cdef object lanes
     cdef object ready
-    cdef bint is_by_key
-    cdef object popleft
-    cdef object append
 
     def __init__(
-        self, works, Reads reads not None, gate, observers, lanes, attempts, allowance, begin_slice
+        self,
+        Works works not None,
+        Gate gate not None,
+        Lanes lanes not None,
+        attempts,
+        allowance,
+        begin_slice,
     ):
-        require(attempts, Attempts)
-        require(allowance, Allowance)
-        self.reads = reads
+        self.works = works
         self.gate = gate
-        self.totals = works.totals
+        self.lanes = lanes
         self.attempts = attempts
-        self.breaker = get(attempts, attempts_breaker)
+        self.breaker = attempts.breaker
         self.allowance = allowance
         self.begin_slice = begin_slice
-        self.observers = observers
-        self.lanes = lanes
-        self.is_by_key = lanes.order == "key"
         self.ready = lanes.ready
-        self.popleft = lanes.ready.popleft
-        self.append = lanes.ready.append
 
     def put(self, jobs):
-        """Add records that were handed out; each may begin at once if its lane is empty."""
-        cdef PyObject *last
-        name = None
-        for job in jobs:
-            lane = get(job, job_lane)
-            if lane is not None and self.is_by_key:
-                name = get(job, job_record).key
-                put(job, job_name, name)
-                if name is None:
-                    put(job, job_lane, None)
-                    lane = None
-            if lane is None:
-                self.append(job)
-                continue
-            try:
-                last = PyDict_GetItemWithError(lane, name)
-            except TypeError:
-                self.lanes.put([job])  # which says what keys are needed
-                raise
-            if last is NULL:
-                self.append(job)
-            else:
-                put(<object> last, job_follower, job)
-            PyDict_SetItem(lane, name, job)
+        """Add records that were returned; each may begin at once if its lane is empty."""
+        self.lanes.put(jobs)
 
-    cpdef begin(self, now, success_count):
+    cpdef Job begin(self, now, long long success_count):
         """Take the first ready record, whose attempt begins now; None: more is to be done."""
         if not self.ready:
             return None
-        job = self.ready[0]
-        cdef Cursor cursor = get(job, job_cursor)
-        if (
-            cursor.is_revoking
-            or cursor.is_paused
-            or get(job, job_state) is DEAD
-        ):
+        cdef Job job = self.ready[0]
+        cdef Cursor cursor = job.cursor
+        if cursor.is_revoking or cursor.is_paused or job.state is DEAD:
             return None
-        progress = cursor.progress
-        if progress is None or not holds(progress, get(job, job_record).offset, job):
+        cdef Progress progress = cursor.progress
+        if progress is None or not progress.is_held_by(job.record.offset, job):
             return None
-        self.popleft()
-        put(job, job_began_at, now)
-        if is_none(job, job_error):
-            put(job, job_success_count, success_count)
+        self.ready.popleft()
+        job.begin(now, success_count)
         return job
 
-    cpdef finish(self, job):
-        """Count a record as finished, if it is still this one's, and let its lane go on."""
-        cdef Cursor cursor = get(job, job_cursor)
-        progress = cursor.progress
-        offset = get(job, job_record).offset
-        if progress is not None and holds(progress, offset, job):
-            self.finish_held(cursor, progress, offset)
-        self.leave(job)
+    cpdef finish(self, Job job):
+        """Count a record as finished, unless it has another holder, and continue with its lane."""
+        self.works.finish(job.cursor, job.record.offset, job)
+        self.lanes.leave(job)
 
-    cdef object finish_and_begin(self, job, now):
-        """Finish a record that was handled and begin another; None: nothing is done, `Run` has to."""
-        cdef Cursor cursor = get(job, job_cursor)
+    cdef Job finish_and_begin(self, Job job, now):
+        """Finish a handled record and begin another; None: nothing is done, `Run` has to do it."""
+        cdef Cursor cursor = job.cursor
         if self.slice_ends_at is None:
             self.begin_slice(now)
         if (
@@ -231,51 +106,18 @@ cdef class Steps:
             or len(self.ready) <= self.feed_below
             or cursor.is_revoking
             or not cursor.is_assigned
-            or is_true(self.allowance, allowance_is_exact)
-            or (self.breaker is not None and get(self.breaker, breaker_state) is not CLOSED)
+            or self.allowance.is_exact
+            or (self.breaker is not None and not self.breaker.is_closed)
             or self.gate.holds
         ):
             return None
-        success_count = get(self.attempts, attempts_success_count) + 1
-        following = self.begin(now, success_count)
+        cdef long long success_count = self.attempts.success_count + 1
+        cdef Job following = self.begin(now, success_count)
         if following is not None:
             self.finish(job)
-            self.totals["finished_total"] += 1
-            put(self.attempts, attempts_success_count, success_count)
+            self.works.totals["finished_total"] += 1
+            self.attempts.success_count = success_count
         return following
-
-    cdef int finish_held(self, Cursor cursor, progress, offset) except -1:
-        cdef dict unfinished = get(progress, progress_unfinished)
-        handed_out = get(progress, progress_handed_out)
-        PyDict_DelItem(unfinished, offset)
-        if handed_out[0] == offset:
-            handed_out.popleft()
-            while handed_out and PyDict_GetItem(unfinished, handed_out[0]) is NULL:
-                handed_out.popleft()
-            processing = self.reads.processing
-            if (
-                handed_out
-                and processing is not None
-                and cursor.worked_by is processing
-            ):
-                cursor.process_to(handed_out[0])
-            else:
-                self.reads.settle_progress(cursor)
-        if self.observers.of_progress:
-            self.observers.progressed()
-        return 0
-
-    cdef int leave(self, job) except -1:
-        lane = get(job, job_lane)
-        if lane is None:
-            return 0
-        follower = get(job, job_follower)
-        if follower is None:
-            PyDict_DelItem(lane, get(job, job_name))
-        else:
-            put(job, job_follower, None)
-            self.append(follower)
-        return 0
 
 
 @cython.final
@@ -287,7 +129,7 @@ cdef class Calls:
     next, this is done here. Everything else ends the iteration, and the worker does it.
     """
 
-    cdef public object job
+    cdef public Job job
     cdef Steps steps
     cdef object task
     cdef object handler
@@ -324,13 +166,13 @@ cdef class Calls:
                 return False
         except Exception:
             return False
-        job = self.steps.finish_and_begin(self.job, self.clock())
+        cdef Job job = self.steps.finish_and_begin(self.job, self.clock())
         if job is None:
             return False
         PyDict_DelItem(self.flights, self.job)
         PyDict_SetItem(self.flights, job, self.task)
         self.job = job
-        self.call = coroutine_of(self.handler(get(job, job_record)))
+        self.call = coroutine_of(self.handler(job.record))
         return True
 
     def __await__(self):
@@ -393,8 +235,3 @@ cdef PyObject *iternext(Calls self) except NULL:
 
 
 (<TypeObject *> Calls).tp_iternext = <NextFunction> <void *> iternext
-
-
-cdef inline bint holds(progress, offset, job):
-    """Whether a record is unfinished, and this one's to finish."""
-    return PyDict_GetItem(get(progress, progress_unfinished), offset) is <PyObject *> job

@@ -10,9 +10,8 @@ from typing import Any, Final
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
-from aiokafka_lite.consumer.processing.lanes import DEAD, Job, Lanes
-
-new_job = Job
+from aiokafka_lite.consumer.processing.job import DEAD, Job
+from aiokafka_lite.consumer.processing.lanes import Lanes
 
 
 class Steps:
@@ -31,9 +30,7 @@ class Steps:
     def __init__(
         self,
         works: Works,
-        reads: object,
         gate: object,
-        observers: object,
         lanes: Lanes,
         attempts: Attempts,
         allowance: Allowance,
@@ -61,9 +58,7 @@ class Steps:
         if cursor.is_revoking or cursor.is_paused or job.state is DEAD or not job.is_current:
             return None
         ready.popleft()
-        job.began_at = now
-        if job.error is None:
-            job.success_count = success_count
+        job.begin(now, success_count)
         return job
 
     def finish(self, job: Job) -> None:

@@ -25,7 +25,7 @@ from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, Re
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
-from aiokafka_lite.consumer.processing.lanes import DEAD, LISTED, Job
+from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
 
 log = logging.getLogger(__name__)
 
@@ -141,9 +141,7 @@ class Attempts:
         return gone
 
     def begin(self, job: Job, now: float) -> None:
-        job.began_at = now
-        if job.error is None:
-            job.success_count = self.success_count
+        job.begin(now, self.success_count)
 
     # --- Results ----------------------------------------------------------------------------
     def succeeded(self, job: Job) -> None:
@@ -196,6 +194,12 @@ class Attempts:
             return "again"
         job.enter(DEAD)
         return "dead"
+
+    def refused(self, job: Job, error: Exception) -> None:
+        """Note that the outputs of a handled record cannot be written."""
+        self._totals["failed_total"] += 1
+        job.error = error
+        job.attempts += 1
 
     def count_failure(self, job: Job, error: BaseException) -> bool:
         """Count a failure of a call. Return whether it counts as an attempt of the record, so far.

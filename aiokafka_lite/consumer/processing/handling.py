@@ -16,7 +16,8 @@ from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.config import is_async_callable
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
 from aiokafka_lite.consumer.processing.calls import leaves
-from aiokafka_lite.consumer.processing.lanes import Job, Order
+from aiokafka_lite.consumer.processing.job import Job
+from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from aiokafka_lite.consumer.commits.transactional import (
     Seeks,
     seeks_of,
 )
-from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.errors import (
     CommitFailedError,
     IllegalStateError,

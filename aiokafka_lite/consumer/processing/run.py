@@ -43,7 +43,6 @@ from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -60,9 +59,10 @@ from aiokafka_lite.consumer.processing.calls import (
     raise_cancellation,
 )
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
-from aiokafka_lite.consumer.processing.lanes import DEAD, Job, JobState, Lanes
+from aiokafka_lite.consumer.processing.job import DEAD, Job, JobState
+from aiokafka_lite.consumer.processing.lanes import Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
-from aiokafka_lite.consumer.processing.steps import Calls, Steps, new_job
+from aiokafka_lite.consumer.processing.steps import Calls, Steps
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -133,7 +133,6 @@ class Run:
     def __init__(
         self,
         state: Assignment,
-        reads: Reads,
         works: Works,
         buffer: Buffer,
         gate: Gate,
@@ -167,9 +166,7 @@ class Run:
         self._allowance = Allowance(state, works, budget, handling.max_uncommitted)
         self._steps = Steps(
             works,
-            reads,
             gate,
-            observers,
             self._lanes,
             self._attempts,
             self._allowance,
@@ -354,9 +351,7 @@ class Run:
     ) -> None:
         """Make jobs of taken records, without an await in between. With an error they are dead."""
         lane = self._lanes.of(cursor.tp)
-        jobs = self._works.hand_out_each(
-            cursor, records, epochs, partial(new_job, cursor, lane, error)
-        )
+        jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
         self._steps.put(jobs)
         self._allowance.handed_out(cursor)
 
@@ -731,8 +726,7 @@ class Run:
             self.handle_again(jobs)
             return
         (job,) = jobs
-        self._totals["failed_total"] += 1
-        job.error, job.attempts = error, job.attempts + 1
+        self._attempts.refused(job, error)
         if self._handling.dead_letter is None:
             self._stop_at(job, error)
         else:

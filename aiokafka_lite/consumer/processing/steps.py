@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 try:
-    from aiokafka_lite.consumer.processing._steps import Calls, Steps, new_job
+    from aiokafka_lite.consumer.processing._steps import Calls, Steps
 except ModuleNotFoundError:  # the extension is not built: the same in plain Python
-    from aiokafka_lite.consumer.processing._steps_py import Calls, Steps, new_job
+    from aiokafka_lite.consumer.processing._steps_py import Calls, Steps
 
-__all__ = ["Calls", "Steps", "new_job"]
+__all__ = ["Calls", "Steps"]

@@ -11,7 +11,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
-from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.buffers import Buffers, batch
 from tests.support.states import State

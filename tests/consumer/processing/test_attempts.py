@@ -12,7 +12,7 @@ from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
-from aiokafka_lite.consumer.processing.lanes import JobState
+from aiokafka_lite.consumer.processing.job import JobState
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.support.states import State
@@ -33,6 +33,11 @@ class Job:
         self.state = JobState.LISTED
         self.attempts = self.success_count = 0
         self.began_at: float | None = None
+
+    def begin(self, now: float, success_count: int) -> None:
+        self.began_at = now
+        if self.error is None:
+            self.success_count = success_count
 
     def enter(self, state: JobState) -> None:
         self.state = state

@@ -113,7 +113,6 @@ class Course:
         self.buffers.put({A: batch(0, self.count)})
         run = Run(
             self.buffers.state,
-            self.buffers.state.reads,
             self.buffers.state.works,
             self.buffers.buffer,
             self.buffers.state.gate,
@@ -138,7 +137,7 @@ class Course:
 
 def run_with(way: ModuleType, course: Course) -> list[object]:
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("Steps", "Calls", "new_job"):
+        for name in ("Steps", "Calls"):
             patched.setattr(run_module, name, getattr(way, name))
         try:
             course.loop.run_until_complete(course.run())

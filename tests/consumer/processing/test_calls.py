@@ -55,7 +55,6 @@ async def handle_all(
     )
     run = Run(
         buffers.state,
-        buffers.state.reads,
         buffers.state.works,
         buffers.buffer,
         buffers.state.gate,

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.outbox import (
     FIRST_PAUSE_S,
     LONGEST_END_S,

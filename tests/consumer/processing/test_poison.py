@@ -83,7 +83,6 @@ class Case:
         )
         self.run = Run(
             self.buffers.state,
-            self.buffers.state.reads,
             self.buffers.state.works,
             self.buffers.buffer,
             self.buffers.state.gate,

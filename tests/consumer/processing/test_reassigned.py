@@ -14,7 +14,7 @@ import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
-from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.run import JobReceipt, Run
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.processing import CircuitBreaker, Retry
@@ -47,7 +47,6 @@ class Case:
         self.is_list = arguments["batch_size"] is not None
         self.run = Run(
             self.buffers.state,
-            self.buffers.state.reads,
             self.buffers.state.works,
             self.buffers.buffer,
             self.buffers.state.gate,

@@ -20,7 +20,8 @@ from aiokafka_lite.consumer.processing import _steps_py, steps
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.handling import Handling, Retry
-from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
+from aiokafka_lite.consumer.processing.job import Job
+from aiokafka_lite.consumer.processing.lanes import Lanes, Order
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.states import State
 
@@ -32,6 +33,13 @@ WAYS: Final = [_steps_py, steps] if COMPILED else [_steps_py]
 
 def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
     return ConsumerRecord("t", 0, offset, 0, 0, key, b"", None, 0, 1, ())
+
+
+RECORD: Final = record(3, b"k")
+
+
+def new_job() -> Job:
+    return Job(cast(Any, None), None, None, RECORD)
 
 
 async def attempts_of(state: State) -> Attempts:
@@ -59,9 +67,7 @@ class Course:
         state = self.state
         self.steps = way.Steps(
             state.works,
-            state.reads,
             state.gate,
-            state.observers,
             self.lanes,
             attempts,
             allowance,
@@ -77,7 +83,7 @@ class Course:
 
     def put(self, keys: list[object], error: Exception | None = None) -> None:
         records = [record(self.end + number, key) for number, key in enumerate(keys)]
-        new = partial(self.way.new_job, self.cursor, self.lanes.of(A), error)
+        new = partial(Job, self.cursor, self.lanes.of(A), error)
         jobs = self.state.works.hand_out_each(self.cursor, records, (), new)
         self.state.reads.hand_out(self.cursor, self.end, self.end + len(keys), ())
         self.end += len(keys)
@@ -141,16 +147,6 @@ def test_both_do_the_same(order: Order, actions: list[tuple[str, int]]) -> None:
         assert compiled.seen() == plain.seen()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_new_job_has_all_fields(way: ModuleType) -> None:
-    error = ValueError()
-    for cause in (None, error):
-        made = way.new_job(None, {}, cause, record(3, b"k"))
-        expected = Job(cast(Any, None), {}, cause, made.record)
-        for name in Job.__slots__:
-            assert getattr(made, name) == getattr(expected, name)
-
-
 @pytest.fixture
 def no_collections() -> Iterator[None]:
     gc.collect()
@@ -162,11 +158,9 @@ def no_collections() -> Iterator[None]:
 @pytest.mark.skipif(not COMPILED, reason="the extension is not built")
 @pytest.mark.usefixtures("no_collections")
 def test_jobs_that_replace_others_begin_no_collection() -> None:
-    given = record(3, b"k")
-
     def make_jobs() -> int:
         before = gc.get_count()[0]
-        _ = [steps.new_job(cast(Any, None), None, None, given) for _ in range(500)]
+        _ = [new_job() for _ in range(500)]
         return gc.get_count()[0] - before
 
     make_jobs()
@@ -177,15 +171,22 @@ class Owner:
     job: Job
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_jobs_in_a_cycle_are_collected(way: ModuleType) -> None:
+def test_jobs_in_a_cycle_are_collected() -> None:
     for _ in range(2):  # the second time in memory of the first
         owner = Owner()
-        owner.job = way.new_job(owner, None, None, record(3, b"k"))
+        owner.job = new_job()
+        owner.job.name = owner
         reference = weakref.ref(owner)
         del owner
         gc.collect()
         assert reference() is None
+
+
+def test_a_long_lane_is_freed_without_recursion() -> None:
+    first: Job | None = None
+    for _ in range(200_000):
+        job = new_job()
+        job.follower, first = first, job
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -50,7 +50,6 @@ def run_of(
     )
     return Run(
         buffers.state,
-        buffers.state.reads,
         buffers.state.works,
         buffers.buffer,
         buffers.state.gate,

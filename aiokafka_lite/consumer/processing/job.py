@@ -1,0 +1,101 @@
+"""Jobs: each is one record on its way through a handler. Compiled in place (job.pxd)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.structs import ConsumerRecord
+
+# Of one partition: the last record of each lane, by the lane's name.
+Lane: TypeAlias = "dict[Hashable, Job]"
+
+
+class JobState(enum.Enum):
+    # By a handler, in a list with others if `batch_size` is set.
+    LISTED = enum.auto()
+    # By a handler, in no list: a list with the record has failed.
+    ALONE = enum.auto()
+    # By no handler: only the dead letter is still to be written.
+    DEAD = enum.auto()
+
+
+MOVES: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+    {
+        JobState.LISTED: frozenset({JobState.ALONE, JobState.DEAD}),
+        JobState.ALONE: frozenset({JobState.DEAD}),
+        JobState.DEAD: frozenset(),
+    }
+)
+# Compared for each record, and an enum looks its members up in Python.
+LISTED: Final = JobState.LISTED
+DEAD: Final = JobState.DEAD
+
+
+class Job:
+    """One record on its way through a handler.
+
+    Attributes:
+        lane: The lanes of its partition, if it is in one.
+        name: The key of its lane among them.
+        follower: The next record of its lane.
+        began_at: The loop time at which its latest attempt began.
+        success_count: How many calls had succeeded when it was first tried.
+    """
+
+    __slots__ = (
+        "attempts",
+        "began_at",
+        "cursor",
+        "error",
+        "follower",
+        "lane",
+        "name",
+        "record",
+        "state",
+        "success_count",
+    )
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        lane: Lane | None,
+        error: BaseException | None,
+        record: ConsumerRecord,
+    ) -> None:
+        self.record = record
+        self.cursor = cursor
+        self.lane = lane
+        self.name: Hashable = None
+        self.follower: Job | None = None
+        self.attempts = 0
+        self.began_at: float | None = None
+        self.error = error
+        self.state = LISTED if error is None else DEAD
+        self.success_count = 0
+
+    def begin(self, now: float, success_count: int) -> None:
+        """Note that an attempt begins `now`, after so many calls that have succeeded."""
+        self.began_at = now
+        if self.error is None:
+            self.success_count = success_count
+
+    def enter(self, state: JobState) -> None:
+        if state is not self.state and state not in MOVES[self.state]:
+            raise AssertionError(
+                f"a job cannot change its state from {self.state.name} to {state.name}"
+            )
+        self.state = state
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still to be finished here: no other member may have its partition."""
+        progress = self.cursor.progress
+        return progress is not None and progress.is_held_by(self.record.offset, self)
+
+    @property
+    def order_key(self) -> Hashable:
+        return None if self.lane is None else (self.cursor.tp, self.name)
