@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import threading
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -184,9 +185,17 @@ def test_jobs_in_a_cycle_are_collected() -> None:
 
 def test_a_long_lane_is_freed_without_recursion() -> None:
     first: Job | None = None
-    for _ in range(200_000):
+    for _ in range(50_000):
         job = new_job()
         job.follower, first = first, job
+    chain = [first]
+    del job, first
+    usual = threading.stack_size(1 << 18)
+    thread = threading.Thread(target=chain.clear)
+    thread.start()
+    threading.stack_size(usual)
+    thread.join()
+    assert not chain
 
 
 @pytest.mark.parametrize("way", WAYS)
