@@ -290,7 +290,8 @@ async def test_a_forked_child_is_refused_and_the_parent_goes_on(
 def test_a_child_that_goes_on_with_its_parents_loop_is_refused(loop: str) -> None:
     with BrokerThread() as broker:
         said = run_program("forking_between_runs", broker.bootstrap_servers, loop)
-        assert said.splitlines() == ["child: over", "parent: over"]
+        lines = [line for line in said.splitlines() if not line.startswith("records are decoded")]
+        assert lines == ["child: over", "parent: over"]
         # Nothing was written, committed, taken over or left in the name of the parent.
         values = [record.value for record in broker.records("t")]
         assert values == [b"parent 0", b"parent 1", b"parent 2"]
