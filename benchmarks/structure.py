@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # --- Sources ------------------------------------------------------------------------------------
 def _of_the_package() -> dict[str, int]:
     """Count how large the package is, and the shapes that its design avoids."""
-    sources = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.p[yx]*"))}
+    files = sorted(path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".pyx", ".pxd"})
+    sources = {path: path.read_text() for path in files}
     trees = {path: ast.parse(text) for path, text in sources.items() if path.suffix == ".py"}
     inside = [tree for path, tree in trees.items() if path.is_relative_to(CONSUMER)]
     cython = [
