@@ -110,7 +110,7 @@ class Exchange(Pending[R_co]):
         self.error = error
         if self.on_done is not None:
             self._connection.loop.call_soon(self._report)
-        self._wake()
+        self.wake()
 
     def _report(self) -> None:
         if self.on_done is not None:
@@ -118,10 +118,6 @@ class Exchange(Pending[R_co]):
                 self.on_done(self)
             except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
                 self._connection.callback_failed(error)
-
-    def _wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():  # else it was cancelled
-            self.waiter.set_result(None)
 
 
 class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):

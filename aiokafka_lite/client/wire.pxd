@@ -18,6 +18,7 @@ cdef class Asked:
     cdef public object waiter
 
     cpdef answered(self)
+    cpdef wake(self)
     cpdef begin_time(self, double now)
 
 

@@ -146,6 +146,9 @@ class Asked:
             return
         if self.on_done is not None:
             self.on_done(self)
+        self.wake()
+
+    def wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():  # else it was cancelled
             self.waiter.set_result(None)
 
