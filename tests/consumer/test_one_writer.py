@@ -19,17 +19,21 @@ FIELDS = frozenset(Cursor.__slots__)
 # What objects of the classes that are compiled in place are called, and the module of each class.
 COMPILED: Final = {
     "budget": "consumer/buffer/budget.py",
+    "choice": "consumer/fetching/choice.py",
     "chunk": "consumer/buffer/chunk.py",
     "counts": "consumer/fetching/counts.py",
     "exchange": "client/wire.py",
     "gate": "consumer/gate.py",
+    "in_flight": "consumer/fetching/in_flight.py",
     "job": "consumer/processing/job.py",
     "lanes": "consumer/processing/lanes.py",
     "loan": "consumer/assignment/cursor.py",
     "pending": "client/wire.py",
     "progress": "consumer/assignment/progress.py",
+    "queue": "consumer/buffer/chunk_queue.py",
     "reservation": "consumer/buffer/budget.py",
     "session": "consumer/fetching/session.py",
+    "slice": "consumer/buffer/time_slice.py",
     "wire": "client/wire.py",
     "works": "consumer/assignment/works.py",
 }

@@ -72,6 +72,10 @@ class Choice:
             or self.oversize is not None
         )
 
+    def choose_anew(self) -> None:
+        """Check again which cursors the next request may include."""
+        self.is_changed = True
+
     # --- Cursors that move ------------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
         self.cursors.add(cursor)

@@ -51,9 +51,21 @@ class InFlight:
         self.sent_at = now
         self.poll_ends_at = now + max_wait_s
 
+    def reserve(self, reservation: Reservation) -> None:
+        self.reservation = reservation
+
     def sent(self, exchange: Exchange[FetchResponse]) -> None:
         self.exchange = exchange
         self.is_awaited = True
+
+    def note_long_poll(self, *, is_long_poll: bool) -> None:
+        self.is_long_poll = is_long_poll
+
+    def arrived(self) -> None:
+        self.is_awaited = False
+
+    def settled(self) -> None:
+        self.exchange = None
 
     def give_up(self) -> None:
         """Abandon the request in flight, if there is one."""

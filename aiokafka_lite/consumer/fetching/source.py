@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client import Connection, Exchange, Lane
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers
@@ -63,7 +63,6 @@ FETCH_STALL_S: Final = 10.0
 # The least size after unanswered requests.
 LEAST_PIECE_BYTES: Final = 64 * 1024
 MOST_UNANSWERED: Final = 10
-LAST_BACKOFF_S: Final = 1.0
 # Places in which a cursor may be requested next to a long poll, at once or soon.
 ASKED_BESIDE: Final = (Place.READY, Place.BACKING_OFF)
 # Back-offs that end this much before a long poll do not wait for it.
@@ -140,7 +139,7 @@ class Source:
         # Created when a cursor becomes fetchable next to a long poll.
         self._quick: QuickLane | None = None
         self._wake = Event()
-        self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
+        self._backoff = Backoff(sources.config.retry_backoff_s, LONGEST_BACKOFF_S, sources.rng)
         # An answer takes longer than this if the broker is slow.
         self._late_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
         # Unanswered requests, less those answered in time since.
@@ -184,7 +183,7 @@ class Source:
             self._wake.set()
 
     def choose_anew(self) -> None:
-        self._choice.is_changed = True
+        self._choice.choose_anew()
         if self._in_flight.exchange is None:
             self._wake.set()
 
@@ -414,7 +413,7 @@ class Source:
         if not choice.ready:
             return look_at
         if self._in_flight.is_long_poll is None:
-            self._in_flight.is_long_poll = not self.is_behind
+            self._in_flight.note_long_poll(is_long_poll=not self.is_behind)
         if not self._in_flight.is_long_poll:
             return look_at  # the response is on the way, and the next request includes all
         if self._quick is None:
@@ -466,7 +465,7 @@ class Source:
             max_wait_ms=max_wait_ms,
         )
         self._in_flight.begin(asked.session_epoch, now, max_wait_ms / 1000)
-        self._in_flight.reservation = reservation
+        self._in_flight.reserve(reservation)
         if self._on_answer is None:
             self._on_answer = self._choose_on_answer()
         try:
@@ -489,7 +488,7 @@ class Source:
     # --- Responses ------------------------------------------------------------------------
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the response, or leave it to the task if that takes long."""
-        self._in_flight.is_awaited = False
+        self._in_flight.arrived()
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             now = self._loop.time()
@@ -508,7 +507,7 @@ class Source:
             return
         finally:
             # Last, so that cursors whose loan ends do not wake the task.
-            self._in_flight.exchange = None
+            self._in_flight.settled()
         if not self._answers.is_settling:
             self.response_taken()
 
