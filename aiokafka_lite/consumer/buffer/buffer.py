@@ -257,7 +257,7 @@ class Buffer:
             # A waiting read takes this, or no read can. So the source may continue at once.
             response.is_taken = True
         else:
-            self.queue.untaken[response.source] = response
+            self.queue.hold(response)
         if self.sought:
             self._seek(self.sought.difference(chunk.partition.tp for chunk in chunks))
         self.wake()
@@ -410,8 +410,7 @@ class Buffer:
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
             # Other chunks must not keep the sources from fetching the wanted partitions.
-            for response in tuple(self.queue.untaken.values()):
-                self.queue.mark_taken(response)
+            self.queue.mark_all_taken()
             if deadline is None:
                 caller.refuse_to_wait_for_records()
             elif not self._set_alarm(deadline):

@@ -15,14 +15,16 @@ cdef class ChunkQueue:
     cdef public dict order
     cdef public dict untaken
 
-    @cython.locals(partition=Cursor)
     cpdef add(self, Chunk chunk)
+    @cython.locals(partition=Cursor)
+    cpdef append(self, Chunk chunk)
     cpdef remove_first(self, Cursor partition)
     cpdef end_turn(self, Cursor partition)
     cpdef lend(self, Chunk chunk)
     cpdef give_back(self, Chunk chunk, count)
     @cython.locals(partition=Cursor, response=FetchedResponse)
     cpdef finish(self, Chunk chunk)
+    cpdef mark_all_taken(self)
     cpdef mark_taken(self, FetchedResponse response)
     cpdef release_source(self, FetchedResponse response)
     cdef bint _take(self, FetchedResponse response) except -1

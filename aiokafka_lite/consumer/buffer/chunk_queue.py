@@ -29,10 +29,14 @@ class ChunkQueue:
         self.untaken: dict[ResponseSource, FetchedResponse] = {}
 
     def add(self, chunk: Chunk) -> None:
+        self.append(chunk)
+        chunk.partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
+
+    def append(self, chunk: Chunk) -> None:
+        """Append a chunk; the caller moves the cursor on."""
         partition = chunk.partition
         partition.add_chunk(chunk)
         self.order.setdefault(partition)
-        partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
 
     def remove_first(self, partition: Cursor) -> None:
         partition.remove_chunk()
@@ -76,6 +80,14 @@ class ChunkQueue:
         partition.chunks_changed()
 
     # --- Responses that no read has asked for ------------------------------------------------
+    def hold(self, response: FetchedResponse) -> None:
+        """Note a response that no read has asked for."""
+        self.untaken[response.source] = response
+
+    def mark_all_taken(self) -> None:
+        for response in tuple(self.untaken.values()):
+            self.mark_taken(response)
+
     def mark_taken(self, response: FetchedResponse) -> None:
         """Let the source of a response send its next request, because a read has asked for it."""
         if self._take(response):

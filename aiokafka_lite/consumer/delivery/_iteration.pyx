@@ -338,8 +338,7 @@ cdef class SteadyGets:
         if self.queue.order:
             return None
         if self.queue.untaken:
-            for response in tuple(self.queue.untaken.values()):
-                self.queue.mark_taken(response)
+            self.queue.mark_all_taken()
         cdef Waiter waiter = Waiter.__new__(Waiter, self.loop)
         self.waiters[waiter] = ()
         return waiter

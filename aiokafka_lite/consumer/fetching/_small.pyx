@@ -438,8 +438,7 @@ cdef class SmallAnswers:
             part.next_offset,
             () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),),
         )
-        cursor.add_chunk(chunk)
-        self.queue.order[cursor] = None
+        self.queue.append(chunk)
         # Partitions that had records go to the end.
         self.session.renew(cursor.lend_on(part.next_offset, self.max_partition_bytes))
         return 0
