@@ -82,19 +82,48 @@ def test_a_run_with_a_part_of_a_files_tests_replaces_no_duration(
     [
         (ModuleNotFoundError("no", name="no_such_package.part"), "no_such_package"),
         (ModuleNotFoundError("no", name="asyncio.no_such_part"), None),
-        ("E   ModuleNotFoundError: No module named 'no_such_package.part'", "no_such_package"),
-        (
-            "\x1b[1m\x1b[31mE   ModuleNotFoundError: No module named 'no_such_package'\x1b[0m",
-            "no_such_package",
-        ),
-        ("E   ModuleNotFoundError: No module named 'aiokafka_lite.no_such_part'", None),
-        ("E   ImportError: cannot import name 'x' from 'y'", None),
+        (ModuleNotFoundError("no", name="aiokafka_lite.no_such_part"), None),
+        (ModuleNotFoundError("a message of its own", name="no_such_package"), "no_such_package"),
+        (ImportError("cannot import name 'x' from 'y'", name="y"), None),
+        (None, None),
     ]
 )
 def test_only_a_package_that_is_not_installed_is_missing(
-    told: ModuleNotFoundError | str, package: str | None
+    error: ImportError | None, package: str | None
 ) -> None:
-    assert fast.missing_package(told) == package
+    assert fast.missing_package(error) == package
+
+
+@for_each(
+    [
+        ("import no_such_package.part", "skipped"),
+        ("raise ModuleNotFoundError('install it', name='no_such_package')", "skipped"),
+        ("import aiokafka_lite.no_such_part", "failed"),
+        ("from aiokafka_lite import no_such_name", "failed"),
+        ("def test_it(): pass", "passed"),
+    ]
+)
+def test_a_file_that_needs_a_package_that_is_not_installed_is_skipped(
+    code: str, outcome: str
+) -> None:
+    def collect() -> list[Any]:
+        try:
+            exec(code, {})  # noqa: S102 -- as pytest imports a file
+        except ImportError as error:
+            raise pytest.Collector.CollectError("it cannot be imported") from error
+        return []
+
+    call = pytest.CallInfo.from_call(collect, "collect")
+    found: Any = SimpleNamespace(
+        failed=call.excinfo is not None,
+        outcome="passed" if call.excinfo is None else "failed",
+        call=call,
+    )
+    hook = fast.Fast().pytest_make_collect_report(SimpleNamespace(path="x"))  # type: ignore[arg-type]
+    next(hook)
+    with pytest.raises(StopIteration):
+        hook.send(found)
+    assert found.outcome == outcome
 
 
 def test_what_is_kept_names_files_that_exist() -> None:

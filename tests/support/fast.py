@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +26,6 @@ from tests.support.scheduling import BY_THEMSELVES, SHARE_SPARK
 SECONDS: Final = 45.0
 """Of the chosen tests, one after the other; collecting takes half a minute of CPU time more."""
 
-_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
-"""FORCE_COLOR colours the reports of files that cannot be imported."""
-_MISSING: Final = re.compile(r"^E +ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
-
 
 def chosen(durations: Mapping[str, Durations], seconds: float) -> frozenset[str]:
     """Return the files whose quick tests take least, as many as fit into `seconds`."""
@@ -43,13 +38,9 @@ def chosen(durations: Mapping[str, Durations], seconds: float) -> frozenset[str]
     return frozenset(files)
 
 
-def missing_package(error: ModuleNotFoundError | str) -> str | None:
-    """Return the package that is not installed, by an import's error or a report's text."""
-    if isinstance(error, str):
-        found = _MISSING.findall(_COLOUR.sub("", error))
-        name = found[-1] if found else ""
-    else:
-        name = error.name or ""
+def missing_package(error: BaseException | None) -> str | None:
+    """Return the package that is not installed, if an import failed because of it."""
+    name = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     package = name.partition(".")[0]
     return package if package and importlib.util.find_spec(package) is None else None
 
@@ -105,7 +96,11 @@ class Fast:
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
-        if report.failed and (package := missing_package(str(report.longrepr))):
+        if not report.failed:
+            return report
+        # A file that cannot be imported fails with an error of pytest, whose cause is the import's.
+        excinfo = report.call.excinfo
+        if package := missing_package(excinfo.value.__cause__):
             report.outcome = "skipped"
             report.longrepr = (str(collector.path), 0, f"Skipped: {package} is not installed")
         return report
