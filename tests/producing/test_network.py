@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import RecordMetadata
@@ -14,6 +15,7 @@ from tests.producing.sending import as_values, producer_of, send_numbers, values
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
 from tests.support.rounds import LONG
+from tests.support.waiting import PATIENCE_S
 
 PATIENCE = 5 if LONG else 1
 
@@ -93,7 +95,6 @@ async def test_what_expires_leaves_no_gap_and_nothing_acknowledged_is_lost(
     kafka: KafkaHandle, topic: str, proxy: Proxy
 ) -> None:
     futures: list[asyncio.Future[RecordMetadata]] = []
-    # What a busy machine takes for the last records must not expire.
     limits = {"request_timeout_ms": 200 * PATIENCE, "delivery_timeout_ms": 400 * PATIENCE}
     async with producer_of(kafka, **limits) as producer:
         for direction in (proxy.to_client, proxy.to_server, proxy.to_client):
@@ -103,11 +104,13 @@ async def test_what_expires_leaves_no_gap_and_nothing_acknowledged_is_lost(
             await asyncio.wait(futures)
             direction.release()
             await asyncio.wait([await producer.send(topic, b"between", partition=0)])
-        futures += await send_numbers(producer, topic, range(len(futures), len(futures) + 50))
-        await asyncio.wait(futures)
+        async with timeout(PATIENCE_S):  # on a busy machine records expire after the release, too
+            while any(each.exception() for each in futures[-50:]):
+                numbers = range(len(futures), len(futures) + 50)
+                futures += await send_numbers(producer, topic, numbers)
+                await asyncio.wait(futures)
     written = [int(each or b"") for each in await values_in(kafka, topic) if each != b"between"]
     assert written == sorted(set(written)), "each once, and in order"
     failed = {number for number, future in enumerate(futures) if future.exception()}
     assert failed
-    assert failed.isdisjoint(range(len(futures) - 50, len(futures))), "it goes on"
     assert set(range(len(futures))) - failed <= set(written), "what was acknowledged is there"
