@@ -30,7 +30,7 @@ NOT_AT_IMPORT = (
     "aiokafka_lite.consumer.assignors.sticky",
     "aiokafka_lite.consumer.commits.commits",
     "aiokafka_lite.consumer.buffer.deserialising",
-    "aiokafka_lite.consumer.events.kinds",
+    "aiokafka_lite.events",
     "aiokafka_lite.consumer.fetching.sources",
     "aiokafka_lite.consumer.membership.classic",
     "aiokafka_lite.consumer.membership.kip848",

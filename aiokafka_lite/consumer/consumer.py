@@ -68,11 +68,7 @@ from aiokafka_lite.consumer.config import (
     seconds,
 )
 from aiokafka_lite.consumer.delivery.gets import RecordIterator
-from aiokafka_lite.consumer.events.stream import (
-    DEFAULT_BUFFERED_EVENTS,
-    Events,
-    EventSubscription,
-)
+from aiokafka_lite.consumer.events import DEFAULT_BUFFERED_EVENTS, Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
@@ -113,6 +109,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
     from aiokafka_lite.consumer.processing.run import Run
+    from aiokafka_lite.events import EventSubscription
     from aiokafka_lite.producing.producer import AIOKafkaProducer
     from aiokafka_lite.structs import ConsumerRecord
 

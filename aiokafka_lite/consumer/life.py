@@ -51,7 +51,7 @@ from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -297,7 +297,7 @@ class Engine:
     def on_reachability(
         self, node_id: int, address: str, error: KafkaError | None, down_s: float
     ) -> None:
-        from aiokafka_lite.consumer.events.kinds import BrokerDown, BrokerUp
+        from aiokafka_lite.events import BrokerDown, BrokerUp
 
         self.events.publish(
             BrokerUp(node_id, address, down_s)
@@ -306,7 +306,7 @@ class Engine:
         )
 
     def on_failure(self, error: BaseException) -> None:
-        from aiokafka_lite.consumer.events.kinds import TaskFailed
+        from aiokafka_lite.events import TaskFailed
 
         scopes = () if self.parts is None else self.parts.scopes
         name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
@@ -317,7 +317,7 @@ class Engine:
             self.gate.die(error)
 
     def on_restart(self, name: str, error: KafkaError) -> None:
-        from aiokafka_lite.consumer.events.kinds import TaskRestarted
+        from aiokafka_lite.events import TaskRestarted
 
         self.events.publish(TaskRestarted(name, error))
 

@@ -21,7 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 # Imported here, so that publishing an event does not import its class.
-import aiokafka_lite.consumer.events.kinds  # noqa: F401
+import aiokafka_lite.events  # noqa: F401
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.arguments import authenticator

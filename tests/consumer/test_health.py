@@ -12,7 +12,6 @@ import pytest
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.monitoring.health import (
     FAILED_COMMIT_S,
     LONG_BLOCK_S,
@@ -27,6 +26,7 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaStorageError,
 )
+from aiokafka_lite.events import CommitFailed
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,

@@ -14,8 +14,8 @@ from aiokafka_lite.client import ClientConfig, Cluster, ClusterView
 from aiokafka_lite.client.view import PartitionView, TopicView
 from aiokafka_lite.consumer.assignment.subscription import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.membership.none import NoGroup
+from aiokafka_lite.events import Assigned
 from aiokafka_lite.structs import TopicPartition
 from tests.support.events import events_so_far
 from tests.support.rows import tps

@@ -19,7 +19,6 @@ from aiokafka_lite.consumer.config import (
     LATEST_TIMESTAMP,
     ConsumerConfig,
 )
-from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
 from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
 from aiokafka_lite.consumer.positions.resolver import (
     NOTHING_COMMITTED,
@@ -34,6 +33,7 @@ from aiokafka_lite.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
+from aiokafka_lite.events import OffsetRange, OffsetReset
 from aiokafka_lite.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -11,13 +11,13 @@ import pytest
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
-from aiokafka_lite.consumer.events.kinds import PartitionsAdded, TopicDeleted, TopicRecreated
 from aiokafka_lite.consumer.positions.topic_changes import RECREATED, TopicChanges
 from aiokafka_lite.errors import (
     BrokerResponseError,
     LeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.events import PartitionsAdded, TopicDeleted, TopicRecreated
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.support.buffers import Buffers

@@ -15,13 +15,6 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_LEADER, PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.subscription import match_pattern
-from aiokafka_lite.consumer.events.kinds import (
-    OffsetReset,
-    PartitionsAdded,
-    TopicDeleted,
-    TopicRecreated,
-)
-from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -30,6 +23,13 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.events import (
+    EventSubscription,
+    OffsetReset,
+    PartitionsAdded,
+    TopicDeleted,
+    TopicRecreated,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition

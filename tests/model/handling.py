@@ -22,8 +22,8 @@ from typing import Final
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.caller import as_if_running
-from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.events import Assigned
 from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.world import Actor, World

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from aiokafka_lite import events
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events import kinds as events
-from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedInstanceIdError,
@@ -27,6 +26,7 @@ from aiokafka_lite.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.events import EventSubscription
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.model.habits import CALM, WILD, Habits
 from tests.model.ledger import (

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aiokafka_lite.consumer.events.kinds import LoopBlocked
-from aiokafka_lite.consumer.events.stream import EventSubscription
-from aiokafka_lite.events import ConsumerEvent
+from aiokafka_lite.events import ConsumerEvent, EventSubscription, LoopBlocked
 from tests.support.waiting import PATIENCE_S
 
 

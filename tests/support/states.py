@@ -8,7 +8,7 @@ from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import KafkaError
 

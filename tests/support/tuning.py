@@ -8,10 +8,9 @@ import pytest
 
 from aiokafka_lite.client import cluster, connection, dial
 from aiokafka_lite.client.wire import Wire
-from aiokafka_lite.consumer import life, parts
+from aiokafka_lite.consumer import events, life, parts
 from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.events import stream
 from aiokafka_lite.consumer.fetching import leader_search, source, sources
 from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.consumer.positions import watchdog
@@ -132,7 +131,7 @@ def share_out_often(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- What is said -----------------------------------------------------------------------------
 def log_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep no line about the same thing out of the log."""
-    monkeypatch.setattr(stream, "LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr(events, "LOG_INTERVAL_S", 0.0)
 
 
 def miss_positions_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.bad_records import BadRecord, BadRecordHandler, OnBadRecord, Verdict
-    from aiokafka_lite.consumer.events.stream import Events
+    from aiokafka_lite.consumer.events import Events
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class BadRecords:
         return isinstance(error, BAD_BATCHES) and self.word != "raw"
 
     def skipped(self, error: KafkaError) -> None:
-        from aiokafka_lite.consumer.events.kinds import RecordSkipped
+        from aiokafka_lite.events import RecordSkipped
 
         assert error.tp is not None  # noqa: S101 -- `decides` is asked first
         assert error.offset is not None  # noqa: S101

@@ -29,7 +29,7 @@ from aiokafka_lite.errors import IllegalStateError
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.deserialising import AwaitedDeserialising
     from aiokafka_lite.consumer.config import ConsumerConfig
-    from aiokafka_lite.consumer.events.stream import Events
+    from aiokafka_lite.consumer.events import Events
     from aiokafka_lite.records.decoders import Columns
 
 Deserialize = Callable[[Record], None]

@@ -48,8 +48,7 @@ from aiokafka_lite.consumer.commits.requests import (
     commit_results,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
-from aiokafka_lite.consumer.events.kinds import CommitFailed
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, GroupMember, Identity, Offsets
@@ -66,6 +65,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
+from aiokafka_lite.events import CommitFailed
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 Cursors = Mapping[TopicPartition, Cursor]

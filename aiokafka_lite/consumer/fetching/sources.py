@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
@@ -334,7 +334,7 @@ class Sources:
 
     def node_throttles(self, node_id: int, throttle_s: float) -> None:
         """Publish that a node has begun to throttle, unless it throttles a source already."""
-        from aiokafka_lite.consumer.events.kinds import Throttled
+        from aiokafka_lite.events import Throttled
 
         if not any(source.is_throttled for source in self._sources.get(node_id, ())):
             self.events.publish(Throttled(node_id, throttle_s))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
@@ -28,6 +27,7 @@ from aiokafka_lite.errors import (
     ConsumerStoppedError,
     KafkaError,
 )
+from aiokafka_lite.events import GroupProtocolChanged
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember

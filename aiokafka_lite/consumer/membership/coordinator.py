@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster, Lane
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.consumer.events.kinds import CoordinatorChanged
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.events import CoordinatorChanged
 from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)

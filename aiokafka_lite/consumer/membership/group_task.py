@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster

@@ -33,14 +33,6 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import is_subscribed
 from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN
-from aiokafka_lite.consumer.events.kinds import (
-    Assigned,
-    ListenerFailed,
-    Lost,
-    OffsetRange,
-    Revoked,
-    WorkAwaited,
-)
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     AwaitedWork,
@@ -48,6 +40,14 @@ from aiokafka_lite.consumer.membership.protocol import (
     Offsets,
 )
 from aiokafka_lite.errors import KafkaTimeoutError
+from aiokafka_lite.events import (
+    Assigned,
+    ListenerFailed,
+    Lost,
+    OffsetRange,
+    Revoked,
+    WorkAwaited,
+)
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)

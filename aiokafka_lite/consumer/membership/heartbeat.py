@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
-from aiokafka_lite.consumer.events.stream import LogLimit
+from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.heartbeat_thread import (

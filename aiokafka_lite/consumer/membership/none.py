@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.assignment.subscription import (
     match_pattern,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
 from aiokafka_lite.errors import IllegalOperation, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -110,7 +110,7 @@ class NoGroup:
         assigned = self._state.assignment
         gone = {tp for tp, cursor in assigned.items() if tp not in every or cursor.is_revoking}
         if gone or every != assigned.keys():
-            from aiokafka_lite.consumer.events.kinds import Assigned
+            from aiokafka_lite.events import Assigned
 
             self._state.change(gone, every)
             # The application may call this while the loop is not running.

@@ -18,7 +18,7 @@ from typing import Final
 
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.delivery.gets import RecordIterator
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate, Hold
 
 INTERVAL_S: Final = 0.1
@@ -149,7 +149,7 @@ class LoopProbe:
         self._hand_out_count = hand_out_count
 
     def _tell(self, now: float, blocked_s: float, *, has_handed_out: bool) -> None:
-        from aiokafka_lite.consumer.events.kinds import LoopBlocked
+        from aiokafka_lite.events import LoopBlocked
 
         self.blocked_s, self.blocked_at = blocked_s, now
         self._events.publish(

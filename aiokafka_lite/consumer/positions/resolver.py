@@ -49,7 +49,7 @@ from aiokafka_lite.consumer.config import (
     LATEST_TIMESTAMP,
     ConsumerConfig,
 )
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.positions.leader_requests import (
     Answered,
@@ -433,7 +433,7 @@ class PositionResolver:
 
         Without `log_start`, the log starts at the new position, or its start is unknown.
         """
-        from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
+        from aiokafka_lite.events import OffsetRange, OffsetReset
 
         events = self._events
         lost = skipped = None

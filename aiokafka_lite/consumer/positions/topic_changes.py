@@ -21,7 +21,7 @@ from aiokafka_lite.client.view import GONE_AFTER_S, TopicView
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
@@ -138,7 +138,7 @@ class TopicChanges:
             self._recreated(name, known, topic)
             return
         if count > known.count:
-            from aiokafka_lite.consumer.events.kinds import PartitionsAdded
+            from aiokafka_lite.events import PartitionsAdded
 
             self._events.publish(PartitionsAdded(name, known.count, count))
         known.count = count
@@ -150,7 +150,7 @@ class TopicChanges:
             return
         if known.is_gone:
             return
-        from aiokafka_lite.consumer.events.kinds import TopicDeleted
+        from aiokafka_lite.events import TopicDeleted
 
         known.is_gone = True
         event = TopicDeleted(name)
@@ -161,7 +161,7 @@ class TopicChanges:
             self._buffer.put_error(partition, error)
 
     def _recreated(self, name: str, known: _KnownTopic, topic: TopicView) -> None:
-        from aiokafka_lite.consumer.events.kinds import TopicRecreated
+        from aiokafka_lite.events import TopicRecreated
 
         known.topic_id = topic.topic_id
         known.count = len(topic.partitions)

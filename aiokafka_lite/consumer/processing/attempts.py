@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from typing import Final, Literal, Protocol
 
 from aiokafka_lite.client.backoff import delay_after
-from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
+from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
 
 log = logging.getLogger(__name__)
 

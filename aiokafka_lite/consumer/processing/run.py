@@ -47,7 +47,7 @@ from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of

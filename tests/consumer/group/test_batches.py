@@ -11,13 +11,13 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.events.kinds import Lost, Revoked, WorkAwaited
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,
     IllegalStateError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.events import Lost, Revoked, WorkAwaited
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import next_event

@@ -16,8 +16,8 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.kinds import LoopBlocked, Lost
 from aiokafka_lite.errors import CommitFailedError
+from aiokafka_lite.events import LoopBlocked, Lost
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique

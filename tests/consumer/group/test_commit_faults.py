@@ -11,13 +11,13 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.kinds import CommitFailed, CoordinatorChanged
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedInstanceIdError,
     KafkaTimeoutError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.events import CommitFailed, CoordinatorChanged
 from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.schema import Message, Response

@@ -24,7 +24,6 @@ from aiokafka_lite.consumer.commits.requests import (
     fetch_error_code,
 )
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity
 from aiokafka_lite.errors import (
@@ -34,6 +33,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
 )
+from aiokafka_lite.events import CommitFailed
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,

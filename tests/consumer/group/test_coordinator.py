@@ -11,10 +11,10 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.client import Cluster, Lane
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.consumer.events.kinds import CoordinatorChanged
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka_lite.events import CoordinatorChanged
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.support.events import events_so_far
 

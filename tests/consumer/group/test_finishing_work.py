@@ -12,8 +12,8 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.kinds import Revoked, WorkAwaited
 from aiokafka_lite.errors import CommitFailedError
+from aiokafka_lite.events import Revoked, WorkAwaited
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import WAYS
 from tests.support import inside

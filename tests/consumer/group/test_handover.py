@@ -14,7 +14,6 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.handover import Handover
@@ -25,6 +24,7 @@ from aiokafka_lite.consumer.membership.protocol import (
     Offsets,
 )
 from aiokafka_lite.errors import KafkaTimeoutError
+from aiokafka_lite.events import Assigned, ListenerFailed, Lost
 from aiokafka_lite.structs import TopicPartition
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing

@@ -16,7 +16,6 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.consumer.events.kinds import ConsumerEvent, Lost
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -25,6 +24,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnsupportedVersionError,
 )
+from aiokafka_lite.events import ConsumerEvent, Lost
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far

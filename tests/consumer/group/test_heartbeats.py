@@ -12,9 +12,9 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.kinds import Lost
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Interruption
+from aiokafka_lite.events import Lost
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle, unique

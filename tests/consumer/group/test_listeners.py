@@ -10,19 +10,19 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.kinds import (
-    Assigned,
-    ConsumerEvent,
-    ListenerFailed,
-    Lost,
-    Revoked,
-)
-from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedMemberEpochError,
     IllegalStateError,
     KafkaTimeoutError,
+)
+from aiokafka_lite.events import (
+    Assigned,
+    ConsumerEvent,
+    EventSubscription,
+    ListenerFailed,
+    Lost,
+    Revoked,
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside

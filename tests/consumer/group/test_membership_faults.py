@@ -21,7 +21,6 @@ from aiokafka_lite.consumer.assignors import (
 )
 from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Interruption, MemberState
 from aiokafka_lite.errors import (
@@ -30,6 +29,7 @@ from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.events import Assigned
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.classic_group import (
     HeartbeatRequest,

@@ -10,8 +10,8 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.kinds import CommitFailed, Revoked
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError
+from aiokafka_lite.events import CommitFailed, Revoked
 from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling

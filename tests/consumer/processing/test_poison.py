@@ -15,12 +15,12 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
-from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.deserializers import Deserializer, Serialized
 from aiokafka_lite.errors import DeserializationError
+from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record

@@ -15,18 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from aiokafka_lite import AIOKafkaProducer
+from aiokafka_lite import AIOKafkaProducer, events
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.caller import as_if_running
-from aiokafka_lite.consumer.events import kinds
-from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedInstanceIdError,
     IllegalStateError,
     KafkaError,
 )
+from aiokafka_lite.events import EventSubscription
 from aiokafka_lite.processing import DeadLetters
 from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -426,11 +425,11 @@ class Member:
         async for event in self._events:
             self._take_in(event)
 
-    def _take_in(self, event: kinds.ConsumerEvent) -> None:
+    def _take_in(self, event: events.ConsumerEvent) -> None:
         now, protocol = self.around.world.now(), self.around.protocol
-        if isinstance(event, kinds.Assigned) and protocol == "none":
+        if isinstance(event, events.Assigned) and protocol == "none":
             pass  # the application knew
-        elif isinstance(event, kinds.Assigned):
+        elif isinstance(event, events.Assigned):
             new = event.partitions - self.owned
             if event.generation != self.generation:
                 self.meet(f"rebalance: kept, {protocol}", event.partitions & self.owned)
@@ -445,28 +444,28 @@ class Member:
                 self.returned_at[tp] = now
                 self.next.pop(tp, None)
             self.note(f"is assigned {sorted(map(short, event.partitions))} in {event.generation}")
-        elif isinstance(event, kinds.WorkAwaited):
+        elif isinstance(event, events.WorkAwaited):
             self.meet(f"rebalance: moved, {protocol}", event.offsets.keys())
             self.note(str(event))
-        elif isinstance(event, (kinds.Revoked, kinds.Lost)):
+        elif isinstance(event, (events.Revoked, events.Lost)):
             if protocol != "none" and not self.ending:
-                how = "moved" if isinstance(event, kinds.Revoked) else "lost"
-                is_lost = isinstance(event, kinds.Lost)
+                how = "moved" if isinstance(event, events.Revoked) else "lost"
+                is_lost = isinstance(event, events.Lost)
                 self.meet(f"rebalance: {how}, {protocol}", event.partitions, is_late=is_lost)
-            if isinstance(event, kinds.Lost):
+            if isinstance(event, events.Lost):
                 # Nothing could be committed any more.
                 self.journal.excuse(self.around.group, EXCUSED_S)
                 self.is_given_up = False  # a revocation may have begun before that
             self.note(f"{event.name} {sorted(map(short, event.partitions))}: {event.reason}")
-            if isinstance(event, kinds.Revoked):
+            if isinstance(event, events.Revoked):
                 self._check_waited(event.partitions)
             self._go(event.partitions)
-        elif isinstance(event, kinds.RecordDead):
+        elif isinstance(event, events.RecordDead):
             self.note(f"{event}"[:300])
             if self.way.kind == "records":
                 dead = self._bad[event.tp, event.offset]
                 self.journal.groups[self.around.group].dead.add(dead)
-        elif isinstance(event, kinds.TaskFailed):
+        elif isinstance(event, events.TaskFailed):
             if not isinstance(event.error, FencedInstanceIdError):
                 self.violate("a task died", f"{event.task}: {event.error!r}")
         else:

@@ -19,7 +19,6 @@ from aiokafka_lite.consumer.assignment.subscription import (
     have_changed,
     is_subscribed,
 )
-from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import (
@@ -34,6 +33,7 @@ from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembe
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.events import Assigned
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -1,20 +1,13 @@
-"""Publishes events to subscribers, synchronously and without errors."""
+"""Publishes a consumer's events to subscribers, synchronously and without errors."""
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._arguments import is_int
-from aiokafka_lite._compat import Self
-from aiokafka_lite._tasks import Event
-
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from aiokafka_lite.consumer.events.kinds import ConsumerEvent
+    from aiokafka_lite.events import ConsumerEvent, EventSubscription
 
 log = logging.getLogger(__name__)
 
@@ -71,86 +64,15 @@ class Events:
         self.lost_offsets = self.lost_offsets[0] + lost, self.lost_offsets[1] + skipped
 
     def subscribe(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
-        subscription = EventSubscription(self, max_buffered)
+        from aiokafka_lite.events import EventSubscription
+
+        subscription = EventSubscription(self._subscriptions, max_buffered)
         if self._is_closed:
             subscription.close()
-        else:
-            self._subscriptions.add(subscription)
         return subscription
-
-    @property
-    def subscriber_count(self) -> int:
-        return len(self._subscriptions)
-
-    def unsubscribe(self, subscription: EventSubscription) -> None:
-        self._subscriptions.discard(subscription)
 
     def close(self) -> None:
         """End every subscription after its buffered events."""
         self._is_closed = True
         for subscription in tuple(self._subscriptions):
             subscription.end()
-
-
-class EventSubscription:
-    """An asynchronous iterator over a consumer's events, and a context manager.
-
-    A cancelled wait loses no event. The iteration ends after `close`, and after the buffered events
-    when the consumer is stopped.
-    """
-
-    def __init__(self, events: Events, max_buffered: int) -> None:
-        if not is_int(max_buffered) or max_buffered < 1:
-            raise ValueError(f"max_buffered must be a positive int, not {max_buffered!r}")
-        self._events = events
-        self._buffer: deque[ConsumerEvent] = deque()
-        self._max_buffered = max_buffered
-        self._dropped_count = 0
-        self._has_ended = False
-        self._wake = Event()
-
-    def put(self, event: ConsumerEvent) -> None:
-        """Buffer an event. A full buffer drops its oldest one."""
-        if len(self._buffer) >= self._max_buffered:
-            self._buffer.popleft()
-            self._dropped_count += 1
-        self._buffer.append(event)
-        self._wake.set()
-
-    def end(self) -> None:
-        """End the iteration after the buffered events."""
-        self._has_ended = True
-        self._events.unsubscribe(self)
-        self._wake.set()
-
-    def close(self) -> None:
-        """Unsubscribe, drop the buffered events and end the iteration. Idempotent."""
-        self._buffer.clear()
-        self.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ConsumerEvent:
-        while not self._buffer:
-            if self._has_ended:
-                raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        if self._dropped_count:
-            from aiokafka_lite.consumer.events.kinds import EventsDropped
-
-            count, self._dropped_count = self._dropped_count, 0
-            return EventsDropped(count)
-        return self._buffer.popleft()

@@ -1,1 +1,0 @@
-"""The events of a consumer, and their subscriptions."""
