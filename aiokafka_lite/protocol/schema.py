@@ -21,10 +21,12 @@ Constructors and codecs are generated on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
 
-from aiokafka_lite._compat import Self, dataclass_transform
+from aiokafka_lite._compat import Self, dataclass_transform, override
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol import wire
 from aiokafka_lite.protocol.fields import (
     array,
@@ -59,6 +61,7 @@ __all__ = [
     "Records",
     "Request",
     "Response",
+    "Several",
     "Struct",
     "VersionRange",
     "array",
@@ -133,9 +136,13 @@ def _repr_value(field: Field, value: object) -> str:
 
 @dataclass_transform(kw_only_default=True)
 class Struct(metaclass=_StructType):
-    """Base of all declarations: slotted, mutable, equal by value."""
+    """Base of all declarations: slotted, mutable, equal by value.
+
+    An older struct may be decoded as a newer one that has its fields (`read_as`).
+    """
 
     schema: ClassVar[tuple[Field, ...]] = ()
+    read_as: ClassVar[type[Struct] | None] = None
 
     if not TYPE_CHECKING:
 
@@ -183,8 +190,7 @@ class Message(Struct):
     def for_version(self, version: int) -> Self:
         """Return the message in the layout of `version`.
 
-        Messages whose fields moved between versions, such as a group that became a list of groups,
-        override this and `from_version`.
+        Messages whose fields moved between versions override this and `from_version`.
         """
         return self
 
@@ -201,6 +207,75 @@ class Message(Struct):
         """As `from_version`, but yield in loops over many elements."""
         yield from ()
         return self.from_version(version)
+
+
+class Several(Message):
+    """A message in which a list replaced the fields of its only element, such as a group.
+
+    In all versions callers use the list. The older fields end with the version before it.
+
+    Attributes:
+        several: The name of the list.
+        renamed: The names of older fields in an element, if they differ.
+    """
+
+    several: ClassVar[str]
+    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @classmethod
+    def _layout(cls) -> tuple[Field, dict[str, str], list[str]]:
+        """Return the list, the older fields with their names in an element, and other fields."""
+        (grown,) = (field for field in cls.schema if field.name == cls.several)
+        rest = [field for field in cls.schema if field is not grown]
+        last = grown.versions.first - 1
+        moved = [field.name for field in rest if field.versions.last == last]
+        return (
+            grown,
+            {name: cls.renamed.get(name, name) for name in moved},
+            [field.name for field in rest if field.name not in moved],
+        )
+
+    @override
+    def for_version(self, version: int) -> Self:
+        grown, moved, others = self._layout()
+        elements = getattr(self, grown.name)
+        if version >= grown.versions.first or not elements:
+            return self
+        element = elements[0]
+        is_request = isinstance(self, Request)  # a response has the key of its request
+        if len(elements) > 1 or (is_request and _has_more(element, moved.values())):
+            raise UnsupportedVersionError(
+                f"{type(self).__name__} v{version} can contain only one element of {grown.name}, "
+                f"with the fields {', '.join(moved.values())}"
+            )
+        values = {name: getattr(self, name) for name in others}
+        for name, newer in moved.items():
+            values[name] = getattr(element, newer) if isinstance(element, Struct) else element
+        return type(self)(**values)
+
+    @override
+    def from_version(self, version: int) -> Self:
+        """Make a list of the one element. That of a response has no key."""
+        grown, moved, others = self._layout()
+        if version >= grown.versions.first:
+            return self
+        found = {newer: getattr(self, name) for name, newer in moved.items()}
+        match grown.wire:
+            case wire.Array(wire.Nested(struct)):
+                element: object = struct(**found)
+            case _:
+                (element,) = found.values()
+        values = {name: getattr(self, name) for name in others}
+        return type(self)(**values, **{grown.name: [element]})
+
+
+def _has_more(element: object, known: Collection[str]) -> bool:
+    """Whether an element has values that versions with only the known fields cannot carry."""
+    return isinstance(element, Struct) and any(
+        getattr(element, field.name) != field.new_default()
+        for field in element.schema
+        if field.name not in known and not field.ignorable
+    )
 
 
 class Blob(Message):

@@ -22,7 +22,6 @@ from aiokafka_lite.protocol.messages.classic_group import (
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -168,28 +167,26 @@ def test_an_error_of_a_partition_is_its_own_in_every_version(version: int) -> No
 
 
 def _many(count: int) -> OffsetFetchResponse:
-    """Return offsets of one partition of so many topics."""
+    """Return errors of one partition of so many topics."""
     topics = [
         OffsetFetchResponseTopics(name="t", partitions=[OffsetFetchResponsePartitions()])
         for _ in range(count)
     ]
-    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=topics)])
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=topics, error_code=16)])
 
 
 def _of_one_topic(count: int) -> OffsetFetchResponse:
-    """Return offsets of so many partitions of one topic."""
+    """Return errors of so many partitions of one topic."""
     partitions = [OffsetFetchResponsePartitions() for _ in range(count)]
     topics = [OffsetFetchResponseTopics(name="t", partitions=partitions)]
-    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=topics)])
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=topics, error_code=16)])
 
 
 @pytest.mark.parametrize(("count", "steps"), [(99, 0), (100, 1), (250, 2)])
 def test_large_messages_change_their_layout_in_steps(count: int, steps: int) -> None:
     names = DeleteTopicsRequest(topic_names=["t"] * count)
-    fetched = OffsetFetchRequest(topics=[OffsetFetchRequestTopic(name="t")] * count)
     for changes in (
         names.from_version_in_steps(1),
-        fetched.from_version_in_steps(1),
         _many(count).for_version_in_steps(1),
         _of_one_topic(count).for_version_in_steps(1),
     ):

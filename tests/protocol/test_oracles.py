@@ -23,6 +23,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
+from aiokafka_lite.protocol.wire import Array, Nested, Wire
 from tests.support.for_each import in_every_version
 from tests.support.rounds import LONG
 from tests.support.samples import EVERY_VERSION, NEWER, filled
@@ -59,25 +60,36 @@ def _samples(cls: type[Message], version: int) -> list[Message]:
     return [cls(), filled(cls, version), filled(cls, version, has_nulls=True)]
 
 
-def _plain(value: object, version: int, *, has_default_structs: bool = True) -> object:
+def _plain(
+    value: object, version: int, wire: Wire | None = None, *, has_default_structs: bool = True
+) -> object:
     """Return what the version carries as dicts, lists and plain values.
 
     Without `has_default_structs` a tagged struct that is not on the wire counts as None.
     """
+    if isinstance(wire, Array):
+        wire = wire.element
     if isinstance(value, Struct):
+        # A struct that is read as a newer one has its own layout.
+        layout = wire.struct if isinstance(wire, Nested) else type(value)
         return {
             field.name: None
             if field.is_lazy
             and not has_default_structs
             and getattr(value, field.name) == field.new_default()
             else _plain(
-                getattr(value, field.name), version, has_default_structs=has_default_structs
+                getattr(value, field.name),
+                version,
+                field.wire,
+                has_default_structs=has_default_structs,
             )
-            for field in value.schema
+            for field in layout.schema
             if field.versions.covers(version)
         }
     if isinstance(value, list):
-        return [_plain(item, version, has_default_structs=has_default_structs) for item in value]
+        return [
+            _plain(item, version, wire, has_default_structs=has_default_structs) for item in value
+        ]
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from hypothesis import strategies as st
 
@@ -15,8 +15,6 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
 )
 from aiokafka_lite.protocol.messages.group_records import (
     VALUE_OF,
-    ControlRecordTypeSchema,
-    EndTxnMarker,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -57,8 +55,6 @@ BLOB_CLASSES: list[type[Blob]] = [
     GroupMetadataValue,
     *VALUE_OF,
     *VALUE_OF.values(),
-    ControlRecordTypeSchema,
-    EndTxnMarker,
     TransactionLogKey,
     TransactionLogValue,
 ]
@@ -113,7 +109,8 @@ def _filled(cls: type[S], version: int, has_nulls: bool, numbers: Iterator[int])
         for field in cls.schema
         if field.versions.covers(version)
     }
-    return cls(**values)
+    make = cast("Callable[..., S]", cls.read_as or cls)
+    return make(**values)
 
 
 def _filled_value(wire: Wire, version: int, has_nulls: bool, numbers: Iterator[int]) -> object:
@@ -150,7 +147,7 @@ _SIZED = {
 def any_message(cls: type[S], version: int) -> st.SearchStrategy[S]:
     """Make a strategy for what `version` of a struct can carry."""
     fields = [field for field in cls.schema if field.versions.covers(version)]
-    make: Callable[..., S] = cls
+    make = cast("Callable[..., S]", cls.read_as or cls)
     return st.builds(make, **{field.name: _any_value(field, version) for field in fields})
 
 

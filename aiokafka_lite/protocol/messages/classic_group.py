@@ -9,6 +9,7 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
+    Several,
     Struct,
     array,
     blob,
@@ -143,25 +144,11 @@ class MemberIdentity(Struct):
     reason: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-800
 
 
-class LeaveGroupRequest(Request[LeaveGroupResponse], key=13, versions="0-5", flexible="4+"):
+class LeaveGroupRequest(
+    Request[LeaveGroupResponse], Several, key=13, versions="0-5", flexible="4+"
+):
+    several = "members"
+
     group_id: str = string("0+")
     member_id: str = string("0-2")
     members: list[MemberIdentity] = array(MemberIdentity, "3+")  # KIP-345
-
-    @override
-    def for_version(self, version: int) -> Self:
-        if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
-            return self
-        if len(self.members) > 1 or self.members[0].group_instance_id is not None:
-            raise UnsupportedVersionError(
-                f"a LeaveGroup v{version} request can contain only one member, "
-                "which must not be static"
-            )
-        return type(self)(group_id=self.group_id, member_id=self.members[0].member_id)
-
-    @override
-    def from_version(self, version: int) -> Self:
-        if version >= _FIRST_WITH_SEVERAL_MEMBERS:
-            return self
-        member = MemberIdentity(member_id=self.member_id)
-        return type(self)(group_id=self.group_id, members=[member])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Final
 
 from aiokafka_lite._compat import Self, override
-from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     ZERO_UUID,
     Request,
     Response,
+    Several,
     Struct,
     array,
     boolean,
@@ -74,23 +75,7 @@ class OffsetCommitRequest(Request[OffsetCommitResponse], key=8, versions="2-10",
 
 # --- OffsetFetch (key 9) ----------------------------------------------------------------------
 _FIRST_WITH_REQUIRE_STABLE: Final = 7
-_FIRST_WITH_SEVERAL_GROUPS: Final = 8
 _FIRST_WITH_GROUP_ERROR: Final = 2
-
-
-class OffsetFetchResponsePartition(Struct):
-    """Up to v7. The offset is -1 if none is committed."""
-
-    partition_index: int = int32("0-7")
-    committed_offset: int = int64("0-7")
-    committed_leader_epoch: int = int32("5-7", default=-1, ignorable=True)  # KIP-320
-    metadata: str | None = string("0-7", nullable="0-7")
-    error_code: int = int16("0-7")
-
-
-class OffsetFetchResponseTopic(Struct):
-    name: str = string("0-7")
-    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
 
 
 class OffsetFetchResponsePartitions(Struct):
@@ -109,13 +94,34 @@ class OffsetFetchResponseTopics(Struct):
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, "8+")
 
 
+class OffsetFetchResponsePartition(Struct):
+    """Up to v7."""
+
+    read_as = OffsetFetchResponsePartitions
+
+    partition_index: int = int32("0-7")
+    committed_offset: int = int64("0-7")
+    committed_leader_epoch: int = int32("5-7", default=-1, ignorable=True)  # KIP-320
+    metadata: str | None = string("0-7", nullable="0-7")
+    error_code: int = int16("0-7")
+
+
+class OffsetFetchResponseTopic(Struct):
+    read_as = OffsetFetchResponseTopics
+
+    name: str = string("0-7")
+    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
+
+
 class OffsetFetchResponseGroup(Struct):
     group_id: str = string("8+")
     topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, "8+")
     error_code: int = int16("8+")
 
 
-class OffsetFetchResponse(Response):
+class OffsetFetchResponse(Several, Response):
+    several = "groups"
+
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
     error_code: int = int16("2-7", ignorable=True)
@@ -127,77 +133,35 @@ class OffsetFetchResponse(Response):
 
     @override
     def for_version_in_steps(self, version: int) -> Steps[Self]:
-        if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
-            return self
-        if len(self.groups) > 1:
-            raise UnsupportedVersionError(
-                f"an OffsetFetch v{version} response can contain only one group"
-            )
-        (group,) = self.groups
-        topics: list[OffsetFetchResponseTopic] = []
-        for topic in group.topics:
-            lowered: list[OffsetFetchResponsePartition] = []
-            topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=lowered))
-            if not len(topics) % ELEMENTS_PER_STEP:
+        """Copy the group's error into each partition if the version has no error of a group."""
+        response = super().for_version(version)
+        if version >= _FIRST_WITH_GROUP_ERROR or not response.error_code:
+            return response
+        topics, response.topics = response.topics, []
+        for topic in topics:
+            failed: list[OffsetFetchResponsePartition] = []
+            response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=failed))
+            if not len(response.topics) % ELEMENTS_PER_STEP:
                 yield
             for partition in topic.partitions:
-                lowered.append(_lower(partition, group, version))
-                if not len(lowered) % ELEMENTS_PER_STEP:
+                failed.append(copy(partition))
+                failed[-1].error_code = response.error_code
+                if not len(failed) % ELEMENTS_PER_STEP:
                     yield
-        return type(self)(
-            throttle_time_ms=self.throttle_time_ms, error_code=group.error_code, topics=topics
-        )
-
-    @override
-    def from_version(self, version: int) -> Self:
-        """Make a list of the one group, without its id, which these versions lack."""
-        if version >= _FIRST_WITH_SEVERAL_GROUPS:
-            return self
-        group = OffsetFetchResponseGroup(
-            error_code=self.error_code,
-            topics=[
-                OffsetFetchResponseTopics(
-                    name=topic.name, partitions=[_lift(p) for p in topic.partitions]
-                )
-                for topic in self.topics
-            ],
-        )
-        return type(self)(throttle_time_ms=self.throttle_time_ms, groups=[group])
-
-
-def _lower(
-    partition: OffsetFetchResponsePartitions, group: OffsetFetchResponseGroup, version: int
-) -> OffsetFetchResponsePartition:
-    """Copy the group's error into each partition if the version has no error of a group."""
-    is_group_error_lost = version < _FIRST_WITH_GROUP_ERROR and group.error_code
-    return OffsetFetchResponsePartition(
-        partition_index=partition.partition_index,
-        committed_offset=partition.committed_offset,
-        committed_leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.metadata,
-        error_code=group.error_code if is_group_error_lost else partition.error_code,
-    )
-
-
-def _lift(partition: OffsetFetchResponsePartition) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(
-        partition_index=partition.partition_index,
-        committed_offset=partition.committed_offset,
-        committed_leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.metadata,
-        error_code=partition.error_code,
-    )
-
-
-class OffsetFetchRequestTopic(Struct):
-    name: str = string("0-7")
-    partition_indexes: list[int] = array(int32, "0-7")
+        return response
 
 
 class OffsetFetchRequestTopics(Struct):
     name: str = string("8-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
     partition_indexes: list[int] = array(int32, "8+")
+
+
+class OffsetFetchRequestTopic(Struct):
+    read_as = OffsetFetchRequestTopics
+
+    name: str = string("0-7")
+    partition_indexes: list[int] = array(int32, "0-7")
 
 
 class OffsetFetchRequestGroup(Struct):
@@ -209,8 +173,12 @@ class OffsetFetchRequestGroup(Struct):
     )
 
 
-class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", flexible="6+"):
+class OffsetFetchRequest(
+    Request[OffsetFetchResponse], Several, key=9, versions="1-10", flexible="6+"
+):
     """Read committed offsets. Null topics mean all. v7 can require stable offsets (KIP-447)."""
+
+    several = "groups"
 
     group_id: str = string("0-7")
     topics: list[OffsetFetchRequestTopic] | None = array(
@@ -221,45 +189,10 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", f
 
     @override
     def for_version(self, version: int) -> Self:
-        if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
-            return self
-        if len(self.groups) > 1:
-            raise UnsupportedVersionError(
-                f"an OffsetFetch v{version} request can contain only one group"
-            )
-        (group,) = self.groups
-        topics = group.topics
-        return type(self)(
-            group_id=group.group_id,
-            topics=None
-            if topics is None
-            else [
-                OffsetFetchRequestTopic(name=t.name, partition_indexes=t.partition_indexes)
-                for t in topics
-            ],
-            # Older brokers have no pending transactional offsets.
-            require_stable=self.require_stable and version >= _FIRST_WITH_REQUIRE_STABLE,
-        )
-
-    @override
-    def from_version(self, version: int) -> Self:
-        return run_to_end(self.from_version_in_steps(version))
-
-    @override
-    def from_version_in_steps(self, version: int) -> Steps[Self]:
-        if version >= _FIRST_WITH_SEVERAL_GROUPS:
-            return self
-        topics: list[OffsetFetchRequestTopics] = []
-        for topic in self.topics or ():
-            topics.append(
-                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            )
-            if not len(topics) % ELEMENTS_PER_STEP:
-                yield
-        group = OffsetFetchRequestGroup(
-            group_id=self.group_id, topics=None if self.topics is None else topics
-        )
-        return type(self)(groups=[group], require_stable=self.require_stable)
+        request = super().for_version(version)
+        if request is not self and version < _FIRST_WITH_REQUIRE_STABLE:
+            request.require_stable = False  # older brokers have no pending transactional offsets
+        return request
 
     @property
     @override

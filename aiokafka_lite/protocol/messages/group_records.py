@@ -1,4 +1,4 @@
-"""Keys and values in ``__consumer_offsets``, and those of control records.
+"""Keys and values in ``__consumer_offsets``.
 
 The types of keys are Kafka's ``CoordinatorRecordType``. A value starts with its version, as two
 bytes. A null value is a tombstone of its key.
@@ -6,7 +6,6 @@ bytes. A null value is a tombstone of its key.
 
 from __future__ import annotations
 
-import enum
 from typing import Final
 
 from aiokafka_lite.protocol.schema import (
@@ -16,7 +15,6 @@ from aiokafka_lite.protocol.schema import (
     array,
     blob,
     int8,
-    int16,
     int32,
     int64,
     nested,
@@ -221,22 +219,3 @@ KEY_CLASSES: Final[dict[int, type[GroupRecordKey]]] = {
     **{key.record_type: key for key in VALUE_OF},
 }
 """By record type. Before Kafka 0.9, committed offsets had type 0."""
-
-
-# --- Control records -------------------------------------------------------------------------
-class ControlRecordType(enum.IntEnum):
-    ABORT = 0
-    COMMIT = 1
-    LEADER_CHANGE = 2
-    SNAPSHOT_HEADER = 3
-    SNAPSHOT_FOOTER = 4
-    KRAFT_VERSION = 5
-    KRAFT_VOTERS = 6
-
-
-class ControlRecordTypeSchema(Blob, versions="0"):
-    type: int = int16("0+")
-
-
-class EndTxnMarker(Blob, versions="0"):
-    coordinator_epoch: int = int32("0+")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
-from aiokafka_lite._compat import Self, override
-from aiokafka_lite.errors import UnsupportedVersionError
+from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
+    Several,
     Struct,
     array,
     boolean,
@@ -72,7 +73,10 @@ class AddPartitionsToTxnResult(Struct):
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
 
 
-class AddPartitionsToTxnResponse(Response):
+class AddPartitionsToTxnResponse(Several, Response):
+    several = "results_by_transaction"
+    renamed = MappingProxyType({"results_by_topic_v3_and_below": "topic_results"})
+
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("4+", ignorable=True)
     # KIP-890
@@ -80,28 +84,6 @@ class AddPartitionsToTxnResponse(Response):
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
         AddPartitionsToTxnTopicResult, "0-3"
     )
-
-    @override
-    def for_version(self, version: int) -> Self:
-        if version >= _FIRST_FOR_BROKERS or not self.results_by_transaction:
-            return self
-        if len(self.results_by_transaction) > 1:
-            raise UnsupportedVersionError(
-                f"an AddPartitionsToTxn v{version} response can contain only one transaction"
-            )
-        return type(self)(
-            throttle_time_ms=self.throttle_time_ms,
-            error_code=self.error_code,
-            results_by_topic_v3_and_below=self.results_by_transaction[0].topic_results,
-        )
-
-    @override
-    def from_version(self, version: int) -> Self:
-        """Make a list of the one transaction, without its id, which these versions lack."""
-        if version >= _FIRST_FOR_BROKERS:
-            return self
-        result = AddPartitionsToTxnResult(topic_results=self.results_by_topic_v3_and_below)
-        return type(self)(throttle_time_ms=self.throttle_time_ms, results_by_transaction=[result])
 
 
 class AddPartitionsToTxnTopic(Struct):
@@ -119,6 +101,7 @@ class AddPartitionsToTxnTransaction(Struct):
 
 class AddPartitionsToTxnRequest(
     Request[AddPartitionsToTxnResponse],
+    Several,
     key=24,
     versions="0-5",
     flexible="3+",
@@ -128,41 +111,20 @@ class AddPartitionsToTxnRequest(
     Clients use v3 at most. From v4 on, brokers add partitions for several transactions (KIP-890).
     """
 
+    several = "transactions"
+    renamed = MappingProxyType(
+        {
+            f"v3_and_below_{name}": name
+            for name in ("transactional_id", "producer_id", "producer_epoch", "topics")
+        }
+    )
+
     # KIP-890
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
     v3_and_below_transactional_id: str = string("0-3")
     v3_and_below_producer_id: int = int64("0-3")
     v3_and_below_producer_epoch: int = int16("0-3")
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
-
-    @override
-    def for_version(self, version: int) -> Self:
-        if version >= _FIRST_FOR_BROKERS or not self.transactions:
-            return self
-        if len(self.transactions) > 1 or self.transactions[0].verify_only:
-            raise UnsupportedVersionError(
-                "verify_only or several transactions require AddPartitionsToTxn "
-                f"v{_FIRST_FOR_BROKERS} or newer, not v{version}"
-            )
-        (transaction,) = self.transactions
-        return type(self)(
-            v3_and_below_transactional_id=transaction.transactional_id,
-            v3_and_below_producer_id=transaction.producer_id,
-            v3_and_below_producer_epoch=transaction.producer_epoch,
-            v3_and_below_topics=transaction.topics,
-        )
-
-    @override
-    def from_version(self, version: int) -> Self:
-        if version >= _FIRST_FOR_BROKERS:
-            return self
-        transaction = AddPartitionsToTxnTransaction(
-            transactional_id=self.v3_and_below_transactional_id,
-            producer_id=self.v3_and_below_producer_id,
-            producer_epoch=self.v3_and_below_producer_epoch,
-            topics=self.v3_and_below_topics,
-        )
-        return type(self)(transactions=[transaction])
 
     @property
     @override
