@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments, plain
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import config as settings
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.configs.topic_config import ConfigValue
-from aiokafka_lite.broker.direct import KINDS, WAIT_S, IsolationLevel
-from aiokafka_lite.broker.faults.builder import FaultMethods, Leaders
+from aiokafka_lite.broker.direct import KINDS, WAIT_S
+from aiokafka_lite.broker.faults.builder import FaultMethods
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.faults.threaded import (
     ThreadConnectionRule,
     ThreadRequestLog,
     ThreadRule,
+    called,
+    waited,
 )
 from aiokafka_lite.broker.server import Broker
-from aiokafka_lite.broker.writing import NewRecord, Text
+from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.errors import ForkedError
 from aiokafka_lite.records import Codec
-from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
+from aiokafka_lite.structs import RecordMetadata
 
 __all__ = ["BrokerThread"]
 
 T = TypeVar("T")
 
+P = ParamSpec("P")
+
 NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as broker:`"
+
+
+def _without_result(method: Callable[P, object]) -> Callable[P, None]:
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        method(*args, **kwargs)
+
+    return call
 
 
 @checks_arguments({**KINDS, **settings.KINDS})
@@ -47,6 +59,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     In a coroutine, `run` would block the event loop, and `wait_…` raise RuntimeError: use
     `asyncio.to_thread`. The other methods take well under a millisecond.
     """
+
+    path = "broker"
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self._config = config or BrokerConfig()
@@ -171,15 +185,14 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         finally:
             del self._cancels[future.cancel]
 
-    def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:
-        """Run a coroutine in the broker's thread and wait for it.
+    def wait(self, name: str, function: Callable[[Broker], Coroutine[object, None, T]]) -> T:
+        """Run a coroutine function with the broker, and wait for it.
 
         Raises:
             RuntimeError: Called in a coroutine, whose event loop it would block.
         """
         if not _is_in_a_loop():
-            return self._await(coro)
-        coro.close()
+            return self._await(function(self.broker))
         self._check_caller()
         raise RuntimeError(
             f"{name}() would block this event loop. Call it in a thread: "
@@ -215,62 +228,29 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
         return self._await(ran())
 
-    # Topics; `Broker` documents the errors
+    # The methods of `Broker`, which documents them
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        configs: Mapping[str, ConfigValue] | None = None,
-        *,
-        replication_factor: int | None = None,
-    ) -> None:
-        """Create a topic. See `Broker.create_topic`."""
-        self.call(
-            lambda broker: broker.create_topic(
-                name, partitions, configs, replication_factor=replication_factor
-            )
-        )
-
-    def add_partitions(self, name: str, total: int) -> None:
-        """Add partitions to a topic until it has `total`. See `Broker.add_partitions`."""
-        self.call(lambda broker: broker.add_partitions(name, total))
-
-    def recreate_topic(self, name: str, partitions: int | None = None) -> None:
-        """Delete a topic and create an empty one of the same name. See `Broker.recreate_topic`."""
-        self.call(lambda broker: broker.recreate_topic(name, partitions))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and its committed offsets. See `Broker.delete_topic`."""
-        self.call(lambda broker: broker.delete_topic(name))
-
-    @property
-    def topics(self) -> dict[str, int]:
-        """The number of partitions of every topic, internal ones included."""
-        return self.call(
-            lambda broker: {name: topic.partition_count for name, topic in broker.topics.items()}
-        )
-
-    def end_offsets(self, topic: str) -> list[int]:
-        """Return the end offset of each partition. See `Broker.end_offsets`."""
-        return self.call(lambda broker: broker.end_offsets(topic))
-
-    # Records and groups; `Broker` documents the errors
-
-    def produce(
-        self,
-        topic: str,
-        value: Text,
-        *,
-        key: Text = None,
-        headers: Iterable[tuple[str, Text]] = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordMetadata:
-        """Write one record and return its offset. See `Broker.produce`."""
-        record = NewRecord(value, key, headers, partition, timestamp_ms)
-        (written,) = self.produce_all(topic, [record])
-        return written
+    add_partitions = called(Broker.add_partitions)
+    committed = called(Broker.committed)
+    coordinator_of = called(Broker.coordinator_of)
+    delete_topic = called(Broker.delete_topic)
+    end_offsets = called(Broker.end_offsets)
+    expire_session = called(Broker.expire_session)
+    hold_replica = called(Broker.hold_replica)
+    leader_of = called(Broker.leader_of)
+    leaders_now = called(Broker.leaders_now)
+    move_coordinator = called(Broker.move_coordinator)
+    move_leader = called(Broker.move_leader)
+    produce = called(Broker.produce)
+    records = called(Broker.records)
+    release_replica = called(Broker.release_replica)
+    truncate = called(Broker.truncate)
+    wait_for_commits = waited(Broker.wait_for_commits)
+    wait_for_members = waited(Broker.wait_for_members)
+    wait_for_records = waited(Broker.wait_for_records)
+    # Without the topic, which belongs to the broker's thread.
+    create_topic = called(_without_result(Broker.create_topic))
+    recreate_topic = called(_without_result(Broker.recreate_topic))
 
     def produce_all(
         self, topic: str, records: Iterable[NewRecord], *, codec: Codec | str = Codec.NONE
@@ -279,21 +259,12 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         ready = [*records]  # the caller's iterator belongs to the caller's thread
         return self.call(lambda broker: broker.produce_all(topic, ready, codec=codec))
 
-    def records(
-        self,
-        topic: str,
-        partition: int | None = None,
-        *,
-        isolation_level: IsolationLevel = "read_uncommitted",
-    ) -> list[ConsumerRecord]:
-        """Return all records of a topic or of one partition. See `Broker.records`."""
+    @property
+    def topics(self) -> dict[str, int]:
+        """The number of partitions of every topic, internal ones included."""
         return self.call(
-            lambda broker: broker.records(topic, partition, isolation_level=isolation_level)
+            lambda broker: {name: topic.partition_count for name, topic in broker.topics.items()}
         )
-
-    def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group. See `Broker.committed`."""
-        return self.call(lambda broker: broker.committed(group))
 
     def wait_until(self, is_so: Callable[[Broker], bool], *, timeout_s: float = WAIT_S) -> None:
         """Wait until `is_so(broker)`, called in the broker's thread, returns True.
@@ -301,78 +272,25 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         Raises:
             TimeoutError: The timeout has passed.
         """
-        broker = self.broker
         self.wait(
-            "broker.wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s)
+            "broker.wait_until",
+            lambda broker: broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s),
         )
-
-    def wait_for_records(
-        self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
-    ) -> list[ConsumerRecord]:
-        """Wait until a topic has `count` records. See `Broker.wait_for_records`."""
-        coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
-        return self.wait("broker.wait_for_records", coro)
-
-    def wait_for_commits(
-        self, group: str, topic: str, *, timeout_s: float = WAIT_S
-    ) -> dict[TopicPartition, int]:
-        """Wait until all records of a topic are committed. See `Broker.wait_for_commits`."""
-        coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
-        return self.wait("broker.wait_for_commits", coro)
-
-    def wait_for_members(self, group: str, count: int = 1, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a group is stable with `count` members. See `Broker.wait_for_members`."""
-        coro = self.broker.wait_for_members(group, count, timeout_s=timeout_s)
-        self.wait("broker.wait_for_members", coro)
-
-    # Nodes, leaders and replicas; `Broker` documents the errors
 
     def stop_node(self, node_id: int, *, clean: bool = True) -> None:
         """Stop a node. See `Broker.stop_node`."""
-        self._await(self.broker.stop_node(node_id, clean=clean))
+        self.run(lambda broker: broker.stop_node(node_id, clean=clean))
 
     def start_node(self, node_id: int) -> None:
         """Start a stopped node at its previous address. See `Broker.start_node`."""
-        self._await(self.broker.start_node(node_id))
-
-    def leader_of(self, tp: TopicPartition) -> int:
-        """Return the id of a partition's leader, -1 if it has no leader."""
-        return self.call(lambda broker: broker.leader_of(tp))
-
-    def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Move a partition's leadership to another node. See `Broker.move_leader`."""
-        return self.call(lambda broker: broker.move_leader(tp, node_id))
-
-    def coordinator_of(self, group_id: str) -> int:
-        """Return the id of a group's coordinator, -1 if the group has no coordinator."""
-        return self.call(lambda broker: broker.coordinator_of(group_id))
-
-    def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Move a group to another coordinator. See `Broker.move_coordinator`."""
-        return self.call(lambda broker: broker.move_coordinator(group_id, node_id))
-
-    def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Truncate a partition's log. See `Broker.truncate`."""
-        return self.call(lambda broker: broker.truncate(tp, offset))
-
-    def expire_session(self, group_id: str, member_id: str) -> None:
-        """Expire a member's session now. See `Broker.expire_session`."""
-        self.call(lambda broker: broker.expire_session(group_id, member_id))
-
-    def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Stop replicating to a follower. See `Broker.hold_replica`."""
-        self.call(lambda broker: broker.hold_replica(tp, node_id))
-
-    def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Let a follower that `hold_replica` stopped catch up."""
-        self.call(lambda broker: broker.release_replica(tp, node_id))
+        self.run(lambda broker: broker.start_node(node_id))
 
     # Faults (see faults/builder.py for `on` and `on_connect`), and the requests
 
     @property
     def requests(self) -> ThreadRequestLog:
         """The latest requests to the broker, and their responses."""
-        return ThreadRequestLog(self)
+        return ThreadRequestLog(self.broker.requests, self)
 
     def clear_faults(self) -> None:
         """End all rules. The broker handles the requests that they hold."""
@@ -391,10 +309,6 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             lambda broker: broker.put_connection_rule(match, fault, times, after_bytes)
         )
         return ThreadConnectionRule(rule, self)
-
-    def leaders_now(self) -> Leaders:
-        """Return the leader ids and leader epochs by (topic, partition)."""
-        return self.call(lambda broker: broker.leaders_now())
 
     # Errors
 

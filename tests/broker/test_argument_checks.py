@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -23,7 +23,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support.for_each import for_each
 
 CLASSES = (
-    *(Broker, BrokerThread, EmbeddedCluster, DirectAccess),
+    *(Broker, EmbeddedCluster, DirectAccess),
     *(FaultMethods, RuleBuilder, ConnectionRuleBuilder, RequestLog),
 )
 NAN = float("nan")
@@ -38,9 +38,9 @@ WRONG: dict[str, list[object]] = {
 UNCHECKED = ("topic", "has_topic", "topic_by_id")
 
 
-def parameters() -> Iterator[tuple[str, FunctionType, str, str]]:
+def parameters(classes: Iterable[type]) -> Iterator[tuple[str, FunctionType, str, str]]:
     """Yield every parameter of a simple type of the public methods."""
-    for each in CLASSES:
+    for each in classes:
         for method, function in vars(each).items():
             is_public = method == "__init__" or not method.startswith("_")
             if is_public and method not in UNCHECKED and isinstance(function, FunctionType):
@@ -58,7 +58,7 @@ def finish(result: object) -> None:
 
 def test_every_method_refuses_an_argument_of_a_wrong_type_by_name() -> None:
     seen = 0
-    for owner, function, name, kind in parameters():
+    for owner, function, name, kind in parameters(CLASSES):
         for wrong in WRONG[kind]:
             seen += 1
             with pytest.raises(TypeError) as caught:
@@ -67,7 +67,25 @@ def test_every_method_refuses_an_argument_of_a_wrong_type_by_name() -> None:
             text = str(caught.value)
             assert text.startswith(f"{name} must be "), f"{owner}.{function.__name__}: {text}"
             assert text.endswith(f", not {wrong!r}")
-    assert seen > 400
+    assert seen > 350
+
+
+def test_every_method_of_a_thread_refuses_an_argument_of_a_wrong_type_by_name() -> None:
+    right: dict[str, object] = {"str": "t", "int": 0, "TopicPartition": TopicPartition("t", 0)}
+    right["Callable[[Broker], bool]"] = lambda _: True
+    seen = 0
+    with BrokerThread() as broker:
+        for _, function, name, kind in parameters([BrokerThread]):
+            others = {
+                each.name: right.get(str(each.annotation))
+                for each in inspect.signature(function).parameters.values()
+                if each.default is each.empty and each.name not in ("self", name)
+            }
+            for wrong in WRONG[kind]:
+                seen += 1
+                with pytest.raises(TypeError, match=f"^{name} must be .*, not "):
+                    function(broker, **others, **{name: wrong})
+    assert seen > 100
 
 
 def wrong(given: object) -> Any:

@@ -2,134 +2,121 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from aiokafka_lite.broker.faults.connections import ConnectionRule, Removable
 from aiokafka_lite.broker.faults.rules import Rule
-from aiokafka_lite.broker.handlers.registry import Api
 from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
-from aiokafka_lite.errors import BrokerResponseError
 
 T = TypeVar("T")
+P = ParamSpec("P")
+TargetT = TypeVar("TargetT")
+TargetT_co = TypeVar("TargetT_co", covariant=True)
 RuleT = TypeVar("RuleT", bound=Rule | ConnectionRule)
 
 
-class LoggingBroker(Protocol):
-    @property
-    def requests(self) -> RequestLog: ...
+class Remote(Protocol[TargetT_co]):
+    """Calls functions with its target, in the broker's thread. `path` is its name in errors."""
+
+    path: str
+
+    def call(self, function: Callable[[TargetT_co], T]) -> T: ...
+
+    def wait(self, name: str, function: Callable[[TargetT_co], Coroutine[object, None, T]]) -> T:
+        """Run a coroutine function. Raise RuntimeError if that would block an event loop."""
 
 
-class BrokersThread(Protocol):
-    """The methods of `BrokerThread` that are used here."""
+def called(
+    method: Callable[Concatenate[TargetT, P], T],
+) -> Callable[Concatenate[Remote[TargetT], P], T]:
+    """Return the method of a `Remote` that calls this method of its target."""
 
-    @property
-    def broker(self) -> LoggingBroker: ...
+    @functools.wraps(method)
+    def call(self: Remote[TargetT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.call(lambda target: method(target, *args, **kwargs))
 
-    def call(self, function: Callable[[LoggingBroker], T]) -> T: ...
-
-    def wait(self, name: str, coro: Coroutine[object, None, T]) -> T: ...
+    return call
 
 
-class _ThreadsRule(Removable, Generic[RuleT]):
-    def __init__(self, rule: RuleT, thread: BrokersThread) -> None:
-        self._rule = rule
+def waited(
+    method: Callable[Concatenate[TargetT, P], Coroutine[object, None, T]],
+) -> Callable[Concatenate[Remote[TargetT], P], T]:
+    """Return the method of a `Remote` that waits for this coroutine method of its target."""
+
+    @functools.wraps(method)
+    def wait(self: Remote[TargetT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.wait(
+            f"{self.path}.{method.__name__}", lambda target: method(target, *args, **kwargs)
+        )
+
+    return wait
+
+
+class BrokersObject(Generic[TargetT]):
+    """An object of the broker. `Remote` for it."""
+
+    def __init__(self, target: TargetT, thread: Remote[object]) -> None:
+        self._target = target
         self._thread = thread
 
+    def call(self, function: Callable[[TargetT], T]) -> T:
+        return self._thread.call(lambda broker: function(self._target))
+
+    def wait(self, name: str, function: Callable[[TargetT], Coroutine[object, None, T]]) -> T:
+        return self._thread.wait(name, lambda broker: function(self._target))
+
+
+class _ThreadsRule(BrokersObject[RuleT], Removable):
+    path = "rule"
+
     def __repr__(self) -> str:
-        return repr(self._rule)
+        return repr(self._target)
 
     @property
     def hits(self) -> int:
         """The number of requests or connections that the rule has applied to."""
-        return self._rule.hits
+        return self._target.hits
 
     @property
     def is_over(self) -> bool:
         """Whether the rule has ended."""
-        return self._rule.is_over
+        return self._target.is_over
 
     def remove(self) -> None:
         """End the rule. The broker handles the requests that it holds. Idempotent."""
-        self._thread.call(lambda broker: self._rule.remove())
+        self.call(lambda rule: rule.remove())
 
 
 class ThreadRule(_ThreadsRule[Rule]):
     """A `Rule` for threads other than the broker's."""
 
-    def release(self) -> None:
-        """Handle the requests that `hold()` holds. See `Rule.release`."""
-        self._thread.call(lambda broker: self._rule.release())
-
-    def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
-        """Wait until the rule has applied to `hits` requests. See `Rule.reached`."""
-        self._thread.wait("rule.reached", self._rule.reached(hits, timeout_s))
+    release = called(Rule.release)
+    reached = waited(Rule.reached)
 
 
 class ThreadConnectionRule(_ThreadsRule[ConnectionRule]):
     """A `ConnectionRule` for threads other than the broker's."""
 
 
-class ThreadRequestLog:
+class ThreadRequestLog(BrokersObject[RequestLog]):
     """A `RequestLog` for threads other than the broker's."""
 
-    def __init__(self, thread: BrokersThread) -> None:
-        self._thread = thread
+    path = "broker.requests"
 
     def __len__(self) -> int:
-        return self._thread.call(lambda broker: len(broker.requests))
+        return self.call(len)
 
     def __iter__(self) -> Iterator[SeenRequest]:
         """Iterate over the requests in the log, the oldest first."""
-        return iter(self._thread.call(lambda broker: list(broker.requests)))
+        return iter(self.call(list))
 
     @property
     def total(self) -> int:
         """The number of all requests so far."""
-        return self._thread.call(lambda broker: broker.requests.total)
+        return self.call(lambda requests: requests.total)
 
-    def of(
-        self,
-        api: Api = None,
-        *,
-        since: int = 0,
-        node: int | None = None,
-        client_id: str | None = None,
-        error: type[BrokerResponseError] | int | None = None,
-        when: Callable[[SeenRequest], bool] | None = None,
-    ) -> list[SeenRequest]:
-        """Return the matching requests in the log, the oldest first. See `RequestLog.of`."""
-        return self._thread.call(
-            lambda broker: broker.requests.of(
-                api, since=since, node=node, client_id=client_id, error=error, when=when
-            )
-        )
-
-    def wait_for(
-        self,
-        api: Api = None,
-        *,
-        count: int = 1,
-        timeout_s: float | None = 10.0,
-        since: int = 0,
-        node: int | None = None,
-        client_id: str | None = None,
-        error: type[BrokerResponseError] | int | None = None,
-        when: Callable[[SeenRequest], bool] | None = None,
-    ) -> list[SeenRequest]:
-        """Wait until the log has `count` matching requests. See `RequestLog.wait_for`."""
-        waiting = self._thread.broker.requests.wait_for(
-            api,
-            count=count,
-            timeout_s=timeout_s,
-            since=since,
-            node=node,
-            client_id=client_id,
-            error=error,
-            when=when,
-        )
-        return self._thread.wait("broker.requests.wait_for", waiting)
-
-    def clear(self) -> None:
-        """Remove all requests from the log. `total` keeps counting."""
-        self._thread.call(lambda broker: broker.requests.clear())
+    of = called(RequestLog.of)
+    wait_for = waited(RequestLog.wait_for)
+    clear = called(RequestLog.clear)
