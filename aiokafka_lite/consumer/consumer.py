@@ -220,7 +220,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} of {self._config.client_id!r} in group {self._group_id!r}, "
-            f"{self._engine.life.stage.value}>"
+            f"{self._engine.stage.value}>"
         )
 
     # --- Start and stop -------------------------------------------------------------------
@@ -289,7 +289,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self, timeout_s: float, *, is_clean: bool, leave: bool | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         self._engine.owner.check()
-        return dict(await self._engine.stop(timeout_s, is_clean=is_clean, leaves=leave))
+        return dict(await self._engine.stop_as(timeout_s, is_clean=is_clean, leaves=leave))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -302,10 +302,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         tb: TracebackType | None,
     ) -> None:
         """Stop. After an exception, the records of the latest read are not committed."""
-        if isinstance(exc, Exception) and not self._engine.life.is_over:
+        if isinstance(exc, Exception) and not self._engine.is_over:
             from aiokafka_lite.consumer.monitoring.diagnosis import last_words
 
-            self._engine.life.left_by = last_words(self._reads, exc)
+            self._engine.left_by = last_words(self._reads, exc)
         await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -319,22 +319,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         # In a forked child they belong to the parent.
         if getattr(self, "_closed", True) or self._engine.owner.is_forked:
             return
-        if self._engine.life.has_failed_to_start:
-            return
-        self._engine.abandon()  # first of all: a warning may be an error
-        warnings.warn(
-            f"Unclosed {type(self).__name__} {self!r}",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
-        context: dict[str, object] = {
-            "consumer": self,
-            "message": f"Unclosed {type(self).__name__}",
-        }
-        if self._source_traceback is not None:
-            context["source_traceback"] = self._source_traceback
-        self._loop.call_exception_handler(context)
+        if not self._engine.has_failed_to_start:
+            self._engine.forgotten(self, self._source_traceback)
 
     # --- Subscription and assignment ------------------------------------------------------
     def subscribe(
@@ -483,7 +469,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         wanted = check_partitions(partitions) if partitions else ()
         gate = self._gate
         if gate.is_troubled:
-            self._engine.life.raise_if_over()
+            self._engine.raise_if_over()
         if max_records is not None:
             check_max_records(max_records)
         if max_records_per_partition is not None:
@@ -529,7 +515,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             raise self._engine.owner.refusal()
         wanted = check_partitions(partitions) if partitions else ()
         if self._gate.is_troubled:
-            self._engine.life.raise_if_over()
+            self._engine.raise_if_over()
         if wanted and self._may_come(wanted):
             await self._until_assigned()
         for tp in wanted:
@@ -896,7 +882,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         self._engine.owner.check_now()
         check_max_records(max_rows, "max_rows")
-        self._engine.life.raise_if_over()
+        self._engine.raise_if_over()
         return self._use_arrow().batches(schema, max_rows, self)
 
     def _use_arrow(self) -> ArrowGets:
@@ -914,7 +900,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord[KT, VT]]:
         self._engine.owner.check()
-        self._engine.life.raise_if_over()
+        self._engine.raise_if_over()
         self._choose_way()
         self._reads.note_reader(iterates=True)
         return self
@@ -1228,7 +1214,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _check_change(self) -> None:
         self._engine.owner.check_now()
-        self._engine.life.raise_if_over()
+        self._engine.raise_if_over()
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
@@ -1426,7 +1412,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     # --- Private names of aiokafka's that programs use (aiokafka_names.py) ------------------
     @property
     def _closed(self) -> bool:
-        return self._is_written_off or self._engine.life.is_over
+        return self._is_written_off or self._engine.is_over
 
     @_closed.setter
     def _closed(self, is_closed: bool) -> None:

@@ -16,18 +16,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 # Imported here, so that publishing an event does not import its class.
 import aiokafka_lite.events  # noqa: F401
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
+from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.arguments import authenticator
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
-from aiokafka_lite.consumer.assignment.subscription import is_subscribed, watch_topics
+from aiokafka_lite.consumer.assignment.subscription import (
+    SubscriptionMode,
+    is_subscribed,
+    watch_topics,
+)
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
@@ -35,15 +41,18 @@ from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver, StartCommits
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
+from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
     from aiokafka_lite.client.sasl import Mechanism, RememberedTokens
+    from aiokafka_lite.consumer.assignment.cursor import Range
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
     from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
     from aiokafka_lite.consumer.membership.protocol import Membership, Offsets
+    from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +63,10 @@ FRAME_OVERHEAD_BYTES: Final = 1 << 20
 LEAST_STEP_S: Final = 0.05
 # A heartbeat of the thread may be tried again within a session, perhaps at another broker.
 ATTEMPTS_IN_A_SESSION: Final = 4
+
+FIRST_TOPIC_RETRY_S: Final = 0.1
+# The application's part of the time to stop. The rest is for commits and the group.
+WORK_SHARE: Final = 0.8
 
 T = TypeVar("T")
 
@@ -75,7 +88,13 @@ class Running:
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         warn_of_plain_decoder()
         config, state = engine.config, engine.state
-        self._config, self._state = config, state
+        self._engine, self._config, self._state, self._rng = engine, config, state, rng
+        self._loop = asyncio.get_running_loop()
+        # How the stop ends the membership, and the offsets that it commits.
+        self._is_clean, self._leaves = True, None  # type: bool, bool | None
+        self._to_commit: Offsets = {}
+        # Offsets that the stop could not commit, as far as known.
+        self.uncommitted: Offsets = {}
         # Of all parts, even if they begin later. The engine closes it with the parts.
         self.observers = engine.observers.collect()
         on_failure, on_restart = engine.on_failure, engine.on_restart
@@ -210,12 +229,16 @@ class Running:
     def watch_topics(self) -> None:
         watch_topics(self._state, self.cluster)
 
-    async def connect(self) -> None:
+    # --- Start ----------------------------------------------------------------------------
+    async def connect_and_start(self) -> None:
         config, state = self._config, self._state
+        config.check_isolation_level()
+        self._engine.probe.start()
+        self.watch_topics()  # before the first answer, which then has them
         is_needed = is_subscribed(state) or state.assignment
         await self.cluster.start(group_id=config.group_id if is_needed else None)
-
-    async def start(self) -> None:
+        if state.mode is SubscriptionMode.TOPICS:
+            await self._wait_for_topics()
         self.sources.start()
         self.cluster.add_listener(self.resolver.view_changed, on_moves=self.resolver.leaders_moved)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
@@ -224,15 +247,115 @@ class Running:
         await self.membership.start()
         await self.membership.wait_assigned()
 
+    async def _wait_for_topics(self) -> None:
+        cluster = self.cluster
+        deadline = self._loop.time() + self._config.request_timeout_s
+        backoff = Backoff(FIRST_TOPIC_RETRY_S, LONGEST_BACKOFF_S, self._rng)
+        missing = sorted(self._state.subscription or ())
+        view = cluster.view
+        try:
+            async with timeout_at(deadline):
+                while True:
+                    for topic in missing:
+                        topic_view = view.topics.get(topic)
+                        error = None if topic_view is None else topic_view.error
+                        if error is not None and not error.retriable:
+                            raise error(f"the brokers refuse to return metadata of topic {topic!r}")
+                    missing = [t for t in missing if not view.partitions_for_topic(t)]
+                    if not missing:
+                        return
+                    await asyncio.sleep(backoff.next_delay_s())
+                    view = await cluster.refresh()
+        except asyncio.TimeoutError:
+            names = ", ".join(repr(topic) for topic in missing)
+            unknown = cluster.unknown_topics.text(missing)
+            raise UnknownTopicOrPartitionError(
+                f"topic {names} was not found within {self._config.request_timeout_ms} "
+                f"ms{f' ({unknown})' if unknown else ''}: create it, or check its name and the "
+                "cluster's auto.create.topics.enable"
+            ) from None
+
     # --- Stop -----------------------------------------------------------------------------
-    async def stop(self, deadline: float, offsets: Offsets, leaves: bool | None = None) -> Offsets:
-        """Stop everything in order, within the deadline, and return the uncommitted offsets.
+    def stop_as(self, *, is_clean: bool, leaves: bool | None) -> None:
+        self._is_clean, self._leaves = is_clean, leaves
+
+    async def finish(self, timeout_s: float | None) -> None:
+        engine, config = self._engine, self._config
+        if engine.works.begun or engine.works.undecided(self._state.assignment):
+            work_s = (timeout_s or 0.0) * WORK_SHARE if self._is_clean else 0.0
+            await self._finish_works(self._loop.time() + work_s)
+        if config.enable_auto_commit and config.group_id is not None:
+            finished = engine.finished
+            self._to_commit = (
+                finished.finished_offsets() if self._is_clean else finished.processed_offsets()
+            )
+
+    async def _finish_works(self, until: float) -> None:
+        processing = self._engine.reads.processing
+        if processing is None or not processing.is_always_asking:
+            self._engine.gate.refuse(self._engine.stopped)
+            if self._config.group_id is not None:
+                await self._until_finished(until)
+        if processing is not None:
+            await processing.end(until)
+
+    async def _until_finished(self, until: float) -> None:
+        """Wait for works and transactions as a rebalance does, but not for the caller's own."""
+        engine = self._engine
+        works, assigned = engine.works, self._state.assignment
+        now, caller = self._loop.time(), asyncio.current_task()
+        around, hold_s = transaction_around(), self._config.rebalance_hold_s
+        limits = {
+            work: min(until, now + (hold_s if work.hold_s is None else work.hold_s))
+            for work in works.begun
+            if not work.is_of(caller)
+        }
+        of_transactions = min(until, now + hold_s)
+
+        def undone() -> list[tuple[Mapping[TopicPartition, Range], float]]:
+            found = [
+                (work.undone(assigned), limit) for work, limit in limits.items() if work.is_open
+            ]
+            undecided = works.undecided(assigned, besides=around)
+            return [each for each in (*found, (undecided, of_transactions)) if each[0]]
+
+        left = undone()
+        if not left or until <= now:
+            return
+        log.info(
+            "stopping: the application has up to %.1f s to finish %s",
+            max(limit for _, limit in left) - now,
+            _in_words(ranges for ranges, _ in left),
+        )
+        for work, limit in limits.items():
+            work.is_wanted_by(limit)
+        acted = Event()
+        engine.observers.add_listener(acted.set)  # forgotten with the parts
+        while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
+            acted.clear()
+            try:
+                async with timeout_at(min(waiting)):
+                    await acted.wait()
+            except asyncio.TimeoutError:
+                pass
+        if left := undone():
+            log.warning(
+                "stopping: the application did not finish all records in time. The partitions' "
+                "next owners will read these offsets again: %s",
+                _in_words(ranges for ranges, _ in left),
+            )
+
+    async def stop(self, deadline: float) -> None:
+        """Stop everything in order, within the deadline.
 
         A cancellation leaves no task and no socket, but skips the last commit and the LeaveGroup.
         """
+        self._engine.probe.stop()
+        self.uncommitted = self.commits.left_to_commit(self._to_commit)
         try:
-            return await self._stop_in_order(deadline, offsets, leaves)
-        except asyncio.CancelledError:
+            self.uncommitted = await self._stop_in_order(deadline)
+        except BaseException:
+            self.uncommitted = self.commits.left_to_commit(self._to_commit)
             self._abort()  # first of all: the waits that follow may be cancelled as well
             await self._end(0.0)
             raise
@@ -240,10 +363,7 @@ class Running:
             self._abort()
 
     def give_up(self) -> None:
-        """Stop all tasks and close all sockets at once, for a consumer that was garbage-collected.
-
-        Nothing is committed.
-        """
+        """End all at once. Nothing is committed: how far the application got is unknown."""
         self.sources.close()
         self.membership.leave_nowait("the consumer was garbage-collected without stop()")
         self._abort()
@@ -258,16 +378,18 @@ class Running:
             scope.cancel_all()
         self.cluster.abort()
         self.membership.wake_waiters()
+        self._engine.probe.stop()
+        self.observers.close()
+        self._engine.buffer.clear()
 
-    async def _stop_in_order(
-        self, deadline: float, offsets: Offsets, leaves: bool | None
-    ) -> Offsets:
-        # First of all: `offsets` are of the present assignment, not of one that is on its way.
+    async def _stop_in_order(self, deadline: float) -> Offsets:
+        # First of all: the offsets are of the present assignment, not of one that is on its way.
         self.membership.halt()
         self.sources.close()
         await _bounded(self.scopes.fetching.close(), deadline, "stop fetching")
         await _bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
-        leaving = self.membership.leave(deadline=deadline, offsets=offsets, leaves=leaves)
+        offsets = self._to_commit
+        leaving = self.membership.leave(deadline=deadline, offsets=offsets, leaves=self._leaves)
         uncommitted = await _bounded(leaving, deadline, "leave the group")
         await self._end(deadline)
         return self.commits.left_to_commit(offsets) if uncommitted is None else uncommitted
@@ -277,6 +399,14 @@ class Running:
             await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
         await _bounded(self.cluster.close(), deadline, "close connections")
         await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
+
+
+def _in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str]:
+    return {
+        f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
+        for ranges in undone
+        for tp, (first, end) in sorted(ranges.items())
+    }
 
 
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:

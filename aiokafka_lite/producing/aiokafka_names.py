@@ -19,7 +19,8 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from aiokafka_lite.producing.engine import ProducerEngine
+from aiokafka_lite.producing.batch import ProducerIdAndEpoch
+from aiokafka_lite.producing.engine import ProducerLife
 from aiokafka_lite.producing.transactions import NOBODY
 from aiokafka_lite.records.partitioner import partition_for_key
 
@@ -51,28 +52,32 @@ class SenderNames:
 class TransactionNames:
     """The attributes of ``producer._txn_manager``."""
 
-    def __init__(self, engine: ProducerEngine | None, transactional_id: str | None) -> None:
-        self._engine = engine
+    def __init__(self, life: ProducerLife, transactional_id: str | None) -> None:
+        self._life = life
         self.transactional_id = transactional_id
 
     def is_in_transaction(self) -> bool:
-        transactions = None if self._engine is None else self._engine.transactions
+        engine = self._life.parts
+        transactions = None if engine is None else engine.transactions
         return transactions is not None and transactions.takes_records
 
     def is_fatal_error(self) -> bool:
-        return self._engine is not None and self._engine.fatal is not None
+        return self._life.fatal is not None
+
+    @property
+    def _identity(self) -> ProducerIdAndEpoch:
+        engine = self._life.parts
+        return (None if engine is None else engine.identity.current) or NOBODY
 
     @property
     def producer_id(self) -> int:
         """-1 until a broker has assigned one."""
-        current = None if self._engine is None else self._engine.identity.current
-        return (current or NOBODY).producer_id
+        return self._identity.producer_id
 
     @property
     def producer_epoch(self) -> int:
         """-1 until a broker has assigned one."""
-        current = None if self._engine is None else self._engine.identity.current
-        return (current or NOBODY).epoch
+        return self._identity.epoch
 
     def has_pid(self) -> bool:
         return self.producer_id != NOBODY.producer_id

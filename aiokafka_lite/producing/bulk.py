@@ -12,7 +12,7 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.config import AnyProducerConfig
-from aiokafka_lite.producing.engine import Intake, ProducerEngine
+from aiokafka_lite.producing.engine import Intake, ProducerLife
 from aiokafka_lite.structs import RecordMetadata
 
 # The size of unacknowledged records, in bytes, at which `send` waits. Less than buffer_memory,
@@ -40,17 +40,14 @@ class BulkProducer:
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
         self._gate = Intake()
-        self._engine = ProducerEngine(config, self._gate, random.Random(), tell=self._tell)
+        loop = asyncio.get_running_loop()
+        self._life = ProducerLife(config, self._gate, random.Random(), loop, self._tell)
         self._on_loss = on_loss
         self.acknowledged_count = 0
         self.losses: list[LostRecords] = []
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._engine.start()
-        except BaseException:
-            await self._engine.close()
-            raise
+        await self._life.start()
         return self
 
     async def __aexit__(
@@ -66,7 +63,7 @@ class BulkProducer:
 
         After `timeout` seconds the other records fail. None waits up to `delivery_timeout_ms`.
         """
-        await self._engine.stop(timeout)
+        await self._life.stop(timeout)
 
     def send_nowait(
         self,
@@ -95,11 +92,11 @@ class BulkProducer:
         headers: Headers,
     ) -> None:
         """Put a record into a batch once there is room. Raises as `AIOKafkaProducer.send`."""
-        engine = self._engine
+        engine = self._life.running
         accumulator = engine.accumulator
 
         def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
-            engine.raise_if_fatal()
+            self._life.raise_if_fatal()
             if accumulator.used_bytes >= MOST_WAITING_BYTES:
                 return None
             return accumulator.append(

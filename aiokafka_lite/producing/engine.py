@@ -10,14 +10,16 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._compat import override, timeout, timeout_at
 from aiokafka_lite._tasks import LoopEndedError, TaskScope, own_copy
 from aiokafka_lite.client.arguments import authenticator, check_text
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
+from aiokafka_lite.client.life import Life, Stage
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.errors import (
     IllegalOperation,
@@ -60,11 +62,69 @@ class Intake:
         self.accumulator: Accumulator | None = None
 
 
-class ProducerEngine:
-    """The parts of a producer that need brokers, from `start` to `stop`.
+class ProducerLife(Life["ProducerEngine"]):
+    """The stages of a producer."""
 
-    `fatal` is the error after which every call fails. `on_end` is called when a lent producer gets
-    one or is stopped.
+    kind = "producer"
+    started_twice = IllegalStateError
+
+    def __init__(
+        self,
+        config: AnyProducerConfig,
+        gate: Intake,
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+        tell: Tell | None = None,
+    ) -> None:
+        super().__init__(loop, partial(ProducerEngine, config, gate, rng, self, tell))
+
+    @override
+    def _entered(self, stage: Stage) -> None:
+        if (engine := self.parts) is not None:
+            engine.set_gate()
+            if stage in (Stage.FINISHING, Stage.ABANDONED) and engine.on_end is not None:
+                engine.on_end()
+
+    @property
+    def fatal(self) -> KafkaError | None:
+        """The error after which every call fails."""
+        return self.error if isinstance(self.error, KafkaError) else None
+
+    def raise_if_fatal(self) -> None:
+        if self.error is not None:
+            raise own_copy(self.error)
+
+    @override
+    def not_started(self) -> IllegalStateError:
+        return IllegalStateError("the producer is not started: await producer.start() first")
+
+    @override
+    def stopped(
+        self, text: str = "the producer is stopped: create another producer"
+    ) -> ProducerClosed:
+        return ProducerClosed(text)
+
+    @override
+    def refusal(self) -> BaseException:
+        if self.is_stopping:
+            return self.stopped()
+        if self.error is not None:
+            return own_copy(self.error)
+        if self.stage is Stage.RUNNING and (refusal := self.running.refusal()) is not None:
+            return refusal
+        return self.not_started()
+
+    def forked(self, error: KafkaError) -> None:
+        """Take and send no records in a forked child, without I/O and log lines."""
+        self.die(error)
+        if self.parts is not None:
+            self.parts.fail_records(error)
+
+
+class ProducerEngine:
+    """The parts of a producer that need brokers, from `start` to `stop` (client/life.py).
+
+    `on_end` is called when a lent producer fails or is stopped.
     """
 
     def __init__(
@@ -72,13 +132,12 @@ class ProducerEngine:
         config: AnyProducerConfig,
         gate: Intake,
         rng: random.Random,
-        *,
-        tell: Tell | None = None,
+        life: ProducerLife,
+        tell: Tell | None,
     ) -> None:
         self.config = config
+        self.life = life
         self._gate = gate
-        self.fatal: KafkaError | None = None
-        self._is_running = False
         # The caller that has borrowed the transactions (lease.py).
         self._borrower: str | None = None
         self.on_end: Callable[[], None] | None = None
@@ -128,7 +187,7 @@ class ProducerEngine:
             self.sender,
             self._scope,
             self._rng,
-            on_change=self._set_gate,
+            on_change=self.set_gate,
             fail=self.fail,
         )
 
@@ -137,18 +196,16 @@ class ProducerEngine:
         return None if self.transactions is None else self.transactions.current
 
     # --- Start and stop --------------------------------------------------------------------
-    async def start(self) -> None:
+    async def connect_and_start(self) -> None:
         deadline = self._loop.time() + self.config.request_timeout_s
         await self.cluster.start()
         if self.transactions is None:
             await self._renew(deadline)
         else:
             await self.transactions.start(deadline)
-        self._is_running = True
-        self._set_gate()
 
-    def _set_gate(self) -> None:
-        is_open = self._is_running and self.fatal is None and self._borrower is None
+    def set_gate(self) -> None:
+        is_open = self.life.stage is Stage.RUNNING and self._borrower is None
         if self.transactions is not None:
             is_open &= self.transactions.takes_records
         self._gate.accumulator = self.accumulator if is_open else None
@@ -160,15 +217,9 @@ class ProducerEngine:
 
     @property
     def ended(self) -> KafkaError | None:
-        if self.fatal is None and not self._is_running:
-            return ProducerClosed("the producer was stopped")
-        return self.fatal
-
-    def _note_end(self) -> None:
-        self._is_running = False
-        self._set_gate()
-        if self.on_end is not None:
-            self.on_end()
+        if self.life.fatal is None and self.life.stage is not Stage.RUNNING:
+            return self.life.stopped()
+        return self.life.fatal
 
     def raise_if_lent(self) -> None:
         if self._borrower is not None:
@@ -179,41 +230,38 @@ class ProducerEngine:
             f"the application cannot use this producer now, because {self._borrower}"
         )
 
-    async def stop(self, timeout_s: float | None) -> None:
-        """Wait until each record has an outcome, within the timeout, and close."""
-        deadline = None if timeout_s is None else self._loop.time() + timeout_s
+    async def finish(self, timeout_s: float | None) -> None:
+        """Wait until each record has an outcome, within the timeout."""
         try:
-            async with timeout_at(deadline):
-                await self._finish()
+            async with timeout(timeout_s):
+                if self.transactions is not None:
+                    # A commit that is under way may leave a transaction that has to be aborted.
+                    while (ending := self.transactions.ending) or self.transactions.is_open:
+                        await asyncio.wait([ending or self.transactions.begin_abort()])
+                await self.accumulator.flush()
         except asyncio.TimeoutError:
             pass
-        finally:
-            await self.close()
 
-    async def _finish(self) -> None:
-        self._note_end()
-        if self.transactions is not None:
-            # A commit that is under way may leave a transaction that has to be aborted.
-            while (ending := self.transactions.ending) or self.transactions.is_open:
-                await asyncio.wait([ending or self.transactions.begin_abort()])
-        await self.accumulator.flush()
-
-    async def close(self) -> None:
-        """End all tasks and connections. Unacknowledged records fail. Idempotent."""
-        self.abort()
-        await self.cluster.close()
-        await self._scope.close()
-
-    def abort(self, error: KafkaError | None = None) -> None:
-        """Stop without waiting. Unacknowledged records fail with the error."""
-        self._note_end()
-        self._fail_records(
-            error
-            or ProducerClosed(
+    async def stop(self, deadline: float) -> None:
+        self._abort(
+            ProducerClosed(
                 "the producer was stopped before the record was acknowledged. The broker may have "
                 "written the record"
             )
         )
+        await self.cluster.close()
+        await self._scope.close()
+
+    def give_up(self) -> None:
+        self._abort(ProducerClosed("the producer was garbage-collected without stop()"))
+
+    def drop(self) -> None:
+        self._scope.drop_all()
+        self.cluster.pool.hang_up()
+
+    def _abort(self, error: KafkaError) -> None:
+        """Stop without waiting. Unacknowledged records fail with the error."""
+        self.fail_records(error)
         self.accumulator.close()
         self._scope.cancel_all()
         if self.transactions is not None:
@@ -232,41 +280,26 @@ class ProducerEngine:
         self.fail(failure)
 
     def fail(self, error: KafkaError) -> None:
-        if self.fatal is None:
-            self.fatal = error
-            self._set_gate()
+        if self.life.die(error):
             if not isinstance(error, ProducerClosed):
                 log.error("the producer has failed permanently: %s", error)
             elif not self.accumulator.is_empty:
                 log.warning("%s: unsent records of this producer may be lost", error)
-            self._fail_records(error)
+            self.fail_records(error)
             if self.transactions is not None:
                 self.transactions.fail(error)
             if self.on_end is not None:
                 self.on_end()
 
-    def forked(self, error: KafkaError) -> None:
-        """Take and send no records in a forked child, without I/O and log lines."""
-        self.fatal = error
-        self._set_gate()
-        self._fail_records(error)
-
-    def _fail_records(self, error: KafkaError) -> None:
+    def fail_records(self, error: KafkaError) -> None:
         self.sender.close()
         self.accumulator.fail_all(error)
 
-    def raise_if_fatal(self) -> None:
-        if self.fatal is not None:
-            raise own_copy(self.fatal)
-
-    def refusal(self) -> BaseException:
-        if self.fatal is not None:
-            return own_copy(self.fatal)
-        if self._is_running and self._borrower is not None:
+    def refusal(self) -> BaseException | None:
+        """Return the error of a call that a running producer refuses."""
+        if self._borrower is not None:
             return self._lent()
-        if self._is_running and self.transactions is not None:
-            return self.transactions.refusal()
-        return IllegalStateError("the producer is not started: await producer.start() first")
+        return None if self.transactions is None else self.transactions.refusal()
 
     # --- Producer ids ----------------------------------------------------------------------
     def _renew_soon(self) -> None:
@@ -400,8 +433,8 @@ class ProducerEngine:
                 "create the topic, or set auto.create.topics.enable=true on the brokers"
             ) from None
         except KafkaError as error:
-            if not self._is_running:
-                raise ProducerClosed("the producer was stopped during the call") from error
+            if self.life.stage is not Stage.RUNNING and self.life.fatal is None:
+                raise self.life.stopped("the producer was stopped during the call") from error
             raise
         finally:
             if not accumulator.is_known(topic) and accumulator.drop_topic(topic):

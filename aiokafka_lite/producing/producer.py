@@ -35,7 +35,7 @@ from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
 from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.producing.engine import Intake, ProducerEngine
+from aiokafka_lite.producing.engine import Intake, ProducerEngine, ProducerLife
 from aiokafka_lite.producing.group_offsets import (
     AnyOffset,
     DeliverySource,
@@ -100,10 +100,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 "The `api_version` parameter has been deprecated and is ignored: versions are "
                 "negotiated with each broker"
             )
-        self._engine: ProducerEngine | None = None
         self._gate = Intake()
-        self._stopping: asyncio.Future[None] | None = None
-        self._closed = False
+        self._life = ProducerLife(config, self._gate, _rng, self._loop)
         self._is_forked = False
         notify_of_forks(self)
         me = weakref.ref(self)  # objects made here must not keep the producer alive
@@ -127,7 +125,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     @property
     def fatal_error(self) -> KafkaError | None:
         """The error after which the producer can only be stopped, or None."""
-        return None if self._engine is None else self._engine.fatal
+        return self._life.fatal
 
     @property
     def client(self) -> ClientNames:
@@ -136,14 +134,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     @property
     def _sender(self) -> SenderNames:
-        return SenderNames(lambda: self._closed or self.fatal_error is not None)
+        life = self._life
+        return SenderNames(lambda: life.is_stopping or life.fatal is not None)
 
     @property
     def _txn_manager(self) -> TransactionNames | None:
         # As in aiokafka, it needs one of these two settings.
         if self._config.transactional_id is None and not self._config.enable_idempotence:
             return None
-        return TransactionNames(self._engine, self._config.transactional_id)
+        return TransactionNames(self._life, self._config.transactional_id)
 
     def _partition(
         self,
@@ -172,24 +171,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             IllegalStateError: The producer was started before, belongs to another event loop
                 (WrongLoopError) or to another process (ForkedError).
         """
-        if self._closed:
-            raise ProducerClosed("the producer is stopped: create another producer")
-        if _get_running_loop() is not self._loop or self._is_forked:
+        if self._is_forked or _get_running_loop() is not self._loop or self._life.is_stopping:
             raise self._refusal()
-        if self._engine is not None:
-            raise IllegalStateError("a producer can be started only once: create another producer")
         wrap_as_aiokafkas(self, AIOKafkaProducer, _ORIGINAL)
-        self._engine = engine = ProducerEngine(self._config, self._gate, _rng)
-        try:
-            await engine.start()
-            if self._closed:
-                raise ProducerClosed("the producer was stopped while it was starting")
-        except BaseException as error:
-            self._engine = None
-            await engine.close()
-            if self._stopping is not None and isinstance(error, Exception):
-                raise ProducerClosed("the producer was stopped while it was starting") from error
-            raise
+        await self._life.start()
 
     async def stop(self, timeout: float | None = None) -> None:
         """Send the buffered records, wait for their acknowledgements and disconnect.
@@ -205,21 +190,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             TypeError: The timeout is no number.
             WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
-        is_elsewhere = self._engine is not None and _get_running_loop() is not self._loop
+        is_elsewhere = self._life.parts is not None and _get_running_loop() is not self._loop
         if self._is_forked or is_elsewhere:
             raise self._refusal()
         NUMBER.check("timeout", timeout, or_none=True)
-        self._closed = True
-        if self._engine is None:
-            return
-        if self._stopping is not None:
-            await asyncio.wait([self._stopping])
-            return
-        self._stopping = self._loop.create_future()
-        try:
-            await self._engine.stop(timeout)
-        finally:
-            self._stopping.set_result(None)
+        await self._life.stop(timeout)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -239,13 +214,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         Only the parent sends the buffered records. In the child their futures fail.
         """
         self._is_forked = True
-        if self._engine is not None:
-            self._engine.forked(
-                ForkedError(
-                    "this forked process does not send the record, because only the parent process "
-                    "sends it"
-                )
+        self._life.forked(
+            ForkedError(
+                "this forked process does not send the record, because only the parent process "
+                "sends it"
             )
+        )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
@@ -255,21 +229,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     def __del__(self) -> None:
         # Only a started producer has to be stopped, and only in its own process.
-        if getattr(self, "_engine", None) is None or self._closed or self._is_forked:
-            return
-        if not self._loop.is_closed():
-            error = ProducerClosed("the producer was garbage-collected without stop()")
-            self._loop.call_soon_threadsafe(self._engine.abort, error)  # type: ignore[union-attr]
-        warnings.warn(
-            f"Unclosed {type(self).__name__} {self!r}", ResourceWarning, stacklevel=2, source=self
-        )
-        context: dict[str, object] = {
-            "producer": self,
-            "message": f"Unclosed {type(self).__name__}",
-        }
-        if self._source_traceback is not None:
-            context["source_traceback"] = self._source_traceback
-        self._loop.call_exception_handler(context)
+        life: ProducerLife | None = getattr(self, "_life", None)
+        if life is not None and life.current is not None and not self._is_forked:
+            life.forgotten(self, self._source_traceback)
 
     # --- Records ---------------------------------------------------------------------------
     async def send(
@@ -433,7 +395,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> None:
         """Raise if a record that was waiting cannot be sent any more, or not in its transaction."""
         if transaction is not None and engine.transactions is not None:
-            engine.raise_if_fatal()
+            self._life.raise_if_fatal()
             engine.transactions.require(transaction)
         if self._gate.accumulator is None:
             raise self._refusal()
@@ -451,9 +413,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """
         if self._is_forked or _get_running_loop() is not self._loop:
             raise self._refusal()
-        if self._engine is not None:
-            self._engine.raise_if_fatal()
-            await self._engine.accumulator.flush()
+        if (engine := self._life.parts) is not None:
+            self._life.raise_if_fatal()
+            await engine.accumulator.flush()
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions.
@@ -514,7 +476,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 It is a `fatal_error`.
             KafkaError: `fatal_error` of the producer.
         """
-        engine = self._running()
         transactions = self._transactions()
         task = transactions.begin_commit()
         try:
@@ -522,7 +483,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         except asyncio.CancelledError:
             await transactions.outlast_commit(task)
             raise
-        self._raise_outcome(engine, task)
+        self._raise_outcome(task)
 
     async def abort_transaction(self) -> None:
         """Abort the transaction. The futures of records that are not sent yet fail.
@@ -536,10 +497,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 after `transaction_timeout_ms`. The error is a `fatal_error`.
             KafkaError: `fatal_error` of the producer.
         """
-        engine = self._running()
         task = self._transactions().begin_abort()
         await asyncio.wait([task])
-        self._raise_outcome(engine, task)
+        self._raise_outcome(task)
 
     async def send_offsets_to_transaction(
         self,
@@ -618,13 +578,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine.lend_to(borrower)
         return ProducerLease(engine, transactions, self._encode)
 
-    def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
+    def _raise_outcome(self, task: asyncio.Task[KafkaError | None]) -> None:
         if task.cancelled():
             raise ProducerClosed(
                 "the producer was stopped during the commit or abort of the transaction"
             )
         if (error := task.result()) is not None:
-            engine.raise_if_fatal()
+            self._life.raise_if_fatal()
             raise own_copy(error)
 
     async def _leave_transaction(
@@ -634,7 +594,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         A `fatal_error` of the producer replaces its consequence, the error of the block.
         """
-        transactions = None if self._engine is None else self._engine.transactions
+        engine = self._life.parts
+        transactions = None if engine is None else engine.transactions
         if transactions is not None and transactions.current is not transaction:
             return
         if exc is None:
@@ -660,7 +621,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         The abort continues after the timeout and after a cancellation.
         """
-        engine = self._engine
+        engine = self._life.parts
         transactions = None if engine is None else engine.transactions
         if transactions is None or not transactions.is_open:
             return
@@ -676,10 +637,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     # --- Refusals --------------------------------------------------------------------------
     def _running(self) -> ProducerEngine:
         """Return the engine, or raise if the producer is not running or has a fatal error."""
-        if self._engine is None or self._closed or _get_running_loop() is not self._loop:
+        engine = self._life.current
+        if engine is None or self._life.is_stopping or _get_running_loop() is not self._loop:
             raise self._refusal()
-        self._engine.raise_if_fatal()
-        return self._engine
+        self._life.raise_if_fatal()
+        return engine
 
     def _refusal(self) -> BaseException:
         if self._is_forked:
@@ -692,11 +654,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 "a producer must be used on the event loop on which it was created: from another "
                 "thread, use asyncio.run_coroutine_threadsafe"
             )
-        if self._closed:
-            return ProducerClosed("the producer is stopped: create another producer")
-        if self._engine is None:
-            return IllegalStateError("the producer is not started: await producer.start() first")
-        return self._engine.refusal()
+        return self._life.refusal()
 
 
 _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType({"send": AIOKafkaProducer.send})

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from aiokafka_lite.client.life import Stage
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
-from aiokafka_lite.consumer.life import Stage
 from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupStatus
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.consumer.monitoring.health import (
@@ -35,7 +35,7 @@ JOINING = STABLE._replace(state="JOINING", is_settled=False)
 class Examined:
     """A consumer of partitions 0 and 1, which node 1 leads: all that a diagnosis looks at.
 
-    It is its own engine, life, cluster, pool, buffer, and so on; nothing is in flight.
+    It is its own engine, cluster, pool, buffer, and so on; nothing is in flight.
     """
 
     def __init__(self, *, has_group: bool = False) -> None:
@@ -51,7 +51,7 @@ class Examined:
             self.state.start_at(cursor, 0)
         self.gate, self.reads, self.works = self.state.gate, self.state.reads, self.state.works
         self.config = ConsumerConfig(group_id="g", session_timeout_ms=45_000)
-        self.current = self.life = self.parts = self
+        self.current = self.parts = self
         self.membership = self.cluster = self.pool = self.sources = self.watchdog = self
         self.commits = self.buffer = self.budget = self.probe = self.unknown_topics = self
         self.stage, self.is_over = Stage.RUNNING, False

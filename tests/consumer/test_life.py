@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import gc
-import itertools
 import random
 import warnings
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, consumer
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.client.life import OVER, WITH_PARTS, Stage
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.life import MOVES, OVER, WITH_PARTS, Engine, Life, Stage
+from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -34,14 +32,14 @@ from aiokafka_lite.events import ConsumerEvent, LoopBlocked, TaskRestarted
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
-from tests.support.for_each import for_each
 from tests.support.listeners import Acting
 from tests.support.reading import consumer_of
+from tests.support.stages import path_to
 from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
-PACKAGE = Path(consumer.__file__).parent
+STOPPING = [Stage.STARTING, Stage.FINISHING, Stage.STOPPING]
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
 
 
@@ -55,64 +53,15 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-def path_to(stage: Stage) -> list[Stage]:
-    """Return the shortest way from NEW to a stage."""
-    ways = [[Stage.NEW]]
-    while ways:
-        way = ways.pop(0)
-        if way[-1] is stage:
-            return way[1:]
-        ways += [[*way, each] for each in sorted(MOVES[way[-1]], key=str) if each not in way]
-    raise LookupError(stage)
-
-
-def life_in(stage: Stage) -> tuple[Life, State]:
-    state = State()
-    life = Life(state.gate)
-    for each in path_to(stage):
-        life.enter(each)
-    return life, state
-
-
-def test_the_table_has_every_stage() -> None:
-    assert MOVES.keys() == set(Stage)
-    assert not WITH_PARTS & OVER
-
-
-@for_each(itertools.product(Stage, repeat=2))
-def test_only_moves_of_the_table_are_made(stage: Stage, following: Stage) -> None:
-    life, _ = life_in(stage)
-    if following in MOVES[stage]:
-        life.enter(following)
-        assert life.stage is following
-    else:
-        with pytest.raises(AssertionError, match=f"from {stage.name} to {following.name}"):
-            life.enter(following)
-        assert life.stage is stage
-
-
-@for_each(Stage)
-def test_gets_raise_what_fits_the_stage(stage: Stage) -> None:
-    life, state = life_in(stage)
+@pytest.mark.parametrize("stage", Stage)
+async def test_gets_raise_what_fits_the_stage(stage: Stage) -> None:
+    engine = engine_with(Parts(), *path_to(stage))
     if stage in WITH_PARTS:
-        state.gate.check()
+        engine.gate.check()
         return
     with pytest.raises(ConsumerStoppedError if stage in OVER else IllegalStateError):
-        state.gate.check()
-    assert life.is_over == (stage in OVER)
-
-
-def test_one_module_moves() -> None:
-    calls = {
-        str(file.relative_to(PACKAGE))
-        for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("enter", "_enter")
-        and any("Stage." in ast.unparse(argument) for argument in node.args)
-    }
-    assert calls == {"life.py"}
+        engine.gate.check()
+    assert engine.is_over == (stage in OVER)
 
 
 @pytest.mark.real_if_long
@@ -192,9 +141,9 @@ def engine_with(parts: Parts, *stages: Stage) -> Engine:
         LoopProbe(state.reads, state.gate, state.events),
         random.Random(1),
     )
+    engine.parts = cast("Any", parts)
     for stage in stages:
-        engine.life.enter(stage)
-    engine.parts = engine.current = cast("Any", parts)
+        engine.enter(stage)
     return engine
 
 
@@ -224,9 +173,9 @@ async def test_sources_are_told_of_bytes_that_they_lack_and_of_partitions_that_r
     ("stages", "refusal", "raised"),
     [
         ([Stage.STARTING], KafkaError("refused"), KafkaError),
-        ([Stage.STARTING, Stage.STOPPING], KafkaError("refused"), CommitFailedError),
+        (STOPPING, KafkaError("refused"), CommitFailedError),
         ([Stage.STARTING], FencedInstanceIdError("fenced"), FencedInstanceIdError),
-        ([Stage.STARTING, Stage.STOPPING], FencedInstanceIdError("fenced"), FencedInstanceIdError),
+        (STOPPING, FencedInstanceIdError("fenced"), FencedInstanceIdError),
     ],
 )
 async def test_a_commit_that_a_stop_cuts_off_says_so_unless_another_member_has_the_place(

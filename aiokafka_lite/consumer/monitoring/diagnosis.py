@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
+from aiokafka_lite.client.life import Stage
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.life import Engine, Stage
+from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
@@ -89,12 +90,12 @@ NO_TOPICS: Final = (
 
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     """Return the cause for a partition at loop time `now`, without changes."""
-    running, life = engine.current, engine.life
+    running = engine.current
     if running is None:
-        if life.is_over:
+        if engine.is_over:
             return Diagnosis(Cause.STOPPED, stopped_text(engine))
         return Diagnosis(Cause.NOT_STARTED, not_started_text(engine, now))
-    if life.stage is Stage.DEAD:
+    if engine.stage is Stage.DEAD:
         return Diagnosis(Cause.TASK_DIED, next(deaths(running)))
     partition = engine.state.assignment.get(tp)
     if partition is None:
@@ -119,7 +120,7 @@ def explain(engine: Engine, tp: TopicPartition, now: float) -> str:
 
 def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: float) -> Diagnosis:
     state = engine.state
-    if engine.life.stage is Stage.STARTING:
+    if engine.stage is Stage.STARTING:
         return Diagnosis(Cause.STARTING, starting_text(engine, running, now))
     status = running.membership.status
     if status is not None and status.sits_out:
@@ -177,11 +178,10 @@ def _one_line(text: str) -> str:
 
 def stopped_text(engine: Engine) -> str:
     stopped = "the consumer is stopped: create another consumer"
-    life = engine.life
-    if life.left_by:
-        return f"{stopped}. The consumer's `async with` block ended with {life.left_by}"
-    if life.failed_start is not None:
-        return f"{stopped}. start() had failed: {_one_line(str(life.failed_start[1]))}"
+    if engine.left_by:
+        return f"{stopped}. The consumer's `async with` block ended with {engine.left_by}"
+    if engine.failed_start is not None:
+        return f"{stopped}. start() had failed: {_one_line(str(engine.failed_start[1]))}"
     for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
             return f"{stopped}. The background task {scope.name} had failed with {scope.failure!r}"
@@ -191,9 +191,9 @@ def stopped_text(engine: Engine) -> str:
 
 
 def not_started_text(engine: Engine, now: float) -> str:
-    if engine.life.failed_start is None:
+    if engine.failed_start is None:
         return "the consumer is not started: await consumer.start() first"
-    failed_at, error = engine.life.failed_start
+    failed_at, error = engine.failed_start
     return f"start() failed {seconds(now - failed_at)} ago: {error}. Call start() again to retry"
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from aiokafka_lite.client.life import Stage
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.life import Engine, Stage
+from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import (
     NO_TOPICS,
     TROUBLES,
@@ -136,9 +137,9 @@ def _handling(engine: Engine) -> HandlerCounts | None:
 
 
 def _deaths(engine: Engine, running: Running | None) -> Iterator[str]:
-    if engine.life.is_over:
+    if engine.is_over:
         yield stopped_text(engine)
-    elif running is not None and engine.life.stage is Stage.DEAD:
+    elif running is not None and engine.stage is Stage.DEAD:
         yield from deaths(running)
 
 
@@ -146,7 +147,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     if running is None:
         yield not_started_text(engine, now)
         return
-    if engine.life.stage is Stage.STARTING:
+    if engine.stage is Stage.STARTING:
         yield starting_text(engine, running, now)
     if (alone_since := _alone_since(running)) is not None:
         yield _no_broker_text(engine, running, now - alone_since)
@@ -155,7 +156,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     for scope in running.scopes:
         for name, error in scope.degraded.items():
             yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
-    if engine.life.stage is not Stage.STARTING:
+    if engine.stage is not Stage.STARTING:
         yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
     if (waiting := engine.gate.posted_error) is not None:
@@ -341,7 +342,7 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
             "members use this protocol and the broker does not allow converting the group to "
             f"KIP-848: {status.kept_classic_by}"
         )
-    if engine.life.stage is Stage.STARTING or state.assignment:
+    if engine.stage is Stage.STARTING or state.assignment:
         paused = sum(partition.is_paused for partition in state.assignment.values())
         if paused:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
