@@ -30,7 +30,10 @@ class Settings:
     if not TYPE_CHECKING:
 
         def __init__(self, **given):
-            if unknown := given.keys() - type(self).__annotations__.keys():
+            known = {
+                name for cls in type(self).__mro__ for name in getattr(cls, "__annotations__", ())
+            }
+            if unknown := given.keys() - known:
                 raise TypeError(f"{type(self).__name__} has no setting {', '.join(unknown)}")
             vars(self).update(given)
             self._check()

@@ -29,7 +29,7 @@ from aiokafka_lite.settings.kafka_options import (
     parse_kafka_options,
 )
 from aiokafka_lite.settings.raw_options import RawOptions
-from aiokafka_lite.settings.security import SECURITY_NAMES, Login, parse_security
+from aiokafka_lite.settings.security import SECURITY_NAMES, Login
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
@@ -230,11 +230,9 @@ def connecting(
     )
     try:
         parsed = parse_kafka_options(raw)
-        servers = str(parsed.client.bootstrap_servers)
-        login = None if parsed.mechanism is None else parse_security(raw, servers).login
     except (OptionError, InsecureConfigError) as error:
         raise UsageError(_as_options(str(error.args[0]))) from error
-    return Connecting(parsed.client, parsed.mechanism, login, parsed.client_rack)
+    return Connecting(parsed.client, parsed.mechanism, parsed.login, parsed.client_rack)
 
 
 def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:

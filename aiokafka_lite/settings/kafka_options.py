@@ -7,9 +7,9 @@ and some are refused, as in Spark's own source, or because they name Java classe
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiokafka_lite._settings import nearest
+from aiokafka_lite._settings import Settings, nearest
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
 from aiokafka_lite.settings.raw_options import MAX_INT, MAX_LONG, RawOptions, trimmed
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import ssl
 
     from aiokafka_lite.client.sasl import Mechanism
+    from aiokafka_lite.settings.security import Login
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
@@ -140,19 +141,31 @@ WRITING: Final = frozenset(
 """Names of the producer, in options that a job shares between reading and writing."""
 
 
-class KafkaOptions(NamedTuple):
+class KafkaOptions(Settings):
+    """The parsed options kafka.*.
+
+    Attributes:
+        login: The source of `mechanism`.
+        max_bytes: The size of a response, unless its first batch is larger.
+        partition_max_bytes: The size of one partition's records in it, with the same exception.
+        receive_buffer_bytes, send_buffer_bytes: The socket's. -1 is the system's default.
+    """
+
+    secrets = frozenset({"mechanism", "login"})
+
     client: ClientConfig
-    mechanism: Mechanism | None
-    client_rack: str | None
-    group_id: str | None
-    isolation_level: IsolationLevel
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    partition_max_bytes: int
-    check_crcs: bool
-    receive_buffer_bytes: int
-    send_buffer_bytes: int
+    mechanism: Mechanism | None = None
+    login: Login | None = None
+    client_rack: str | None = None
+    group_id: str | None = None
+    isolation_level: IsolationLevel = "read_uncommitted"
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = DEFAULT_MAX_BYTES
+    partition_max_bytes: int = DEFAULT_PARTITION_MAX_BYTES
+    check_crcs: bool = True
+    receive_buffer_bytes: int = DEFAULT_RECEIVE_BUFFER_BYTES
+    send_buffer_bytes: int = DEFAULT_SEND_BUFFER_BYTES
 
 
 def check_kafka_names(raw: RawOptions) -> None:
@@ -170,7 +183,7 @@ def check_kafka_names(raw: RawOptions) -> None:
         if name in WITHOUT_EFFECT:
             limits = WITHOUT_EFFECT[name]
             if limits is not None:
-                raw.integer(option, at_least=limits[0], at_most=limits[1], is_trimmed=True)
+                raw.integer(option, at_least=limits[0], at_most=limits[1])
         elif name in WRITING:
             raw.warnings.append(
                 f"option {option} only applies to writing, so this source ignores it"
@@ -192,23 +205,25 @@ def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
         OptionError: A value is missing or wrong.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
+    default = KafkaOptions
     servers = _bootstrap_servers(raw)
     security = parse_security(raw, servers)
     return KafkaOptions(
         client=_client_config(raw, servers, security.protocol, security.ssl_context),
         mechanism=security.mechanism,
+        login=security.login,
         client_rack=raw.text("kafka.client.rack") or None,
         group_id=_group_id(raw),
         isolation_level=_isolation_level(raw),
-        max_wait_ms=_int(raw, "fetch.max.wait.ms", 500),
-        min_bytes=_int(raw, "fetch.min.bytes", 1),
-        max_bytes=_int(raw, "fetch.max.bytes", DEFAULT_MAX_BYTES),
-        partition_max_bytes=_int(raw, "max.partition.fetch.bytes", DEFAULT_PARTITION_MAX_BYTES),
-        check_crcs=raw.boolean("kafka.check.crcs", default=True, is_trimmed=True),
+        max_wait_ms=_int(raw, "fetch.max.wait.ms", default.max_wait_ms),
+        min_bytes=_int(raw, "fetch.min.bytes", default.min_bytes),
+        max_bytes=_int(raw, "fetch.max.bytes", default.max_bytes),
+        partition_max_bytes=_int(raw, "max.partition.fetch.bytes", default.partition_max_bytes),
+        check_crcs=raw.boolean("kafka.check.crcs", default=True),
         receive_buffer_bytes=_int(
-            raw, "receive.buffer.bytes", DEFAULT_RECEIVE_BUFFER_BYTES, at_least=-1
+            raw, "receive.buffer.bytes", default.receive_buffer_bytes, at_least=-1
         ),
-        send_buffer_bytes=_int(raw, "send.buffer.bytes", DEFAULT_SEND_BUFFER_BYTES, at_least=-1),
+        send_buffer_bytes=_int(raw, "send.buffer.bytes", default.send_buffer_bytes, at_least=-1),
     )
 
 
@@ -234,7 +249,7 @@ def _client_config(
     raw: RawOptions, servers: str, protocol: str, ssl_context: ssl.SSLContext | None
 ) -> ClientConfig:
     default = ClientConfig
-    idle_ms = raw.integer("kafka.connections.max.idle.ms", at_least=-MAX_LONG, is_trimmed=True)
+    idle_ms = raw.integer("kafka.connections.max.idle.ms", at_least=-MAX_LONG)
     retry_s = _seconds(raw, "retry.backoff.ms", default.retry_backoff_s)
     reconnect_s = _seconds(raw, "reconnect.backoff.ms", default.reconnect_backoff_s)
     return ClientConfig(
@@ -277,15 +292,11 @@ def _seconds(
     at_least: int = 0,
     at_most: int = MAX_LONG,
 ) -> float:
-    return raw.seconds(
-        f"{_PREFIX}{name}", default_s, at_least=at_least, at_most=at_most, is_trimmed=True
-    )
+    return raw.seconds(f"{_PREFIX}{name}", default_s, at_least=at_least, at_most=at_most)
 
 
 def _int(raw: RawOptions, name: str, default: int, *, at_least: int = 0) -> int:
-    return raw.number(
-        f"{_PREFIX}{name}", default, at_least=at_least, at_most=MAX_INT, is_trimmed=True
-    )
+    return raw.number(f"{_PREFIX}{name}", default, at_least=at_least, at_most=MAX_INT)
 
 
 def _group_id(raw: RawOptions) -> str | None:

@@ -31,6 +31,7 @@ _UNITS_MS: Final = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+_MAY_HAVE_SPACES: Final = re.compile(r"^kafka\.|Timestamp$")
 # The path of a file of secrets is not secret.
 _SECRET: Final = re.compile(r"^(?!.*\.location$).*(password|jaas|secret|token|certificate|\.key$)")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -43,6 +44,8 @@ def trimmed(text: str) -> str:
 
 class RawOptions:
     """The options of a query as text. `warnings` are messages for the user that are not errors.
+
+    Numbers and booleans of Kafka's own settings may have spaces around them, and timestamps, too.
 
     Errors are OptionError, and name the option, its value, and the rule.
     """
@@ -71,18 +74,16 @@ class RawOptions:
             shown += f" and {len(value) - MAX_SHOWN_CHARACTERS} more characters"
         return OptionError(f"option {name} is {shown}: {rule}")
 
-    def integer(
-        self, name: str, *, at_least: int, at_most: int = MAX_LONG, is_trimmed: bool = False
-    ) -> int | None:
-        """Return a whole number, if it was given.
-
-        Args:
-            is_trimmed: Allow spaces around it, as Kafka's own settings do.
-        """
+    def _word(self, name: str) -> str | None:
         text = self._options.get(name.lower())
+        return trimmed(text) if text is not None and _MAY_HAVE_SPACES.search(name) else text
+
+    def integer(self, name: str, *, at_least: int, at_most: int = MAX_LONG) -> int | None:
+        """Return a whole number, if it was given."""
+        text = self._word(name)
         if text is None:
             return None
-        number = _integer(trimmed(text) if is_trimmed else text)
+        number = _integer(text)
         if number is None or not at_least <= number <= at_most:
             limit = f"at least {at_least}" if number is None or number < at_least else ""
             raise self.refusal(
@@ -90,37 +91,23 @@ class RawOptions:
             )
         return number
 
-    def number(
-        self,
-        name: str,
-        default: int,
-        *,
-        at_least: int,
-        at_most: int = MAX_LONG,
-        is_trimmed: bool = False,
-    ) -> int:
-        number = self.integer(name, at_least=at_least, at_most=at_most, is_trimmed=is_trimmed)
+    def number(self, name: str, default: int, *, at_least: int, at_most: int = MAX_LONG) -> int:
+        number = self.integer(name, at_least=at_least, at_most=at_most)
         return default if number is None else number
 
     def seconds(
-        self,
-        name: str,
-        default_s: float,
-        *,
-        at_least: int = 0,
-        at_most: int = MAX_LONG,
-        is_trimmed: bool = False,
+        self, name: str, default_s: float, *, at_least: int = 0, at_most: int = MAX_LONG
     ) -> float:
         """Return a whole number of milliseconds in seconds, or a default."""
-        number_ms = self.integer(name, at_least=at_least, at_most=at_most, is_trimmed=is_trimmed)
+        number_ms = self.integer(name, at_least=at_least, at_most=at_most)
         return default_s if number_ms is None else number_ms / 1000
 
-    def boolean(self, name: str, *, default: bool, is_trimmed: bool = False) -> bool:
+    def boolean(self, name: str, *, default: bool) -> bool:
         """Return whether an option is "true", in any case."""
-        text = self._options.get(name.lower())
+        text = self._word(name)
         if text is None:
             return default
-        word = (trimmed(text) if is_trimmed else text).lower()
+        word = text.lower()
         if word not in ("true", "false"):
             raise self.refusal(name, "the value must be true or false")
         return word == "true"

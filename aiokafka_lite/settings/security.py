@@ -317,7 +317,7 @@ def _tokens(raw: RawOptions) -> AbstractTokenProvider:
     if missing := [name for name in ("clientId", "clientSecret") if not options.get(name)]:
         raise OptionError(f"{_JAAS} lacks {' and '.join(missing)}")
     timeouts_ms = [
-        raw.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT, is_trimmed=True)
+        raw.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT)
         for name in ("kafka.sasl.login.connect.timeout.ms", "kafka.sasl.login.read.timeout.ms")
     ]
     return ClientCredentials(
@@ -330,9 +330,7 @@ def _tokens(raw: RawOptions) -> AbstractTokenProvider:
             for name, value in options.items()
             if name.startswith("extension_")
         },
-        is_encoded=raw.boolean(
-            "kafka.sasl.oauthbearer.header.urlencode", default=False, is_trimmed=True
-        ),
+        is_encoded=raw.boolean("kafka.sasl.oauthbearer.header.urlencode", default=False),
         timeout_s=max(timeouts_ms) / 1000,
     )
 

@@ -7,18 +7,14 @@ process that Spark starts parses options, so this module imports little.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import override
-from aiokafka_lite._settings import Settings, nearest
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.settings.kafka_options import (
-    DEFAULT_MAX_BYTES,
-    DEFAULT_PARTITION_MAX_BYTES,
-    DEFAULT_RECEIVE_BUFFER_BYTES,
-    DEFAULT_SEND_BUFFER_BYTES,
-    IsolationLevel,
+    KafkaOptions,
     check_kafka_names,
     parse_kafka_options,
 )
@@ -30,10 +26,6 @@ from aiokafka_lite.settings.raw_options import (
 )
 from aiokafka_lite.structs import TopicPartition
 
-if TYPE_CHECKING:
-    from aiokafka_lite.client.config import ClientConfig
-    from aiokafka_lite.client.sasl import Mechanism
-
 
 class _Value:
     """The base of small values: equal if of one class with equal fields.
@@ -41,7 +33,6 @@ class _Value:
     Creating dataclasses would slow down every worker. NamedTuples of two classes compare equal.
     """
 
-    __slots__: tuple[str, ...] = ()
     __match_args__: tuple[str, ...] = ()
 
     @override
@@ -59,19 +50,16 @@ class _Value:
 
 
 class Earliest(_Value):
-    __slots__ = ()
+    """The offset of each partition's first record."""
 
 
 class Latest(_Value):
     """The offset after each partition's last record."""
 
-    __slots__ = ()
-
 
 class AtOffsets(_Value):
     """An offset for each partition. -1 is its latest, -2 its earliest (`client.offsets`)."""
 
-    __slots__ = ("offsets",)
     __match_args__ = ("offsets",)
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -81,7 +69,6 @@ class AtOffsets(_Value):
 class AtTimestamp(_Value):
     """Each partition's first record of that time (ms since the epoch) or later."""
 
-    __slots__ = ("timestamp_ms",)
     __match_args__ = ("timestamp_ms",)
 
     def __init__(self, timestamp_ms: int) -> None:
@@ -91,7 +78,6 @@ class AtTimestamp(_Value):
 class AtTimestamps(_Value):
     """Each partition's first record of its own time (ms since the epoch) or later."""
 
-    __slots__ = ("timestamps_ms",)
     __match_args__ = ("timestamps_ms",)
 
     def __init__(self, timestamps_ms: Mapping[TopicPartition, int]) -> None:
@@ -102,7 +88,6 @@ Position: TypeAlias = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
 
 
 class Assign(_Value):
-    __slots__ = ("partitions",)
     __match_args__ = ("partitions",)
 
     def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -110,7 +95,6 @@ class Assign(_Value):
 
 
 class Subscribe(_Value):
-    __slots__ = ("topics",)
     __match_args__ = ("topics",)
 
     def __init__(self, topics: tuple[str, ...]) -> None:
@@ -126,7 +110,6 @@ class SubscribePattern(_Value):
         JavaPatternError: The pattern is wrong, or has no equivalent in Python.
     """
 
-    __slots__ = ("_search", "pattern")
     __match_args__ = ("pattern",)
 
     def __init__(self, pattern: str) -> None:
@@ -147,11 +130,6 @@ ChoiceT = TypeVar("ChoiceT", bound=str)
 TimestampStrategy: TypeAlias = Literal["error", "latest"]
 AdmissionControl: TypeAlias = Literal["engine", "source"]
 
-DEFAULT_MIN_RECORDS_PER_TASK: Final = 1000
-DEFAULT_MAX_TRIGGER_DELAY_S: Final = 900.0
-DEFAULT_FETCH_RETRIES: Final = 3
-DEFAULT_FETCH_RETRY_INTERVAL_S: Final = 1.0
-DEFAULT_POLL_TIMEOUT_S: Final = 120.0
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 ENDINGS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -190,7 +168,7 @@ NAMES: Final = {
 SPARKS_OWN: Final = frozenset({"path", "serialization.format"})
 
 
-class SourceOptions(Settings):
+class SourceOptions(KafkaOptions):
     """The options of a query, as docs/spark.md describes them. `parse_options` makes them.
 
     Attributes:
@@ -200,15 +178,10 @@ class SourceOptions(Settings):
         max_trigger_delay_s: this time after the previous one.
         fetch_retries: How often a lookup of offsets is tried, at least once.
         poll_timeout_s: How long a task waits for records that must exist.
-        max_bytes: The size of a response, unless its first batch is larger.
-        partition_max_bytes: The size of one partition's records in it, with the same exception.
-        receive_buffer_bytes, send_buffer_bytes: The socket's. -1 is the system's default.
         commit_group: The group to which the offsets of processed micro-batches are committed.
         admission_control: Whether Spark or the source remembers where the last batch ended.
         warnings: Logged by the process that plans the query.
     """
-
-    secrets = frozenset({"mechanism"})
 
     is_streaming: bool
     subscription: Subscription
@@ -221,24 +194,12 @@ class SourceOptions(Settings):
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    max_trigger_delay_s: float = DEFAULT_MAX_TRIGGER_DELAY_S
-    fetch_retries: int = DEFAULT_FETCH_RETRIES
-    fetch_retry_interval_s: float = DEFAULT_FETCH_RETRY_INTERVAL_S
-    poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_S
+    max_trigger_delay_s: float = 900.0
+    fetch_retries: int = 3
+    fetch_retry_interval_s: float = 1.0
+    poll_timeout_s: float = 120.0
     group_id_prefix: str | None = None
-    group_id: str | None = None
-    isolation_level: IsolationLevel = "read_uncommitted"
-    client: ClientConfig
-    mechanism: Mechanism | None = None
-    client_rack: str | None = None
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = DEFAULT_MAX_BYTES
-    partition_max_bytes: int = DEFAULT_PARTITION_MAX_BYTES
-    check_crcs: bool = True
-    receive_buffer_bytes: int = DEFAULT_RECEIVE_BUFFER_BYTES
-    send_buffer_bytes: int = DEFAULT_SEND_BUFFER_BYTES
-    min_records_per_task: int = DEFAULT_MIN_RECORDS_PER_TASK
+    min_records_per_task: int = 1000
     commit_group: str | None = None
     admission_control: AdmissionControl = "engine"
     warnings: tuple[str, ...] = ()
@@ -251,6 +212,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
         OptionError: An option is unknown, malformed, missing, or conflicts with others.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
+    default = SourceOptions
     raw = RawOptions(options)
     _check_names(raw)
     if is_streaming:
@@ -273,22 +235,22 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
         max_records_per_partition=raw.integer("maxRecordsPerPartition", at_least=1),
         max_offsets_per_trigger=max_offsets,
         min_offsets_per_trigger=min_offsets,
-        max_trigger_delay_s=raw.duration_s("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_S),
+        max_trigger_delay_s=raw.duration_s("maxTriggerDelay", default.max_trigger_delay_s),
         fetch_retries=_fetch_retries(raw),
         fetch_retry_interval_s=raw.seconds(
-            "fetchOffset.retryIntervalMs", DEFAULT_FETCH_RETRY_INTERVAL_S
+            "fetchOffset.retryIntervalMs", default.fetch_retry_interval_s
         ),
         poll_timeout_s=raw.seconds(
-            "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_S, at_least=1
+            "kafkaConsumer.pollTimeoutMs", default.poll_timeout_s, at_least=1
         ),
         group_id_prefix=raw.text("groupIdPrefix"),
         min_records_per_task=raw.number(
-            "minRecordsPerTask", DEFAULT_MIN_RECORDS_PER_TASK, at_least=1
+            "minRecordsPerTask", default.min_records_per_task, at_least=1
         ),
         commit_group=_commit_group(raw),
         admission_control=_one_of(raw, "admissionControl", "engine", "source"),
         warnings=tuple(raw.warnings),
-        **kafka._asdict(),
+        **vars(kafka),
     )
 
 
@@ -358,7 +320,7 @@ def _subscription(raw: RawOptions) -> Subscription:
 def _position(raw: RawOptions, edge: str, default: Position) -> Position:
     """Read a start or end: of several options the most precise one has effect."""
     if (name := f"{edge}Timestamp") in raw:
-        timestamp_ms = raw.number(name, 0, at_least=0, is_trimmed=True)
+        timestamp_ms = raw.number(name, 0, at_least=0)
         return AtTimestamp(timestamp_ms)
     if (name := f"{edge}OffsetsByTimestamp") in raw:
         form = 'JSON like {"flights":{"0":1700000000000}}, in milliseconds since 1970'
@@ -445,7 +407,7 @@ def _offsets_per_trigger(raw: RawOptions) -> tuple[int | None, int | None]:
 
 def _fetch_retries(raw: RawOptions) -> int:
     name = "fetchOffset.numRetries"
-    return max(1, raw.number(name, DEFAULT_FETCH_RETRIES, at_least=0, at_most=MAX_INT))
+    return max(1, raw.number(name, SourceOptions.fetch_retries, at_least=0, at_most=MAX_INT))
 
 
 def _commit_group(raw: RawOptions) -> str | None:
