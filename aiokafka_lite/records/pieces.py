@@ -27,21 +27,6 @@ class BatchPieces:
     `cursor` reads the current piece, and `is_last` is whether the batch ends with it.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_count_left",
-        "_end",
-        "_error",
-        "_is_ended",
-        "_max_bytes",
-        "_pos",
-        "_rest",
-        "_stream",
-        "_whole_records",
-        "cursor",
-        "is_last",
-    )
-
     def __init__(
         self,
         stream: Iterator[bytes | memoryview],

@@ -8,31 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from aiokafka_lite.errors import KafkaConfigurationError
 
-
-class SparkType(Protocol):
-    """The part of Spark's types that is used here, so that pyspark is not imported."""
-
-    def simpleString(self) -> str:  # noqa: N802 -- pyspark's name
-        ...
-
-
-class SparkField(Protocol):
-    """A column of a Spark schema: pyspark's StructField."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def dataType(self) -> SparkType: ...  # noqa: N802 -- pyspark's name
-
-    @property
-    def nullable(self) -> bool: ...
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
 
 
 class ColumnType(NamedTuple):
@@ -80,7 +63,7 @@ def default_schema(*, include_headers: bool) -> pa.Schema:
     )
 
 
-def arrow_schema(fields: Sequence[SparkField]) -> pa.Schema:
+def arrow_schema(fields: Sequence[StructField]) -> pa.Schema:
     """Return the schema of the batches for the fields of a schema of Spark's.
 
     Raises:
@@ -93,7 +76,7 @@ def arrow_schema(fields: Sequence[SparkField]) -> pa.Schema:
     return pa.schema([_arrow_field(field) for field in fields])
 
 
-def _arrow_field(field: SparkField) -> pa.Field:
+def _arrow_field(field: StructField) -> pa.Field:
     column = COLUMNS.get(field.name)
     if column is None:
         raise KafkaConfigurationError(_no_such_column(field.name))

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.spark.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ _Key: TypeAlias = frozenset[tuple[str, str]]
 MOST_KEPT: Final = 8
 MOST_TOPICS: Final = 10_000
 
-ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
-
 
 class _Kept:
     """All of the state in one object, so that a fork can drop it."""
@@ -34,7 +31,6 @@ class _Kept:
         self.options: dict[tuple[bool, _Key], SourceOptions] = {}
         self.cluster_keys: dict[int, _Key] = {}  # by id of options that are kept
         self.clusters: dict[_Key, list[BlockingCluster]] = {}
-        self.templates: dict[tuple[int, int], FetchTemplate] = {}
         self.record_bytes: dict[str, float] = {}
 
 
@@ -101,23 +97,6 @@ def new_cluster(options: SourceOptions) -> BlockingCluster:
         mechanism=options.mechanism,
         receive_buffer_bytes=size if size > 0 else None,
     )
-
-
-def fetch_template(options: SourceOptions) -> FetchTemplate:
-    """Return the template of Fetch requests for these options.
-
-    It ignores `min_bytes`: the requested records exist already, and the rest of a range may be
-    less.
-    """
-    key = (options.max_wait_ms, ISOLATION_LEVELS[options.isolation_level])
-    template = _kept.templates.get(key)
-    if template is None:
-        max_wait_ms, isolation_level = key
-        template = FetchTemplate(
-            max_wait_ms=max_wait_ms, min_bytes=1, isolation_level=isolation_level
-        )
-        _kept.templates[key] = template
-    return template
 
 
 def record_sizes() -> MutableMapping[str, float]:

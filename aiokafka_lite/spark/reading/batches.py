@@ -6,15 +6,12 @@ next response during the decoding. For small ranges a thread would cost more tha
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from aiokafka_lite._compat import Self
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
@@ -60,7 +57,6 @@ def read_ranges(
             ranges,
             options,
             cluster,
-            worker.fetch_template(options),
             worker.record_sizes(),
             clock=clock,
             sleep=sleep,
@@ -82,11 +78,7 @@ def _answers(fetching: Fetching) -> Generator[list[FetchedChunk], None, None]:
             break
     else:
         return
-    prefetch = Prefetch(answers, "kafka-fetch", fetching.close)
-    try:
-        yield from prefetch
-    finally:
-        prefetch.close()
+    yield from prefetched(answers, fetching.close)
 
 
 def _batches(
@@ -134,55 +126,19 @@ def _record_set(chunk: FetchedChunk, options: SourceOptions) -> RecordSet:
 T = TypeVar("T")
 
 
-class _End:
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-class Prefetch(Generic[T]):
-    """Iterates over another iterator in a thread, one item ahead, until it is closed.
+def prefetched(source: Iterator[T], interrupt: Callable[[], None]) -> Generator[T, None, None]:
+    """Yield another iterator's items, of which a thread makes the next one ahead, until closed.
 
     The thread starts on the next item when the previous one is taken, so the caller has released
     the one before. `interrupt` makes a waiting source fail soon.
     """
+    from concurrent.futures import ThreadPoolExecutor  # late: only for large ranges
 
-    def __init__(self, source: Iterator[T], name: str, interrupt: Callable[[], None]) -> None:
-        self._source = source
-        self._interrupt = interrupt
-        self._wanted: SimpleQueue[bool] = SimpleQueue()
-        self._made: SimpleQueue[T | _End] = SimpleQueue()
-        self._end: _End | None = None
-        self._wanted.put(True)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
+    with ThreadPoolExecutor(1, thread_name_prefix="kafka-fetch") as thread:
+        made = thread.submit(next, source, None)
         try:
-            while self._wanted.get():
-                # The item is not referenced here.
-                self._made.put(next(self._source))
-        except StopIteration:
-            self._made.put(_End(None))
-        except BaseException as error:  # noqa: BLE001 -- raised where the item is taken
-            self._made.put(_End(error))
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        if self._end is None:
-            item = self._made.get()
-            if not isinstance(item, _End):
-                self._wanted.put(True)
-                return item
-            self._end = item
-        error, self._end.error = self._end.error, None
-        if error is not None:
-            raise error
-        raise StopIteration
-
-    def close(self) -> None:
-        self._wanted.put(False)
-        if self._thread.is_alive():
-            self._interrupt()
-            self._thread.join()
+            while (item := made.result()) is not None:
+                made = thread.submit(next, source, None)
+                yield item
+        finally:
+            interrupt()

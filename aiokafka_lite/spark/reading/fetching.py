@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
+from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.records.record_set import end_offset
 from aiokafka_lite.spark.reading.failures import FetchFailures, LogEndsError, NothingLeftError
 from aiokafka_lite.spark.reading.progress import FetchedChunk, RangeProgress
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.blocking import BlockingConnection
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
     from aiokafka_lite.client.wire import Pending
-    from aiokafka_lite.protocol.fetch_template import FetchTemplate, TopicToFetch
+    from aiokafka_lite.protocol.fetch_template import TopicToFetch
     from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
     from aiokafka_lite.spark.options import SourceOptions
     from aiokafka_lite.spark.ranges import KafkaOffsetRange
@@ -61,7 +62,6 @@ class Fetching:
         ranges: Sequence[KafkaOffsetRange],
         options: SourceOptions,
         cluster: BlockingCluster,
-        template: FetchTemplate,
         record_bytes: MutableMapping[str, float],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -69,11 +69,16 @@ class Fetching:
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._template = template
+        self._is_committed_only: Final = options.isolation_level == "read_committed"
+        # The requested records exist already, and the rest of a range may be less than `min_bytes`.
+        self._template = FetchTemplate(
+            max_wait_ms=options.max_wait_ms,
+            min_bytes=1,
+            isolation_level=int(self._is_committed_only),
+        )
         self._timeout_s: Final = options.client.request_timeout_s + options.max_wait_ms / 1000
         self._max_bytes: Final = min(options.max_bytes, MOST_ANSWER_BYTES)
         self._partition_max_bytes: Final = options.partition_max_bytes
-        self._is_committed_only: Final = options.isolation_level == "read_committed"
         self._rack = options.client_rack or ""
         self._unfinished = [
             RangeProgress(each, record_bytes) for each in ranges if each.start < each.end

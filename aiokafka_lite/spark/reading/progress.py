@@ -42,25 +42,6 @@ class RangeProgress:
         empty_answers: The number of empty responses in a row that count.
     """
 
-    __slots__ = (
-        "_record_bytes",
-        "_spare_bytes",
-        "empty_answers",
-        "end",
-        "error",
-        "failing_since",
-        "failures",
-        "is_located",
-        "leader_epoch",
-        "node",
-        "partition",
-        "position",
-        "retry_at",
-        "topic",
-        "topic_id",
-        "tp",
-    )
-
     def __init__(self, wanted: KafkaOffsetRange, record_bytes: MutableMapping[str, float]) -> None:
         self.topic = wanted.topic
         self.partition = wanted.partition

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.spark.reading.batches import Prefetch
+from aiokafka_lite.spark.reading.batches import prefetched
 
 
 def nothing() -> None:
@@ -19,7 +19,7 @@ def test_items_come_in_order_and_errors_behind_them() -> None:
         yield from range(50)
         raise ValueError("broken")
 
-    prefetch = Prefetch(source(), "test", nothing)
+    prefetch = prefetched(source(), nothing)
     assert [next(prefetch) for _ in range(50)] == list(range(50))
     with pytest.raises(ValueError, match="broken"):
         next(prefetch)
@@ -39,7 +39,7 @@ def test_one_item_is_made_ahead_and_no_more() -> None:
                 third.set()
             yield number
 
-    prefetch = Prefetch(source(), "test", nothing)
+    prefetch = prefetched(source(), nothing)
     assert next(prefetch) == 0
     assert not third.wait(0.05)  # 1 is made, 2 is not before somebody takes it
     assert next(prefetch) == 1
@@ -56,8 +56,8 @@ def test_closing_interrupts_what_waits_and_ends_the_thread() -> None:
         assert interrupted.wait(5)
         raise OSError("interrupted")
 
-    prefetch = Prefetch(source(), "the only one", interrupted.set)
+    prefetch = prefetched(source(), interrupted.set)
     assert next(prefetch) == 0
     prefetch.close()
     prefetch.close()
-    assert "the only one" not in {thread.name for thread in threading.enumerate()}
+    assert not [each for each in threading.enumerate() if each.name.startswith("kafka-fetch")]

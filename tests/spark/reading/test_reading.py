@@ -112,7 +112,7 @@ async def test_small_range_starts_no_thread(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled = await fill(kafka, [400, 400])
-    monkeypatch.setattr(batches, "Prefetch", None)
+    monkeypatch.setattr(batches, "prefetched", None)
     options = options_for(kafka.bootstrap_servers)
     assert await wait(read, options, [filled.range(0, 800)]) == filled.rows
 
