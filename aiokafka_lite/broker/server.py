@@ -30,8 +30,7 @@ from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import FaultMethods, Leaders
-from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
-from aiokafka_lite.broker.faults.rules import Action, Match
+from aiokafka_lite.broker.faults.rules import Action, ConnectionFault, ConnectionMatch, Match
 from aiokafka_lite.broker.handlers import registry
 from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
@@ -266,7 +265,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         self._check_caller()
         self._check_node(match.node)
         rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
-        self.faults.put_for_connections(rule)
+        self.faults.put(rule)
         return rule
 
     def _check_node(self, node_id: int | None) -> None:

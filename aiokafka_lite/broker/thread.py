@@ -17,8 +17,7 @@ from aiokafka_lite.broker import config as settings
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.direct import KINDS, WAIT_S
 from aiokafka_lite.broker.faults.builder import FaultMethods
-from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
-from aiokafka_lite.broker.faults.rules import Action, Match
+from aiokafka_lite.broker.faults.rules import Action, ConnectionFault, ConnectionMatch, Match
 from aiokafka_lite.broker.faults.threaded import (
     ThreadConnectionRule,
     ThreadRequestLog,

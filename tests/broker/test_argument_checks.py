@@ -13,8 +13,7 @@ import pytest
 from aiokafka_lite.broker import Broker, BrokerConfig
 from aiokafka_lite.broker.cluster import EmbeddedCluster
 from aiokafka_lite.broker.direct import DirectAccess
-from aiokafka_lite.broker.faults.builder import FaultMethods, RuleBuilder
-from aiokafka_lite.broker.faults.connections import ConnectionRuleBuilder
+from aiokafka_lite.broker.faults.builder import ConnectionRuleBuilder, FaultMethods, RuleBuilder
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.thread import BrokerThread

@@ -1,18 +1,16 @@
 """Faults for tests, which the broker applies to chosen requests and connections.
 
-builder.py      `broker.on(...)`, `broker.on_connect(...)` and their methods
-rules.py        the requests of a rule, how often it applies, its action
-handling.py     actions on a request, before it is handled or instead
-answering.py    actions on the response, as a message or as bytes
-connections.py  faults of connections
+builder.py    `broker.on(...)`, `broker.on_connect(...)` and their methods
+rules.py      the requests or connections of a rule, how often it applies, its action
+handling.py   actions on a request, before it is handled or instead
+answering.py  actions on the response, as a message or as bytes
 """
 
 from __future__ import annotations
 
 from aiokafka_lite.broker.faults.answering import FrameFate
-from aiokafka_lite.broker.faults.builder import RuleBuilder
-from aiokafka_lite.broker.faults.connections import ConnectionRule, ConnectionRuleBuilder
-from aiokafka_lite.broker.faults.rules import Faults, Rule
+from aiokafka_lite.broker.faults.builder import ConnectionRuleBuilder, RuleBuilder
+from aiokafka_lite.broker.faults.rules import ConnectionRule, Faults, Rule
 
 CLOSE = FrameFate.CLOSE
 DROP = FrameFate.DROP

@@ -16,11 +16,6 @@ from aiokafka_lite._arguments import (
 )
 from aiokafka_lite.broker.faults import answering
 from aiokafka_lite.broker.faults.answering import Damage, OnFrame, RewriteBatches
-from aiokafka_lite.broker.faults.connections import (
-    ConnectionFault,
-    ConnectionMatch,
-    ConnectionRuleBuilder,
-)
 from aiokafka_lite.broker.faults.handling import (
     Delay,
     Disconnect,
@@ -29,7 +24,15 @@ from aiokafka_lite.broker.faults.handling import (
     Silence,
     TakeOver,
 )
-from aiokafka_lite.broker.faults.rules import Action, Error, Holding, Match, When
+from aiokafka_lite.broker.faults.rules import (
+    Action,
+    ConnectionFault,
+    ConnectionMatch,
+    Error,
+    Holding,
+    Match,
+    When,
+)
 from aiokafka_lite.broker.handlers.registry import Api, api_key_of
 from aiokafka_lite.broker.refusals import Place
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
@@ -244,6 +247,31 @@ def _positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
     return value
+
+
+@checks_arguments()
+class ConnectionRuleBuilder(Generic[RuleT_co]):
+    """The fault of the connections that `on_connect` matches."""
+
+    def __init__(self, put: Callable[[ConnectionFault, int | None, int], RuleT_co]) -> None:
+        self._put = put
+
+    def refuse(self, times: int | None = 1) -> RuleT_co:
+        """Reset connections as soon as they are accepted.
+
+        To refuse connections at the port itself, stop the node (`stop_node`).
+        """
+        return self._put(ConnectionFault.REFUSE, times, 0)
+
+    def silence(self, times: int | None = 1) -> RuleT_co:
+        """Accept connections and send no response. They stay open until the broker stops."""
+        return self._put(ConnectionFault.SILENCE, times, 0)
+
+    def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:
+        """Close connections after `sent_bytes` bytes, in the middle of a response."""
+        if sent_bytes < 0:
+            raise ValueError(f"sent_bytes must be at least 0, not {sent_bytes}")
+        return self._put(ConnectionFault.CLOSE_AFTER, times, sent_bytes)
 
 
 RuleT = TypeVar("RuleT")

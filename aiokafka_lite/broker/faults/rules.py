@@ -9,6 +9,7 @@ All of this runs on the broker's loop.
 from __future__ import annotations
 
 import asyncio
+import enum
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
@@ -16,11 +17,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
 from aiokafka_lite import _compat
+from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import refusals
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults.connections import ConnectionFaults, Removable
 from aiokafka_lite.broker.handlers.registry import HANDLERS
-from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.network.work import RequestWork, ServedConnection
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.registry import API_NAMES
@@ -117,6 +118,25 @@ def _is_one_of(wanted: object, value: str | int | None) -> bool:
     return value in wanted
 
 
+class ConnectionFault(enum.Enum):
+    REFUSE = "a new connection is reset as soon as it is accepted"
+    SILENCE = "a new connection stays open, but no request is ever answered"
+    CLOSE_AFTER = "a connection is closed after the broker has sent a given number of bytes"
+
+
+@dataclass(frozen=True)
+class ConnectionMatch:
+    """The connections that a rule applies to. None matches all. See `Broker.on_connect`."""
+
+    node: int | None = None
+    when: Callable[[str], bool] | None = None
+
+    def covers(self, connection: ServedConnection, node_id: int) -> bool:
+        return (self.node is None or self.node == node_id) and (
+            self.when is None or self.when(connection.peer)
+        )
+
+
 # --- Actions and rules ------------------------------------------------------------------------
 class Action(ABC):
     """The effect of a rule on each of its requests.
@@ -157,34 +177,36 @@ class AnswerAction(Action):
         go_on()
 
 
-class Rule(Removable):
-    """A fault of requests. It ends after `times` requests, by `remove`, or with its `with`.
+class Removable(ABC):
+    """A rule that ends with its `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.remove()
+
+    @abstractmethod
+    def remove(self) -> None:
+        """End the rule. Idempotent."""
+
+
+class AnyRule(Removable):
+    """A fault of requests or connections. It ends after `times` of them, by `remove`, or with its
+    `with`.
 
     Attributes:
-        hits: The number of requests that it has applied to.
+        hits: The number of requests or connections that it has applied to.
     """
 
-    def __init__(self, faults: Faults, match: Match, action: Action, times: int | None) -> None:
+    def __init__(self, faults: Faults, times: int | None) -> None:
         if times is not None and times < 1:
             raise ValueError(f"times must be at least 1, or None for no limit, not {times}")
-        only, api_key = action.only, match.api_key
-        if only is not None and api_key is not None and api_key != only.api_key:
-            raise ValueError(
-                f"this fault is only for {API_NAMES[only.api_key]} requests, so it would never "
-                f"apply to {API_NAMES[api_key]}"
-            )
         self.hits = 0
-        self.match: Final = match
-        self.action: Final = action
         self.number: Final = faults.next_number()
         self.faults: Final = faults
         self._left = times
         self._is_removed = False
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        action.rule = self
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.action} on {self.match}: {self.hits} hits>"
 
     @property
     def is_over(self) -> bool:
@@ -194,14 +216,76 @@ class Rule(Removable):
         """End the rule. The broker handles the requests that it holds. Idempotent."""
         self._is_removed = True
         self.faults.drop(self)
-        self.release()
+
+    def take(self) -> None:
+        """Count one of the `times` as used."""
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.faults.drop(self)
+
+    def give_back(self) -> None:
+        """Undo `take`, because the action has not applied."""
+        if self._left is not None:
+            self._left += 1
+            if not self._is_removed:
+                self.faults.put(self)
+
+
+class ConnectionRule(AnyRule):
+    """A fault of connections. Silenced ones stay silent after its end."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        match: ConnectionMatch,
+        fault: ConnectionFault,
+        times: int | None,
+        after_bytes: int = 0,
+    ) -> None:
+        super().__init__(faults, times)
+        self.match: Final = match
+        self.fault: Final = fault
+        self.after_bytes: Final = after_bytes
+
+    def apply(self, connection: ServedConnection) -> None:
+        match self.fault:
+            case ConnectionFault.REFUSE:
+                connection.reset()
+            case ConnectionFault.SILENCE:
+                connection.mute()
+            case ConnectionFault.CLOSE_AFTER:
+                connection.close_after(self.after_bytes)
+
+
+class Rule(AnyRule):
+    """A fault of requests."""
+
+    def __init__(self, faults: Faults, match: Match, action: Action, times: int | None) -> None:
+        super().__init__(faults, times)
+        only, api_key = action.only, match.api_key
+        if only is not None and api_key is not None and api_key != only.api_key:
+            raise ValueError(
+                f"this fault is only for {API_NAMES[only.api_key]} requests, so it would never "
+                f"apply to {API_NAMES[api_key]}"
+            )
+        self.match: Final = match
+        self.action: Final = action
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        action.rule = self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.action} on {self.match}: {self.hits} hits>"
+
+    def remove(self) -> None:
+        super().remove()
+        if isinstance(self.action, Holding):
+            self.action.release()
 
     def release(self) -> None:
         """Handle the requests that `hold()` holds, in the order of arrival, and end the rule."""
         if isinstance(self.action, Holding):
-            self._is_removed = True
-            self.faults.drop(self)
-            self.action.release()
+            self.remove()
 
     async def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
         """Wait until the rule has applied to `hits` requests.
@@ -224,20 +308,6 @@ class Rule(Removable):
             self._waiting.remove(entry)
 
     # The reactor's side
-
-    def take(self) -> None:
-        """Count one of the `times` as used."""
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0:
-                self.faults.drop(self)
-
-    def give_back(self) -> None:
-        """Undo `take`, because the action has not applied."""
-        if self._left is not None:
-            self._left += 1
-            if not self._is_removed:
-                self.faults.put(self)
 
     def note_hit(self) -> None:
         """Count a hit, and wake the waiting calls of `reached`."""
@@ -280,34 +350,36 @@ class Holding(RequestAction):
 
 
 # --- All rules of a broker --------------------------------------------------------------------
-class Faults(ConnectionFaults):
+class Faults:
     """All rules of a broker, in order. Written only from its loop."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.is_armed = False
-        self._rules: list[Rule] = []
+        self.is_armed = self.is_armed_for_connections = False
+        self._rules: list[AnyRule] = []
         self._numbers = itertools.count(1)
         self._timers: dict[asyncio.TimerHandle, None] = {}
 
     @property
     def rules(self) -> Sequence[Rule]:
-        """The rules that have not ended, in order."""
-        return tuple(self._rules)
+        """The rules for requests that have not ended, in order."""
+        return tuple(rule for rule in self._rules if isinstance(rule, Rule))
+
+    @property
+    def connection_rules(self) -> Sequence[ConnectionRule]:
+        """The rules for connections that have not ended, in order."""
+        return tuple(rule for rule in self._rules if isinstance(rule, ConnectionRule))
 
     def next_number(self) -> int:
         return next(self._numbers)
 
     def clear(self) -> None:
         """End all rules. The broker handles the requests that they hold."""
-        for rule in self.rules:
+        for rule in tuple(self._rules):
             rule.remove()
-        for connection_rule in self.connection_rules:
-            connection_rule.remove()
 
     def close(self) -> None:
         """Drop all rules, and the requests that they delay or hold, because the broker stops."""
-        for rule in self._rules:
+        for rule in self.rules:
             if isinstance(rule.action, Holding):
                 rule.action.forget()
         self.clear()
@@ -315,23 +387,38 @@ class Faults(ConnectionFaults):
             timer.cancel()
         self._timers.clear()
 
-    def put(self, rule: Rule) -> None:
+    def put(self, rule: AnyRule) -> None:
         """Add a rule at the position of its number. Idempotent."""
         if rule not in self._rules:
             self._rules.append(rule)
             self._rules.sort(key=lambda each: each.number)
-        self.is_armed = True
+        self._arm()
 
-    def drop(self, rule: Rule) -> None:
+    def drop(self, rule: AnyRule) -> None:
         if rule in self._rules:
             self._rules.remove(rule)
-        self.is_armed = bool(self._rules)
+        self._arm()
+
+    def _arm(self) -> None:
+        self.is_armed = bool(self.rules)
+        self.is_armed_for_connections = bool(self.connection_rules)
 
     def take(self, work: RequestWork) -> Rule | None:
         """Return the first rule that matches a request, and count one of its `times` as used."""
-        for rule in self._rules:
+        for rule in self.rules:
             if rule.match.covers(work) and rule.action.covers(work):
                 rule.take()
+                return rule
+        return None
+
+    def take_for_connection(
+        self, connection: ServedConnection, node_id: int
+    ) -> ConnectionRule | None:
+        """Return the first rule that matches a connection, and count one of its `times`."""
+        for rule in self.connection_rules:
+            if rule.match.covers(connection, node_id):
+                rule.take()
+                rule.hits += 1
                 return rule
         return None
 

@@ -6,15 +6,14 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from aiokafka_lite.broker.faults.connections import ConnectionRule, Removable
-from aiokafka_lite.broker.faults.rules import Rule
+from aiokafka_lite.broker.faults.rules import AnyRule, ConnectionRule, Removable, Rule
 from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
 
 T = TypeVar("T")
 P = ParamSpec("P")
 TargetT = TypeVar("TargetT")
 TargetT_co = TypeVar("TargetT_co", covariant=True)
-RuleT = TypeVar("RuleT", bound=Rule | ConnectionRule)
+RuleT = TypeVar("RuleT", bound=AnyRule)
 
 
 class Remote(Protocol[TargetT_co]):
