@@ -312,8 +312,10 @@ class Journal:
         ]
         is_by_name = state.commits_by_name and not self._is_exact
         if early and is_by_name and self.is_recreated(tp.topic):
+            # A commit of the old topic: members who know that return the records, others skip them.
             state.passed_over.update(log[offset].number for offset in early)
             state.sought[tp].append(0)
+            covered.difference_update(early)
         elif early:
             self.violate("ahead", group, f"{short(tp)} {commit.offset}: {early[:SHOWN]}")
         state.covered.update(log[offset].number for offset in covered)
