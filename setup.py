@@ -35,7 +35,7 @@ SOURCES = {
     "aiokafka_lite.consumer.buffer._waiter": "aiokafka_lite/consumer/buffer/_waiter.pyx",
     "aiokafka_lite.consumer.fetching._small": "aiokafka_lite/consumer/fetching/_small.pyx",
     "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
-    "aiokafka_lite.consumer.processing._steps": "aiokafka_lite/consumer/processing/_steps.pyx",
+    "aiokafka_lite.consumer.processing._calls": "aiokafka_lite/consumer/processing/_calls.pyx",
 }
 # Modules in plain Python that are compiled as they are.
 IN_PLACE = {
@@ -58,6 +58,7 @@ IN_PLACE = {
     "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
     "aiokafka_lite.consumer.gate": "aiokafka_lite/consumer/gate.py",
     "aiokafka_lite.consumer.processing.lanes": "aiokafka_lite/consumer/processing/lanes.py",
+    "aiokafka_lite.consumer.processing.steps": "aiokafka_lite/consumer/processing/steps.py",
 }
 # As IN_PLACE, but each class keeps the memory of freed objects for new ones: of as many as one read
 # of `run` makes. Otherwise such reads would start garbage collections, which visit all objects of

@@ -62,7 +62,7 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, Job, JobState
 from aiokafka_lite.consumer.processing.lanes import Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
-from aiokafka_lite.consumer.processing.steps import Calls, Steps
+from aiokafka_lite.consumer.processing.steps import Steps
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -71,6 +71,11 @@ from aiokafka_lite.errors import (
     IllegalStateError,
 )
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+try:
+    from aiokafka_lite.consumer.processing._calls import Calls
+except ModuleNotFoundError:  # the extension is not built: the same in plain Python
+    from aiokafka_lite.consumer.processing._calls_py import Calls
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
@@ -164,14 +169,7 @@ class Run:
         self._lanes = Lanes(handling.order)
         self._attempts = Attempts(events, works.totals, handling, rng, self)
         self._allowance = Allowance(state, works, budget, handling.max_uncommitted)
-        self._steps = Steps(
-            works,
-            gate,
-            self._lanes,
-            self._attempts,
-            self._allowance,
-            self._begin_slice,
-        )
+        self._steps = Steps(works, gate, self._lanes, self._attempts, self._allowance, self)
         # The context of the caller of `run`.
         self._context = copy_context()
         self._context.run(HANDLED.set, self._delivery_of)
@@ -352,7 +350,7 @@ class Run:
         """Make jobs of taken records, without an await in between. With an error they are dead."""
         lane = self._lanes.of(cursor.tp)
         jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
-        self._steps.put(jobs)
+        self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
 
     def _partition_changed(self, cursor: Cursor) -> None:
@@ -391,11 +389,10 @@ class Run:
             if not waiter.done():
                 waiter.set_result(None)
                 wanted -= 1
-        work = self._work_on_lists if self._handling.batch_size else self._work
         while wanted and self._worker_count < self._handling.concurrency:
             self._worker_count += 1
             self._is_starting = True
-            self._context.run(self._scope.spawn, work(), name=f"handler {self._worker_count}")
+            self._context.run(self._scope.spawn, self._work(), name=f"handler {self._worker_count}")
             self._is_starting = False
             wanted -= 1
 
@@ -415,7 +412,7 @@ class Run:
         self._idle.append(waiter)
         await waiter
 
-    def _begin_slice(self, now: float) -> None:
+    def begin_slice(self, now: float) -> None:
         """Limit the records that begin in this turn of the loop: handlers may never wait."""
         self._gate.look()  # a handler that was ready runs right after a block, before timers
         self._steps.slice_ends_at = now + SLICE_S
@@ -430,7 +427,7 @@ class Run:
     def _next(self, now: float) -> Job | None:
         """Return the record that begins now, if there is one."""
         if (slice_ends_at := self._steps.slice_ends_at) is None:
-            self._begin_slice(now)
+            self.begin_slice(now)
         elif now >= slice_ends_at:
             return None
         if self._steps.is_finishing or self._gate.holds:
@@ -439,19 +436,15 @@ class Run:
             ready = self._lanes.ready
             if not (ready and self._is_awaited(ready[0])):
                 return None
-        attempts = self._attempts
-        breaker = attempts.breaker
-        job: Job | None = None
-        if breaker is None or breaker.is_closed:
-            job = self._steps.begin(now, attempts.success_count)
-        elif breaker.may_probe(now):
+        breaker = self._attempts.breaker
+        if breaker is not None and not breaker.is_closed and breaker.may_probe(now):
             is_new_there = self._put_first(lambda job: job.error is None and _may_begin(job))
             if not is_new_there and self._buffer.can_serve(()):
                 self._is_new_wanted = True
                 self._wants_more.set()
                 return None
-        if job is None and (job := self._first_that_may()) is not None:
-            attempts.begin(job, now)
+        if (job := self._first_that_may()) is not None:
+            self._attempts.begin(job, now)
         if len(self._lanes.ready) < self._steps.feed_below:
             self._steps.feed_below = 0
             self._wants_more.set()
@@ -492,50 +485,61 @@ class Run:
             ready.appendleft(found)
         return found is not None
 
-    async def _let_starter_go_on(self) -> None:
-        """Wait for the next turn if an eager task factory runs this worker within `offer`."""
-        if self._is_starting:
-            await asyncio.sleep(0)
-
     async def _work(self) -> None:
-        await self._let_starter_go_on()
+        """Call the handler for one record, or list of records, after the other."""
+        if self._is_starting:  # an eager task factory runs this worker within `offer`
+            await asyncio.sleep(0)
         task = _current_task()
         handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled = self._context, asker(task)
-        calls = Calls(self._steps, task, handler, running, base, is_alone=self._outbox is not None)
+        takes_lists = self._handling.batch_size is not None
+        is_alone = takes_lists or self._outbox is not None
+        calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone)
         while not self._steps.is_finishing:
-            job = self._next(clock())
-            if job is None:
+            chains = self._next_chains(clock())
+            if not chains:
                 await self._wait_for_work()
                 continue
-            running[job], calls.job = task, job
+            job = calls.job = chains[0][0]
+            running.update((each, task) for chain in chains for each in chain)
             try:
                 if job.state is not DEAD:
                     try:
-                        call = handler(job.record)
-                        outputs = await (
-                            in_copy_of(base, call) if self._steps.isolates else calls.of(call)
-                        )
+                        try:
+                            call = handler(
+                                [each.record for chain in chains for each in chain]
+                                if takes_lists
+                                else job.record
+                            )
+                            outputs = await (
+                                in_copy_of(base, call) if self._steps.isolates else calls.of(call)
+                            )
+                        finally:
+                            if calls.job is not job:  # the call went on with others
+                                job = calls.job
+                                chains = [[job]]
                         if is_cancelled():
                             await raise_cancellation(task)
                     except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
-                        self._failed(calls.job, error)
+                        self._failed(chains, error)
                     except BaseException as error:  # noqa: BLE001 -- likewise, or it is raised
                         self._raise_unless_failed(error, task)
-                        self._failed(calls.job, error)
+                        self._failed(chains, error)
                     else:
-                        self._succeeded(calls.job, outputs)
-                if calls.job.state is DEAD:
-                    await self._write_dead_letter(calls.job)
+                        self._succeeded(chains, outputs)
+                if job.state is DEAD:
+                    await self._write_dead_letter(job)
             except asyncio.CancelledError:
-                self._cancelled(calls.job)
+                for chain in chains:
+                    self._attempts.cancelled(chain[0])
+                    self._lanes.ready.appendleft(chain[0])
                 raise
             finally:
-                del running[calls.job]
-                cursor = calls.job.cursor
-                del calls.job, job
-                if cursor.is_revoking or not cursor.is_assigned or self._steps.is_finishing:
-                    self._note_returned(cursor)
+                for chain in chains:
+                    for job in chain:
+                        del running[job]
+                        self._note_returned(job.cursor)
+                del calls.job, job, chain, chains
             self._isolate_if_changed(base)
 
     def _isolate_if_changed(self, base: Context) -> None:
@@ -545,49 +549,12 @@ class Run:
         except Exception:  # noqa: BLE001 -- a value that cannot be compared
             self._steps.isolates = True
 
-    async def _work_on_lists(self) -> None:
-        await self._let_starter_go_on()
-        task = _current_task()
-        handler, running, clock = self._handler, self._running, self._loop.time
-        base, is_cancelled = self._context, asker(task)
-        while not self._steps.is_finishing:
-            chains = self._next_list(clock())
-            if not chains:
-                await self._wait_for_work()
-                continue
-            jobs = [job for chain in chains for job in chain]
-            for job in jobs:
-                running[job] = task
-            try:
-                if jobs[0].state is not DEAD:
-                    try:
-                        call = handler([job.record for job in jobs])
-                        outputs = await (in_copy_of(base, call) if self._steps.isolates else call)
-                        if is_cancelled():
-                            await raise_cancellation(task)
-                    except Exception as error:  # noqa: BLE001 -- likewise
-                        self._list_failed(chains, error)
-                    except BaseException as error:  # noqa: BLE001 -- likewise
-                        self._raise_unless_failed(error, task)
-                        self._list_failed(chains, error)
-                    else:
-                        self._list_succeeded(chains, outputs)
-                if jobs[0].state is DEAD:
-                    await self._write_dead_letter(jobs[0])
-            except asyncio.CancelledError:
-                for chain in chains:
-                    self._cancelled(chain[0])
-                raise
-            finally:
-                for job in jobs:
-                    del running[job]
-                    self._note_returned(job.cursor)
-            self._isolate_if_changed(base)
-
-    def _next_list(self, now: float) -> list[list[Job]]:
-        """Return the records that begin now as one list: of each lane the next ones, in order."""
+    def _next_chains(self, now: float) -> list[list[Job]]:
+        """Return the records that begin now in one call: of each lane the next ones, in order."""
         chains: list[list[Job]] = []
-        left = self._handling.batch_size or 1
+        left = self._handling.batch_size
+        if left is None:
+            return [] if (job := self._next(now)) is None else [[job]]
         while left > 0 and (job := self._next(now)) is not None:
             is_alone, is_again = self._attempts.is_alone(job), self._is_handled_again(job)
             # A record that others wait for is in no list with those, which would be a deadlock.
@@ -603,10 +570,18 @@ class Run:
                 break
         return chains
 
-    def _list_failed(self, chains: list[list[Job]], error: BaseException) -> None:
-        """Try each record of a failed list alone, to find the bad ones."""
+    def _failed(self, chains: list[list[Job]], error: BaseException) -> None:
+        """Note that a call has failed. Each record of a list is tried alone, to find the bad ones.
+
+        Of one record, a timer makes it ready again, or its worker writes the dead letter.
+        """
         if len(chains) == 1 and len(chains[0]) == 1:
-            self._failed(chains[0][0], error)
+            (job,) = chains[0]
+            fate = self._attempts.failed(job, error)
+            if fate == "over":
+                self._lanes.leave(job)
+            elif fate == "stop":
+                self._stop_at(job, error)
             return
         if self._handling.retry.stops(error):
             self._stop_at(chains[0][0], error)
@@ -650,19 +625,7 @@ class Run:
             self._works.finish(cursor, record.offset, job)
             self._allowance.finished(cursor, record)
 
-    def _succeeded(self, job: Job, outputs: list[Output]) -> None:
-        if self._outbox is not None:
-            self._outbox.put(Entry([job], outputs))
-            self._lanes.leave(job)
-        elif self._allowance.is_exact:
-            self.finish(job)
-            self._lanes.leave(job)
-        else:
-            self._steps.finish(job)
-        self._totals["finished_total"] += 1
-        self._attempts.succeeded(job)
-
-    def _list_succeeded(self, chains: list[list[Job]], outputs: list[Output]) -> None:
+    def _succeeded(self, chains: list[list[Job]], outputs: list[Output]) -> None:
         jobs = [job for chain in chains for job in chain]
         if self._outbox is not None:
             self._outbox.put(Entry(jobs, outputs))
@@ -673,18 +636,6 @@ class Run:
             self._lanes.leave(chain[-1])
             self._totals["finished_total"] += len(chain)
             self._attempts.succeeded(chain[-1])
-
-    def _cancelled(self, job: Job) -> None:
-        self._attempts.cancelled(job)
-        self._lanes.ready.appendleft(job)
-
-    def _failed(self, job: Job, error: BaseException) -> None:
-        fate = self._attempts.failed(job, error)
-        if fate == "over":
-            self._lanes.leave(job)
-        elif fate == "stop":
-            self._stop_at(job, error)
-        # Otherwise a timer makes it ready again, or its worker writes the dead letter.
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
         log.error("%s: the handler failed, so run() ends: %s", place_of(job), one_line(error))

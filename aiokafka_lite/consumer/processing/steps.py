@@ -1,10 +1,101 @@
-"""The steps of every record of `run`: it is queued, begins and is finished; compiled, if built."""
+"""The step from one record of `run` to the next, in the common case (_calls.pyx).
+
+Compiled in place (steps.pxd).
+"""
 
 from __future__ import annotations
 
-try:
-    from aiokafka_lite.consumer.processing._steps import Calls, Steps
-except ModuleNotFoundError:  # the extension is not built: the same in plain Python
-    from aiokafka_lite.consumer.processing._steps_py import Calls, Steps
+from typing import Protocol
 
-__all__ = ["Calls", "Steps"]
+from aiokafka_lite.consumer.assignment.works import Works
+from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.attempts import Attempts
+from aiokafka_lite.consumer.processing.job import DEAD, Job
+from aiokafka_lite.consumer.processing.lanes import Lanes
+
+
+class Slices(Protocol):
+    def begin_slice(self, now: float) -> None: ...
+
+
+class Steps:
+    """What the workers of a run share.
+
+    Attributes:
+        is_finishing: No further record begins.
+        isolates: Each call needs a copy of the context, because one has changed its worker's.
+        slice_ends_at: Until when handlers may continue in this turn of the loop. None: none has
+            begun.
+        feed_below: The feeder waits until fewer records are ready. 0: it does not wait.
+    """
+
+    __slots__ = (
+        "_allowance",
+        "_attempts",
+        "_breaker",
+        "_gate",
+        "_lanes",
+        "_slices",
+        "_works",
+        "feed_below",
+        "is_finishing",
+        "isolates",
+        "slice_ends_at",
+    )
+
+    def __init__(
+        self,
+        works: Works,
+        gate: Gate,
+        lanes: Lanes,
+        attempts: Attempts,
+        allowance: Allowance,
+        slices: Slices,
+    ) -> None:
+        self._works = works
+        self._gate = gate
+        self._lanes = lanes
+        self._attempts = attempts
+        self._breaker = attempts.breaker
+        self._allowance = allowance
+        self._slices = slices
+        self.is_finishing = self.isolates = False
+        self.slice_ends_at: float | None = None
+        self.feed_below = 0
+
+    def finish_and_begin(self, job: Job, now: float) -> Job | None:
+        """Finish a handled record and begin the first ready one. None: `Run` has to do it."""
+        cursor, ready = job.cursor, self._lanes.ready
+        if self.slice_ends_at is None:
+            self._slices.begin_slice(now)
+        if (
+            self.is_finishing
+            or self.slice_ends_at is None
+            or now >= self.slice_ends_at
+            or len(ready) <= self.feed_below
+            or cursor.is_revoking
+            or not cursor.is_assigned
+            or self._allowance.is_exact
+            or (self._breaker is not None and not self._breaker.is_closed)
+            or self._gate.holds
+        ):
+            return None
+        following = ready[0]
+        cursor = following.cursor
+        progress = cursor.progress
+        if (
+            cursor.is_revoking
+            or cursor.is_paused
+            or following.state is DEAD
+            or progress is None
+            or not progress.is_held_by(following.record.offset, following)
+        ):
+            return None
+        ready.popleft()
+        self._attempts.success_count += 1
+        following.begin(now, self._attempts.success_count)
+        self._works.finish(job.cursor, job.record.offset, job)
+        self._works.totals["finished_total"] += 1
+        self._lanes.leave(job)
+        return following

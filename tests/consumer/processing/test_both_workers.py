@@ -9,14 +9,14 @@ import traceback
 import weakref
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from types import CoroutineType, ModuleType
+from types import CoroutineType
 from typing import Any, Final
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aiokafka_lite.consumer.processing import _steps_py, steps
+from aiokafka_lite.consumer.processing import _calls_py
 from aiokafka_lite.consumer.processing import run as run_module
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
@@ -28,8 +28,10 @@ from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
-COMPILED: Final = steps.Steps is not _steps_py.Steps
-WAYS: Final = [_steps_py, steps] if COMPILED else [_steps_py]
+PLAIN: Final = _calls_py.Calls
+USED: Final[type] = vars(run_module)["Calls"]
+COMPILED: Final = USED is not PLAIN
+WAYS: Final = [PLAIN, USED] if COMPILED else [PLAIN]
 SEEN: ContextVar[int] = ContextVar("seen", default=-1)
 BREAKER: Final = CircuitBreaker(
     min_calls=2, first_pause_ms=20, max_pause_ms=40, probes=1, give_up_ms=200
@@ -135,10 +137,9 @@ class Course:
         self.log.append(dict(self.buffers.state.works.totals))
 
 
-def run_with(way: ModuleType, course: Course) -> list[object]:
+def run_with(way: type, course: Course) -> list[object]:
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("Steps", "Calls"):
-            patched.setattr(run_module, name, getattr(way, name))
+        patched.setattr(run_module, "Calls", way)
         try:
             course.loop.run_until_complete(course.run())
         finally:
@@ -162,7 +163,7 @@ def test_both_do_the_same(acts: list[str], order: Order, breaker: CircuitBreaker
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_shows_the_coroutine_of_its_handler(way: ModuleType) -> None:
+def test_a_worker_shows_the_coroutine_of_its_handler(way: type) -> None:
     async def look() -> list[str]:
         names = []
         for task in asyncio.all_tasks():
@@ -183,7 +184,7 @@ def test_a_worker_shows_the_coroutine_of_its_handler(way: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_that_waits_holds_no_record(way: ModuleType) -> None:
+def test_a_worker_that_waits_holds_no_record(way: type) -> None:
     class Holding(Course):
         def handle(self, record: Record) -> Awaitable[object]:
             self.given.append(weakref.ref(record))

@@ -1,4 +1,4 @@
-"""The steps of a record of `run`, compiled: they do what those in plain Python do."""
+"""The steps of a record of `run`, and its job and lane."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ import gc
 import random
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from types import ModuleType
 from typing import Any, Final, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.processing import _steps_py, steps
+from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.processing import steps
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.handling import Handling, Retry
-from aiokafka_lite.consumer.processing.job import Job
+from aiokafka_lite.consumer.processing.job import DEAD, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes, Order
+from aiokafka_lite.consumer.processing.steps import Steps
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.states import State
 
 A: Final = TopicPartition("t", 0)
 HANDLING: Final = Handling(1, None, None, 1_000, Retry(), None, None)
-COMPILED: Final = steps.Steps is not _steps_py.Steps
-WAYS: Final = [_steps_py, steps] if COMPILED else [_steps_py]
+COMPILED: Final = steps.__file__.endswith((".so", ".pyd"))
 
 
 def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
@@ -54,33 +52,25 @@ def ignore(*_: object) -> None:
 
 
 class Course:
-    """Records of one partition on their way, and what there is to see of it."""
+    """Records of one partition on their way."""
 
-    def __init__(self, way: ModuleType, order: Order) -> None:
+    def __init__(self, order: Order) -> None:
         self.state = State()
         self.state.assign_from_user([A])
         self.cursor = self.state.partition(A)
         self.state.start_at(self.cursor, 0)
         self.state.works.open_processing(cast(Any, self))
-        self.way, self.lanes = way, Lanes(order)
-        allowance = Allowance(self.state, self.state.works, ByteBudget(1 << 20, ignore), 1_000)
-        attempts = asyncio.run(attempts_of(self.state))
-        state = self.state
-        self.steps = way.Steps(
-            state.works,
-            state.gate,
-            self.lanes,
-            attempts,
-            allowance,
-            ignore,
+        self.lanes = Lanes(order)
+        works = self.state.works
+        self.allowance = Allowance(self.state, works, ByteBudget(1 << 20, ignore), 1_000)
+        self.attempts = asyncio.run(attempts_of(self.state))
+        self.steps = Steps(
+            works, self.state.gate, self.lanes, self.attempts, self.allowance, cast(Any, self)
         )
-        self.begun: list[Job] = []
-        self.progressed = self.end = 0
-        self.state.observers.on_next_progress(self.note_progress)
+        self.end = 0
 
-    def note_progress(self) -> None:
-        self.progressed += 1
-        self.state.observers.on_next_progress(self.note_progress)
+    def begin_slice(self, now: float) -> None:
+        self.steps.slice_ends_at = now + 1
 
     def put(self, keys: list[object], error: Exception | None = None) -> None:
         records = [record(self.end + number, key) for number, key in enumerate(keys)]
@@ -89,63 +79,80 @@ class Course:
         self.state.reads.hand_out(self.cursor, self.end, self.end + len(keys), ())
         self.end += len(keys)
         self.state.works.put_into_processing(self.cursor, is_enough=False)
-        self.steps.put(jobs)
+        self.lanes.put(jobs)
 
-    def act(self, action: str, number: int) -> object:
-        job = self.begun[number % len(self.begun)] if self.begun else None
-        if action == "put":
-            self.put([b"%d" % (each % 3) if each % 4 else None for each in range(number)])
-        elif action == "put a dead one":
-            self.put([b"1"], ValueError())
-        elif action == "begin":
-            if (found := self.steps.begin(float(number), number)) is not None:
-                self.begun.append(found)
-                return found.record.offset, found.began_at, found.success_count
-        elif action == "pass" and self.lanes.ready:
-            self.lanes.leave(self.lanes.ready.popleft())
-        elif action == "finish" and job is not None:
-            self.begun.remove(job)
-            self.steps.finish(job)
-        elif action == "fail" and job is not None:
-            self.begun.remove(job)
-            job.error = ValueError()
-            self.lanes.ready.append(job)
-        elif action == "pause":
-            self.cursor.is_paused = number % 2 == 0
-        elif action == "revoke":
-            self.cursor.is_revoking = number % 2 == 0
-        elif action == "commit" and self.cursor.progress is not None:
-            self.cursor.progress.finish_before(number)
-        return None
+    def begin(self) -> Job:
+        job = self.lanes.ready.popleft()
+        job.begin(0.0, 0)
+        return job
 
-    def seen(self) -> object:
-        return (
-            [(job.record.offset, job.name, job.lane is None) for job in self.lanes.ready],
-            [job.follower and job.follower.record.offset for job in self.begun],
-            {name: job.record.offset for name, job in (self.lanes.of(A) or {}).items()},
-            repr(self.cursor.progress),
-            self.cursor.processed,
-            self.cursor.worked_by is None,
-            self.progressed,
-        )
+    @property
+    def ready(self) -> list[int]:
+        return [job.record.offset for job in self.lanes.ready]
 
 
-ACTIONS: Final = (
-    *("put", "put a dead one", "pass", "fail", "commit", "pause", "revoke"),
-    *("begin", "finish") * 4,
+def test_a_step_finishes_a_record_and_begins_the_next() -> None:
+    course = Course("key")
+    course.put([b"1", b"2", b"1"])
+    following = course.steps.finish_and_begin(course.begin(), 5.0)
+    assert following is not None
+    assert (following.record.offset, following.began_at, following.success_count) == (1, 5.0, 1)
+    assert (course.cursor.processed, course.ready) == (1, [2])  # its lane goes on
+    assert course.attempts.success_count == course.state.works.totals["finished_total"] == 1
+
+
+def pause(course: Course) -> None:
+    course.cursor.is_paused = True
+
+
+def revoke(course: Course) -> None:
+    course.cursor.is_revoking = True
+
+
+def die(course: Course) -> None:
+    course.lanes.ready[0].enter(DEAD)
+
+
+def take_back(course: Course) -> None:
+    assert course.cursor.progress is not None
+    course.cursor.progress.go_back_to(1)
+
+
+def count_exactly(course: Course) -> None:
+    course.allowance.is_exact = True
+
+
+def hold(course: Course) -> None:
+    course.state.gate.hold(Hold.LOST)
+
+
+def end(course: Course) -> None:
+    course.steps.is_finishing = True
+
+
+def use_the_slice_up(course: Course) -> None:
+    course.steps.slice_ends_at = 5.0
+
+
+def feed(course: Course) -> None:
+    course.steps.feed_below = 1
+
+
+@pytest.mark.parametrize(
+    "prevent",
+    [pause, revoke, die, take_back, count_exactly, hold, end, use_the_slice_up, feed],
 )
-
-
-@pytest.mark.skipif(not COMPILED, reason="the extension is not built")
-@given(
-    st.sampled_from(["key", "partition", None]),
-    st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 12)), max_size=60),
-)
-def test_both_do_the_same(order: Order, actions: list[tuple[str, int]]) -> None:
-    plain, compiled = (Course(way, order) for way in WAYS)
-    for action, number in actions:
-        assert compiled.act(action, number) == plain.act(action, number)
-        assert compiled.seen() == plain.seen()
+def test_whatever_else_is_to_be_done_is_left_to_the_run(
+    prevent: Callable[[Course], None],
+) -> None:
+    course = Course("key")
+    course.put([b"1", b"2"])
+    job = course.begin()
+    prevent(course)
+    assert course.steps.finish_and_begin(job, 5.0) is None
+    assert job.is_current
+    assert (course.cursor.processed, course.ready) == (0, [1])
+    assert course.attempts.success_count == course.state.works.totals["finished_total"] == 0
 
 
 @pytest.fixture
@@ -198,22 +205,21 @@ def test_a_long_lane_is_freed_without_recursion() -> None:
     assert not chain
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_record_that_is_taken_away_finishes_nothing(way: ModuleType) -> None:
-    course = Course(way, "key")
+def test_a_record_that_is_taken_away_finishes_nothing() -> None:
+    course = Course("key")
     course.put([b"1", b"1"])
-    course.act("begin", 0)
-    (job,) = course.begun
+    job = course.begin()
     assert course.cursor.progress is not None
     course.cursor.progress.go_back_to(0)
-    course.steps.finish(job)
-    assert (course.cursor.processed, course.progressed) == (0, 0)
-    assert [each.record.offset for each in course.lanes.ready] == [1]  # its lane goes on
-    assert course.steps.begin(1.0, 1) is None  # neither is that one to be finished
+    course.state.works.finish(course.cursor, job.record.offset, job)
+    course.lanes.leave(job)
+    assert course.cursor.processed == 0
+    assert course.ready == [1]  # its lane goes on
+    assert not course.lanes.ready[0].is_current  # neither is that one to be finished
 
 
 def test_a_record_of_a_list_that_is_handled_again_alone_has_no_followers() -> None:
-    course = Course(_steps_py, "partition")
+    course = Course("partition")
     course.put([b"1"] * 3)
     first, second = course.lanes.chain(course.lanes.ready.popleft(), 2)
     course.lanes.leave(second)
@@ -221,7 +227,6 @@ def test_a_record_of_a_list_that_is_handled_again_alone_has_no_followers() -> No
     assert course.lanes.chain(first, 3) == [first]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_keys_that_cannot_be_told_apart_are_refused(way: ModuleType) -> None:
+def test_keys_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(TypeError, match="let the key_deserializer return something"):
-        Course(way, "key").put([["a", "list"]])
+        Course("key").put([["a", "list"]])

@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=False
-"""The steps of every record of `run`, in C; `_steps_py` does the same in plain Python."""
+"""The calls of a worker of `run`, in C; `_calls_py` does the same in plain Python."""
 
 from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
 from cpython.object cimport PyObject
@@ -19,105 +19,13 @@ cdef extern from "Python.h":
     bint PyCoro_CheckExact(object) noexcept
     void Py_DECREF(PyObject *)
 
-from aiokafka_lite.consumer.assignment.cursor cimport Cursor
-from aiokafka_lite.consumer.assignment.progress cimport Progress
-from aiokafka_lite.consumer.assignment.works cimport Works
-from aiokafka_lite.consumer.gate cimport Gate
 from aiokafka_lite.consumer.processing.job cimport Job
-from aiokafka_lite.consumer.processing.lanes cimport Lanes
+from aiokafka_lite.consumer.processing.steps cimport Steps
 
 import asyncio
 from contextvars import copy_context
 
 from aiokafka_lite.consumer.processing.calls import asker, awaited
-from aiokafka_lite.consumer.processing.job import JobState
-
-cdef object DEAD = JobState.DEAD
-
-
-@cython.final
-@cython.auto_pickle(False)
-cdef class Steps:
-    """Queues, begins and finishes records in the common case."""
-
-    cdef public bint is_finishing
-    cdef public bint isolates
-    cdef public object slice_ends_at
-    cdef public Py_ssize_t feed_below
-    cdef Works works
-    cdef Gate gate
-    cdef Lanes lanes
-    cdef object attempts
-    cdef object breaker
-    cdef object allowance
-    cdef object begin_slice
-    cdef object ready
-
-    def __init__(
-        self,
-        Works works not None,
-        Gate gate not None,
-        Lanes lanes not None,
-        attempts,
-        allowance,
-        begin_slice,
-    ):
-        self.works = works
-        self.gate = gate
-        self.lanes = lanes
-        self.attempts = attempts
-        self.breaker = attempts.breaker
-        self.allowance = allowance
-        self.begin_slice = begin_slice
-        self.ready = lanes.ready
-
-    def put(self, jobs):
-        """Add records that were returned; each may begin at once if its lane is empty."""
-        self.lanes.put(jobs)
-
-    cpdef Job begin(self, now, long long success_count):
-        """Take the first ready record, whose attempt begins now; None: more is to be done."""
-        if not self.ready:
-            return None
-        cdef Job job = self.ready[0]
-        cdef Cursor cursor = job.cursor
-        if cursor.is_revoking or cursor.is_paused or job.state is DEAD:
-            return None
-        cdef Progress progress = cursor.progress
-        if progress is None or not progress.is_held_by(job.record.offset, job):
-            return None
-        self.ready.popleft()
-        job.begin(now, success_count)
-        return job
-
-    cpdef finish(self, Job job):
-        """Count a record as finished, unless it has another holder, and continue with its lane."""
-        self.works.finish(job.cursor, job.record.offset, job)
-        self.lanes.leave(job)
-
-    cdef Job finish_and_begin(self, Job job, now):
-        """Finish a handled record and begin another; None: nothing is done, `Run` has to do it."""
-        cdef Cursor cursor = job.cursor
-        if self.slice_ends_at is None:
-            self.begin_slice(now)
-        if (
-            self.is_finishing
-            or now >= self.slice_ends_at
-            or len(self.ready) <= self.feed_below
-            or cursor.is_revoking
-            or not cursor.is_assigned
-            or self.allowance.is_exact
-            or (self.breaker is not None and not self.breaker.is_closed)
-            or self.gate.holds
-        ):
-            return None
-        cdef long long success_count = self.attempts.success_count + 1
-        cdef Job following = self.begin(now, success_count)
-        if following is not None:
-            self.finish(job)
-            self.works.totals["finished_total"] += 1
-            self.attempts.success_count = success_count
-        return following
 
 
 @cython.final

@@ -1,0 +1,43 @@
+"""The calls of a worker of `run` in plain Python: fallback and model of _calls.pyx."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Any
+
+from aiokafka_lite.consumer.processing.job import Job
+from aiokafka_lite.consumer.processing.steps import Steps
+
+
+class Calls:
+    """The calls of one worker.
+
+    Attributes:
+        job: The record that is being handled, the first of a list.
+    """
+
+    __slots__ = ("job",)
+
+    job: Job
+
+    def __init__(
+        self,
+        steps: Steps,
+        task: asyncio.Task[Any],
+        handler: Callable[..., Awaitable[Any]],
+        running: dict[Job, asyncio.Task[None]],
+        context: Context,
+        *,
+        is_alone: bool,
+    ) -> None:
+        pass
+
+    def of(self, call: Awaitable[Any]) -> Awaitable[Any]:
+        """Return an awaitable of the call for `job`.
+
+        It may handle further records, each of which is `job` then, as long as the worker would only
+        finish one and begin the next.
+        """
+        return call
