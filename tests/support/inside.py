@@ -231,7 +231,7 @@ class Kept(NamedTuple):
 
 def kept_by(source: Source) -> Kept:
     """What a source knows of its cursors."""
-    choice = source._choice
+    choice = source.choice
     return Kept(
         choice.cursors, choice.ready.keys(), choice.backing_off.keys(), source._session.loans
     )

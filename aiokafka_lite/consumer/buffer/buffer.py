@@ -79,9 +79,9 @@ class RecordSink(Protocol):
 
     @property
     def decodes(self) -> bool:
-        """Whether it takes undecoded batches, by `decoder.fill`."""
+        """Whether it takes undecoded batches, by `Buffer.decoder.fill`."""
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
         """Take up to `limit` records; None: none were taken yet."""
 
     def finish(self) -> None:
@@ -581,7 +581,7 @@ class Buffer:
                 return False
             if self._deserializes and self._first(limits.wanted) is not chunk:
                 return False  # a deserialiser has moved or paused it
-        sink.take(chunk, limits.max_records, self.decoder)
+        sink.take(chunk, limits.max_records)
         self.queue.lend(chunk)
         if len(self.queue.order) > 1:
             self.queue.end_turn(partition)
@@ -656,7 +656,7 @@ class Buffer:
         chunks = partition.chunks
         for chunk in chunks:
             left = None if limit is None else limit - (sink.count - before)
-            span = sink.take(chunk, left, self.decoder)
+            span = sink.take(chunk, left)
             taken.append((chunk, span))
             # After records were taken of a chunk, decoding has looked for the next batch.
             is_left = chunk.decoded or (span is not None and chunk.state is PACKED)

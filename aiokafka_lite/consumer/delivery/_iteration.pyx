@@ -254,7 +254,6 @@ cdef class SteadyGets:
     cdef ChunkQueue queue
     cdef Gate gate
     cdef ByteBudget budget
-    cdef object decoder
     cdef TimeSlice slice
     cdef object loop
     cdef object clock
@@ -268,7 +267,6 @@ cdef class SteadyGets:
         self.cursor = cursor
         self.gate = gate
         self.budget = buffer._budget
-        self.decoder = buffer.decoder
         self.slice = buffer.decoder.slice
         self.loop = buffer._loop
         self.clock = self.loop.time
@@ -321,7 +319,7 @@ cdef class SteadyGets:
             return False
         if chunk.response is not None and not chunk.response.is_taken:
             return False
-        self.ready.take(chunk, None, self.decoder)
+        self.ready.take(chunk, None)
         self.queue.lend(chunk)
         if len(self.queue.order) > 1:
             self.queue.end_turn(cursor)

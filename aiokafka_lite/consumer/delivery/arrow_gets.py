@@ -29,8 +29,9 @@ class Rows:
     is_for_one: Final = False
     decodes: Final = True
 
-    def __init__(self, arrow: ArrowColumns) -> None:
+    def __init__(self, arrow: ArrowColumns, decoder: ChunkDecoder) -> None:
         self._arrow = arrow
+        self._decoder = decoder
         self._columns = arrow.columns
         self.count = 0
         self.batch: pa.RecordBatch | None = None
@@ -39,7 +40,7 @@ class Rows:
     def is_full(self) -> bool:
         return self.batch is not None or (self.count > 0 and self._columns.is_full)
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
         """Add up to `limit` rows of a chunk, until a pause is due."""
         assert limit is not None  # noqa: S101 -- each read of rows has one
         if self.batch is not None or (chunk.decoded and self.count):
@@ -48,7 +49,7 @@ class Rows:
             return self._take_decoded(chunk, limit)
         columns, before = self._columns, self._columns.rows
         first_offset: int | None = None
-        while (missing := limit - (columns.rows - before)) > 0 and decoder.fill(
+        while (missing := limit - (columns.rows - before)) > 0 and self._decoder.fill(
             chunk, columns, missing
         ):
             if first_offset is None:
@@ -102,7 +103,7 @@ class ArrowGets:
     async def one(
         self, arrow: ArrowColumns, timeout_s: float | None, max_rows: int | None
     ) -> pa.RecordBatch:
-        rows = Rows(arrow)
+        rows = Rows(arrow, self._buffer.decoder)
         await self._buffer.take(rows, Limits((), timeout_s, max_rows or self._max_rows))
         return arrow.empty() if rows.batch is None else rows.batch
 

@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S, ChunkDecoder
+from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.structs import TopicPartition
 
@@ -54,7 +54,7 @@ class Lists:
         self.by_partition: dict[TopicPartition, list[Record]] = {}
         self.count = 0
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
         if not chunk.decoded or limit == 0:
             return None
         records = chunk.pop(limit)

@@ -19,7 +19,7 @@ cdef class ReadyRecords:
     cdef public object cursor
     cdef public bint is_full
 
-    cpdef take(self, Chunk chunk, limit, decoder)
+    cpdef take(self, Chunk chunk, limit)
     cpdef clear(self)
     @cython.locals(chunk=Chunk, taken_count=Py_ssize_t, decoded=list)
     cpdef settle(self)

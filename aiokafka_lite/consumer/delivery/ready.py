@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.assignment.reads import Reads
     from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-    from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
     from aiokafka_lite.consumer.delivery.gets import RecordCursor
     from aiokafka_lite.consumer.gate import Gate
 
@@ -63,7 +62,7 @@ class ReadyRecords:
         gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
         if chunk.decoded:
             self._chunk = chunk
             self.is_full = True

@@ -154,7 +154,7 @@ cdef class SmallAnswers:
         self.is_read_committed = config.is_read_committed
         self.queue = buffer.queue
         self.waiters = buffer._waiters
-        self.choice = source._choice
+        self.choice = source.choice
         self.request = source._in_flight
         self.client_id = config.client_id.encode()
         self.max_wait_ms = config.fetch_max_wait_ms

@@ -203,7 +203,7 @@ class Answers:
         cursors = [chunk.partition for chunk in chunks]
         for cursor in cursors:
             cursor.come_back()
-        self._source.claim_bytes(self._choose_claimed(cursors), size_bytes)
+        self._source.choice.claim_bytes(self._choose_claimed(cursors), size_bytes)
 
     def _choose_claimed(self, partitions: Sequence[Cursor]) -> Cursor:
         """Choose the partition to ask for alone when there is no room for an answer.
@@ -216,7 +216,7 @@ class Answers:
             for tp in self._buffer.awaited()
             if (cursor := self._sources.assigned(tp)) is not None
             and self._sources.is_behind(cursor)
-            and self._source.can_be_asked(cursor)
+            and self._source.choice.can_be_asked(cursor)
         ]
         came = [cursor for cursor in awaited if cursor in partitions]
         choice = came or awaited or partitions

@@ -101,7 +101,6 @@ class Source:
         "_answers",
         "_backoff",
         "_buffer",
-        "_choice",
         "_error",
         "_failing_since",
         "_in_flight",
@@ -116,6 +115,7 @@ class Source:
         "_sources",
         "_unanswered_count",
         "_wake",
+        "choice",
         "counts",
         "is_short_of_bytes",
         "lane",
@@ -131,7 +131,7 @@ class Source:
         self._buffer = sources.buffer
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
-        self._choice = Choice(sources.buffer, sources.budget, self._session)
+        self.choice = Choice(sources.buffer, sources.budget, self._session)
         self._in_flight = InFlight()
         # When the next backoff of a cursor ends; None: a response is awaited before that.
         self._retry_at: float | None = None
@@ -167,7 +167,7 @@ class Source:
 
     # --- Notifications --------------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
-        self._choice.moved(cursor)
+        self.choice.moved(cursor)
         place = cursor.place
         if place is not Place.IN_FLIGHT and self._quick is not None:
             self._quick.end(cursor)
@@ -176,14 +176,14 @@ class Source:
             self._wake.set()
 
     def left(self, cursor: Cursor) -> None:
-        self._choice.left(cursor)
+        self.choice.left(cursor)
         if self._quick is not None:
             self._quick.end(cursor)
         if self._in_flight.exchange is None:
             self._wake.set()
 
     def choose_anew(self) -> None:
-        self._choice.choose_anew()
+        self.choice.choose_anew()
         if self._in_flight.exchange is None:
             self._wake.set()
 
@@ -199,7 +199,7 @@ class Source:
     @property
     def failing_since(self) -> float | None:
         """Loop time since which requests fail; None also without cursors."""
-        return self._failing_since if self._choice.cursors else None
+        return self._failing_since if self.choice.cursors else None
 
     def is_overdue(self, now: float) -> bool:
         """Whether the response is late, even for a long poll."""
@@ -221,7 +221,7 @@ class Source:
 
     @property
     def partition_count(self) -> int:
-        return len(self._choice.cursors)
+        return len(self.choice.cursors)
 
     @property
     def is_throttled(self) -> bool:
@@ -261,7 +261,7 @@ class Source:
         """Fetch until no partition is left; run again after an error, with a new session."""
         self._is_closed = self._sources.is_closed
         try:
-            if not self._choice.ready:
+            if not self.choice.ready:
                 # Connect while positions are being looked up, after those requests were sent.
                 await asyncio.sleep(0)
                 self._sources.cluster.pool.ready(self.node_id, self.lane)
@@ -318,11 +318,11 @@ class Source:
         ):
             raise error  # every retry would fail: the application receives it
         now = self._loop.time()
-        for cursor in tuple(self._choice.cursors):
+        for cursor in tuple(self.choice.cursors):
             if cursor.preferred_replica is not None:
                 self._sources.give_back(cursor, now)
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
-            found = self._choice.search_oversized()
+            found = self.choice.search_oversized()
             if found is not None:
                 # Rarely needed, so it is imported here.
                 from aiokafka_lite.consumer.fetching.oversized import too_large
@@ -340,27 +340,21 @@ class Source:
     def _lend(self, now: float) -> float | None:
         if now >= self._sources.replicas.lease_ends_at:
             self._sources.end_leases(now)
-        return self._choice.lend(now, self._sources.config.max_partition_fetch_bytes)
-
-    def can_be_asked(self, cursor: Cursor) -> bool:
-        return self._choice.can_be_asked(cursor)
-
-    def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
-        self._choice.claim_bytes(cursor, size_bytes)
+        return self.choice.lend(now, self._sources.config.max_partition_fetch_bytes)
 
     @property
     def is_behind(self) -> bool:
         """Whether the next request is known to yield records."""
-        if self._choice.claim is not None:
+        if self.choice.claim is not None:
             return True
         return any(self._sources.is_behind(loan.cursor) for loan in self._session.loans)
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
         step = self._try_to_send()
-        if step is not Step.MAKE_ROOM and self._choice.claim is not None:
+        if step is not Step.MAKE_ROOM and self.choice.claim is not None:
             # Others may use the bytes, because the claimant cannot use them now.
-            self._sources.budget.withdraw(self._choice)
+            self._sources.budget.withdraw(self.choice)
         return step
 
     def _try_to_send(self) -> Step:
@@ -382,7 +376,7 @@ class Source:
         self._retry_at = self._lend(now)
         asked_count = len(self._session)
         if not asked_count:
-            return Step.WAIT if self._choice.cursors else Step.END
+            return Step.WAIT if self.choice.cursors else Step.END
         connection = self._sources.cluster.pool.ready_connection(self.node_id, self.lane)
         if connection is None:
             return Step.CONNECT
@@ -397,7 +391,7 @@ class Source:
 
         Return when to look for that again; None: after the next notification.
         """
-        choice = self._choice
+        choice = self.choice
         if (
             self._is_closed
             or self._error is not None
@@ -433,12 +427,12 @@ class Source:
             least_bytes = min(wanted_bytes, LEAST_PIECE_BYTES)
             wanted_bytes = max(wanted_bytes >> self._unanswered_count, least_bytes)
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
-        claim, claimant = self._choice.claim, None
+        claim, claimant = self.choice.claim, None
         if claim is not None:
             # Brokers return a batch above the limits alone (KIP-74).
             least_bytes = max(least_bytes, claim.size_bytes)
             wanted_bytes = max(wanted_bytes, least_bytes)
-            claimant = self._choice
+            claimant = self.choice
         reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
         if reservation is None and self._buffer.sought and not self.is_behind:
             # The awaited records may be late: buffered chunks of other partitions are kept.
@@ -559,7 +553,7 @@ class Source:
             self._failing_since = None
             self._sources.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
-        self._choice.end_exceptions()
+        self.choice.end_exceptions()
         reservation = self._in_flight.reservation
         assert reservation is not None  # noqa: S101 -- there was a request
         if self._answers.begin(response, topics, reservation, now):

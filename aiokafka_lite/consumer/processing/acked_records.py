@@ -16,7 +16,6 @@ from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
-from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 from aiokafka_lite.consumer.delivery.gets import new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.gate import Gate
@@ -54,7 +53,7 @@ class AckedRecords(ReadyRecords):
 
     # --- The open list ----------------------------------------------------------------------
     @override
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
         """Open the decoded records of a chunk, up to the next one that was finished earlier."""
         if chunk.decoded:
             self.close()
@@ -70,7 +69,7 @@ class AckedRecords(ReadyRecords):
         self._receipts = receipts
         self._began_at = self._clock()
         records = [receipt.record for receipt in receipts if receipt.record is not None]
-        self.cursor.open(records, self._buffer.decoder.slice.begin())
+        self.cursor.open(records, self._slice.begin())
 
     @override
     def clear(self) -> None:

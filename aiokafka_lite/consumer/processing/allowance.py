@@ -28,7 +28,6 @@ from aiokafka_lite.consumer.buffer.buffer import Taken
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-    from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 
 
 class OneByOne:
@@ -49,7 +48,7 @@ class OneByOne:
         self._taken: list[tuple[Cursor, list[Record], Epochs]] = []
         self.count = 0
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
         if not chunk.decoded or limit == 0:
             return None
         if self._admit is not None:
