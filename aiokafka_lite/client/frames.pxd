@@ -11,6 +11,7 @@ cdef class FrameBuffers:
 cdef class FrameReader:
     cdef public FrameBuffers _buffers
     cdef public Py_ssize_t _end
+    cdef public bytearray _head_bytes
     cdef public object _large
     cdef public object _limit_bytes
     cdef public object _missing
@@ -21,7 +22,13 @@ cdef class FrameReader:
     cdef public Py_ssize_t wanted_bytes
 
     @cython.locals(
-        start=Py_ssize_t, end=Py_ssize_t, there=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t
+        head=bytearray,
+        first=longlong,
+        start=Py_ssize_t,
+        end=Py_ssize_t,
+        there=Py_ssize_t,
+        size=longlong,
+        stop=Py_ssize_t,
     )
     cpdef next_frame(self, Py_ssize_t count=*)
     cdef _give_head_back(self)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiokafka_lite.errors import FrameTooLargeError, KafkaProtocolError
 
@@ -37,8 +37,7 @@ FORGET_AFTER_SMALL_FRAMES: Final = 8
 # The number of unused head buffers that are kept.
 MOST_SPARE_HEADS: Final = 4
 
-_read_size: Final = struct.Struct(">i").unpack_from
-
+Frame: TypeAlias = bytearray | memoryview
 
 # A buffer is here or a reader's: threads may take and return buffers at the same time.
 _spare_heads: Final[list[memoryview]] = []
@@ -101,6 +100,7 @@ class FrameReader:
     __slots__ = (
         "_buffers",
         "_end",
+        "_head_bytes",
         "_large",
         "_limit_bytes",
         "_missing",
@@ -118,6 +118,7 @@ class FrameReader:
         self._buffers = FrameBuffers()
         #: Buffer for small frames, with received bytes; None: not in use.
         self.head: memoryview | None = None
+        self._head_bytes: bytearray | None = None  # its memory
         self._start = 0  # of received bytes in the head
         self._end = 0
         self._large: memoryview | None = None  # the frame that is being received in place
@@ -139,6 +140,7 @@ class FrameReader:
             except IndexError:
                 missing = memoryview(bytearray(HEAD_BYTES))
             self.head = self._missing = missing
+            self._head_bytes = missing.obj  # type: ignore[assignment] # see above
         return missing
 
     @property
@@ -147,7 +149,7 @@ class FrameReader:
             return self._end - self._start
         return len(self._large or ()) - len(self.rest)
 
-    def next_frame(self, count: int = 0) -> memoryview | None:
+    def next_frame(self, count: int = 0) -> Frame | None:
         """Return the next complete frame without its size, None when more bytes are needed.
 
         Args:
@@ -166,40 +168,43 @@ class FrameReader:
             frame, self._large, self.rest = self._large, None, None
             self.wanted_bytes = 1
             return frame
-        head, start = self.head, self._start
+        head, start = self._head_bytes, self._start
         if head is None:
             return None
         self._end = end = self._end + count
         there = end - start
         if there >= SIZE_BYTES:
-            size: int = _read_size(head, start)[0]
+            first = head[start]
+            size = first << 24 | head[start + 1] << 16 | head[start + 2] << 8 | head[start + 3]
+            if first >= 0x80:  # the size is a signed number
+                size -= 1 << 32
             if not SMALLEST_FRAME_BYTES <= size <= UNCHECKED_BYTES:
                 self._check_size(size)
             stop = start + SIZE_BYTES + size
             if stop <= end:
-                frame = memoryview(head[stop - size : stop].tobytes())
+                small = head[stop - size : stop]
                 if self._buffers.large:
                     self._buffers.note_small()
                 if stop == end:
                     self._give_head_back()
                 else:
                     self._start = stop
-                return frame
+                return small
             if size > HEAD_BYTES - SIZE_BYTES:
-                self._receive_in_place(size, head)
+                self._receive_in_place(size, memoryview(head))
                 return None
         if there == 0:
             self._give_head_back()
         else:
             if start:  # move to the front, so that the rest of the frame fits
-                head[:there] = bytes(head[start : self._end])
+                head[:there] = head[start : self._end]
                 self._start, self._end = 0, there
-            self._missing = head[there:]
+            self._missing = memoryview(head)[there:]
         return None
 
     def _give_head_back(self) -> None:
         head, self.head = self.head, None
-        self._missing = None
+        self._missing = self._head_bytes = None
         self._start = self._end = 0
         if head is not None and len(_spare_heads) < MOST_SPARE_HEADS:
             _spare_heads.append(head)

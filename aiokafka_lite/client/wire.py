@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
+from aiokafka_lite.client.frames import UNCHECKED_BYTES, Frame, FrameReader
 from aiokafka_lite.client.network_errors import caused, explain, is_refusal
 from aiokafka_lite.client.versions import NOTHING_OFFERED, ApiVersions, Choice
 from aiokafka_lite.errors import (
@@ -60,7 +60,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.framing import (
     piecewise_decoder,
     read_correlation_id,
-    response_correlation_id,
     response_decoder,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
@@ -137,7 +136,7 @@ class Asked:
 
     timeout_s: float
     deadline: float
-    frame: memoryview | None
+    frame: Frame | None
     on_done: Callable[[Any], None] | None
     waiter: Future[None] | None
 
@@ -208,7 +207,7 @@ class Pending(Asked, Generic[R_co]):
         if self.frame is None:
             raise RuntimeError(f"no response from {self} has arrived yet")
         try:
-            response = self.decode(self.frame)
+            response = self.decode(memoryview(self.frame))
         except KafkaProtocolError as error:
             raise self._bad_answer(error) from error
         self._apply_throttle(response)
@@ -224,7 +223,8 @@ class Pending(Asked, Generic[R_co]):
         if self.frame is None or len(self.frame) < LONG_FRAME_BYTES:
             return self.result(), None
         try:
-            pieces = piecewise_decoder(self.request_class, self.version, element)(self.frame)
+            decode = piecewise_decoder(self.request_class, self.version, element)
+            pieces = decode(memoryview(self.frame))
             response: R_co = next(pieces)  # type: ignore[assignment] # the first is the message
         except KafkaProtocolError as error:
             raise self._bad_answer(error) from error
@@ -497,11 +497,12 @@ class Wire:
                     self.reader.wanted_bytes = 1  # a large piece would take long
                 self.received_at = now
             return None
-        pending = self.in_flight.pop(read_correlation_id(frame)[0], None)
+        correlation_id = read_correlation_id(frame)[0]
+        pending = self.in_flight.pop(correlation_id, None)
         if pending is None:
             raise CorrelationIdError(
                 f"{self.peer} sent a response with correlation id "
-                f"{response_correlation_id(frame)}, but no request with this id is in flight"
+                f"{correlation_id}, but no request with this id is in flight"
             )
         if pending.error is None:
             pending.frame = frame

@@ -131,7 +131,7 @@ async def test_fetched_record_set_is_a_slice_of_the_received_frame(
     assert isinstance(records, memoryview)
     assert bytes(records) == b"r" * 1000
     assert exchange.frame is not None
-    assert records.obj is exchange.frame.obj
+    assert records.obj is exchange.frame
 
 
 # --- Told by callback ----------------------------------------------------------------------

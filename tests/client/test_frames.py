@@ -14,6 +14,7 @@ from aiokafka_lite.client.frames import (
     PIECE_BYTES,
     PIECES_FROM_BYTES,
     REUSE_FROM_BYTES,
+    Frame,
     FrameBuffers,
     FrameReader,
     guess_peer,
@@ -28,7 +29,7 @@ def new_reader(limit: int = LIMIT) -> FrameReader:
     return FrameReader("host:9092", lambda: limit)
 
 
-def read(reader: FrameReader, stream: bytes) -> tuple[int, list[memoryview]]:
+def read(reader: FrameReader, stream: bytes) -> tuple[int, list[Frame]]:
     """Let a socket that holds these bytes be read once; return the bytes read, and the frames."""
     count = min(len(reader.missing), len(stream))
     assert count > 0
@@ -42,9 +43,9 @@ def read(reader: FrameReader, stream: bytes) -> tuple[int, list[memoryview]]:
     return count, frames
 
 
-def feed(reader: FrameReader, stream: bytes, pieces: Iterable[int] = ()) -> list[memoryview]:
+def feed(reader: FrameReader, stream: bytes, pieces: Iterable[int] = ()) -> list[Frame]:
     """Let a stream arrive in pieces of these sizes, at last the rest."""
-    frames: list[memoryview] = []
+    frames: list[Frame] = []
     sizes = iter(pieces)
     while stream:
         piece = stream[: next(sizes, len(stream))]
@@ -152,7 +153,7 @@ def test_large_frame_is_received_in_place() -> None:
     assert len(reader.missing) == len(rest)
     (frame,) = feed(reader, rest)
     assert frame == body
-    assert frame.obj is place
+    assert memoryview(frame).obj is place
 
 
 def test_large_frame_is_wanted_in_pieces_and_then_the_rest() -> None:
@@ -328,7 +329,7 @@ def test_reader_gives_large_memory_back(end: str) -> None:
         elif small_frames == FORGET_AFTER_SMALL_FRAMES:
             reader.clear()
         (frame,) = feed(reader, large)
-        memories.append(frame.obj)
+        memories.append(memoryview(frame).obj)
         del frame
     assert memories[0] is memories[1]
     assert memories[2] is not memories[0]
