@@ -11,7 +11,8 @@ from pathlib import Path
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
 from demos.flights.dataset import ROW_COUNT, read_airline_names
 from demos.flights.loader import Loader
 from demos.flights.problems import DatasetError

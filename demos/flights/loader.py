@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 from demos.flights.dataset import COLUMNS, read_flights

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from aiokafka_lite import AIOKafkaConsumer, errors
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Connection, Pool
-from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.client.config import ClientConfig, parse_address
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.versions import FirstVersions, MisroutedError
 from tests.support.scripted_broker import ScriptedBroker
 

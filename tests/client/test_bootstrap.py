@@ -12,8 +12,9 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster, Connection
-from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.errors import AuthenticationFailedError, KafkaConnectionError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest

@@ -9,10 +9,14 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Connection, Lane, Node
 from aiokafka_lite.client import cluster as cluster_module
 from aiokafka_lite.client import view as view_module
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import MisroutedError
+from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     ClientClosedError,

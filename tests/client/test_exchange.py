@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aiokafka_lite.client import Connection, Exchange
+from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.errors import (
     CorrelationIdError,
     KafkaConnectionError,

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite.client import Connection
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import IdleTimer, Lane, Slot
 
 pytestmark = pytest.mark.virtual_time

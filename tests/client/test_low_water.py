@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from aiokafka_lite._compat import override
-from aiokafka_lite.client import Connection
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.frames import PIECE_BYTES
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.errors import KafkaConnectionError, RequestTimedOutError

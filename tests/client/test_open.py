@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client import Connection
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.dial import StepLimit
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,

@@ -11,7 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Connection, Lane, Node, Pool
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.pool import Pool
+from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,

@@ -9,8 +9,10 @@ import uuid
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster, Connection, Lane
-from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig, parse_address
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import FIRST_VERSION
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol import registry

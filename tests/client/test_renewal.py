@@ -11,7 +11,9 @@ from itertools import pairwise
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Connection, Node, Pool
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.pool import Pool
+from aiokafka_lite.client.view import Node
 from aiokafka_lite.client.wire import RENEWED_AT
 from aiokafka_lite.errors import AuthenticationFailedError
 from tests.client.conftest import quick_config

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.client import Connection
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.errors import KafkaConnectionError, TLSError
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.protocol.messages.fetch import (

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.client import ClusterView, Node
-from aiokafka_lite.client.view import GONE_AFTER_S, OLDER_ANSWERS
+from aiokafka_lite.client.view import GONE_AFTER_S, OLDER_ANSWERS, ClusterView, Node
 from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     TopicAuthorizationFailedError,

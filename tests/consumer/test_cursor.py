@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from aiokafka_lite.client import Lane
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.consumer.assignment.cursor import (
     MOST_CHUNKS,
     Cursor,

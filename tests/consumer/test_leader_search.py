@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.fetching.leader_search import SEARCH_S, LeaderSearch
 from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client import Lane
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.consumer.fetching.sources import FETCH_LANES, TOGETHER
 from aiokafka_lite.consumer.fetching.sources import FEWEST_PARTITIONS as FULL_SHARE
 from aiokafka_lite.errors import KafkaConnectionError

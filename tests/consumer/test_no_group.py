@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster, ClusterView
-from aiokafka_lite.client.view import PartitionView, TopicView
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.view import ClusterView, PartitionView, TopicView
 from aiokafka_lite.consumer.assignment.subscription import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.none import NoGroup

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from aiokafka_lite.client import Lane
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.fetching.answer import SETTLED_AT_ONCE
 from aiokafka_lite.consumer.fetching.quick_lane import FIRST_PAUSE_S, MOST_AT_ONCE, OVERDUE_S

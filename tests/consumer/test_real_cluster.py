@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.client import Lane
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import TopicPartition

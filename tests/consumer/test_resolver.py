@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor, Range
 from aiokafka_lite.consumer.config import (
     EARLIEST_TIMESTAMP,

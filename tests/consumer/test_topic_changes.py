@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from aiokafka_lite.client import ClusterView
-from aiokafka_lite.client.view import TopicView
+from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.consumer.positions.topic_changes import RECREATED, TopicChanges
 from aiokafka_lite.errors import (

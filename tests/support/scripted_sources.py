@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Lane
 from aiokafka_lite.client.cluster import Cluster, MovesListener
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer

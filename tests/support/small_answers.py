@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from aiokafka_lite.client import Lane
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.chunk import Record

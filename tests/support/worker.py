@@ -12,7 +12,8 @@ from typing import Generic, TypeVar, cast
 from aiokafka_lite._compat import Self, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.consumer.assignment.subscription import watch_topics
 from aiokafka_lite.consumer.assignors import RebalanceProtocol, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.commits.commits import Commits

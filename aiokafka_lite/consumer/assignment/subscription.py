@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.reads import Reads

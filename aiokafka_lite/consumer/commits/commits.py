@@ -28,8 +28,8 @@ from typing import Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._transaction import transaction_around
-from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.requests import (

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.cluster_requests import metadata_request
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS
 from aiokafka_lite.consumer.commits.committed import pause

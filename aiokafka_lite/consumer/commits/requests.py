@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.consumer.membership.recovery import RECOVERIES
 from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code

@@ -1,4 +1,4 @@
-from aiokafka_lite.client import Exchange
+from aiokafka_lite.client.connection import Exchange
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.consumer.fetching.source import Source

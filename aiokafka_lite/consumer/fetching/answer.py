@@ -18,8 +18,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.client import Node
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
+from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse

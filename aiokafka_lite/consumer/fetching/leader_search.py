@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import LATE_S
 
 # broker.session.timeout.ms by default, and the election on top.

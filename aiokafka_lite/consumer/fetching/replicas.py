@@ -21,8 +21,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from aiokafka_lite.client import ClusterView
-from aiokafka_lite.client.view import PartitionView
+from aiokafka_lite.client.view import ClusterView, PartitionView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, PreferredReplica
 from aiokafka_lite.consumer.config import ConsumerConfig
 

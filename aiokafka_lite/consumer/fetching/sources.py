@@ -16,7 +16,9 @@ from itertools import chain, repeat
 from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster, ClusterView, Lane
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.observers import Observers

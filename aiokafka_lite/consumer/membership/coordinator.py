@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client import Cluster, Lane
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for

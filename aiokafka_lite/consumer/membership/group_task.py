@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads

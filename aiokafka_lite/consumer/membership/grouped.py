@@ -7,8 +7,8 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Any, Final, Generic, TypeVar
 
-from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.cluster import ignore_moves
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings

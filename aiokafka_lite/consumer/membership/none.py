@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster, ClusterView
-from aiokafka_lite.client.cluster import ignore_moves
+from aiokafka_lite.client.cluster import Cluster, ignore_moves
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import (

@@ -29,8 +29,9 @@ from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
-from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,

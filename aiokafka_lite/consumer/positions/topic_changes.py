@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiokafka_lite.client import ClusterView
-from aiokafka_lite.client.view import GONE_AFTER_S, TopicView
+from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.reads import Reads

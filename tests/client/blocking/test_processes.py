@@ -22,7 +22,8 @@ HEAVY = ("asyncio", "ssl", "hashlib", "dataclasses", "inspect", "concurrent.futu
 
 PROGRAM = """
 import sys
-from aiokafka_lite.client import BlockingCluster, ClientConfig
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.config import ClientConfig
 cluster = BlockingCluster(ClientConfig(bootstrap_servers=sys.argv[1], connect_timeout_s=5.0))
 assert cluster.refresh(None).nodes
 cluster.close()

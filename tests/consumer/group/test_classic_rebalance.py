@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.client import Cluster, ClusterView, Lane
-from aiokafka_lite.client.view import PartitionView, TopicView
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.view import ClusterView, PartitionView, TopicView
 from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
     RangePartitionAssignor,

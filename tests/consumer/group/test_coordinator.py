@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.client import Cluster, Lane
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.coordinator import Coordinator

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import (

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._tasks import Event, TaskScope
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig

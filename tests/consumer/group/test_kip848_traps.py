@@ -25,8 +25,8 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.groups.requests import describe_one
-from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor

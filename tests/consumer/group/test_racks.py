@@ -11,8 +11,7 @@ from typing import Final
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client import ClusterView
-from aiokafka_lite.client.view import Node, PartitionView, TopicView
+from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.subscription import have_changed, known_of
 from aiokafka_lite.consumer.assignors import (

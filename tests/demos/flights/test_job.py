@@ -18,7 +18,8 @@ from rich.console import Console
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import InvalidTopicError, KafkaConnectionError
 from aiokafka_lite.records.partitioner import partition_for_key
 from demos.flights import loader as loader_module

@@ -10,8 +10,8 @@ import logging
 from typing import TypeAlias
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import (
     SharedOut,

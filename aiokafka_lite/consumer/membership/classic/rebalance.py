@@ -10,7 +10,9 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._threads import compute
-from aiokafka_lite.client import Cluster, ClusterView, Lane, TopicsOfCluster
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.view import ClusterView, TopicsOfCluster
 from aiokafka_lite.consumer.assignment.subscription import SharedOut, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
