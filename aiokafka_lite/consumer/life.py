@@ -99,9 +99,9 @@ class Engine(Life["Running"]):
         self.owner = Owner(self._end_gets_of_child)
         self._rng = rng
         self._state_changed = Event()
-        observers.on_assignment_change(self._assignment_changed)
-        observers.on_partition_change(lambda _: self._state_changed.set())
-        observers.on_subscription_change(self._watch_topics)
+        observers.assignment_changed.add(self._assignment_changed)
+        observers.partition_changed.add(lambda _: self._state_changed.set())
+        observers.subscription_changed.add(self._watch_topics)
         self.gate.on_change(self._state_changed.set)
         self.probe = probe
         # The exception that left the application's `async with`, in words.

@@ -330,7 +330,8 @@ class Running:
         for work, limit in limits.items():
             work.is_wanted_by(limit)
         acted = Event()
-        engine.observers.add_listener(acted.set)  # forgotten with the parts
+        engine.observers.subscription_changed.add(acted.set)  # forgotten with the parts
+        engine.observers.acted.add(acted.set)
         while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
             acted.clear()
             try:

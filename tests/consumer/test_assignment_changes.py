@@ -49,7 +49,7 @@ def test_what_stays_is_not_touched(assignment: State) -> None:
     kept.buffered(9)
     loan = kept.lend(1)
     discarded: list[Cursor] = []
-    assignment.observers.on_discard(discarded.append)
+    assignment.observers.discarded.add(discarded.append)
     before = looks(kept)
     assignment.begin_revocation([B])
     assignment.change([B], [C])

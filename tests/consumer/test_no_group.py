@@ -36,7 +36,7 @@ class Loner:
 
     def __init__(self, cluster: Cluster) -> None:
         self.state = State()
-        self.state.observers.on_subscription_change(lambda: watch_topics(self.state, cluster))
+        self.state.observers.subscription_changed.add(lambda: watch_topics(self.state, cluster))
         self.no_group = NoGroup(
             ConsumerConfig(), self.state, self.state.events, self.state.observers, cluster
         )

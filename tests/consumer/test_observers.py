@@ -13,8 +13,9 @@ class Part:
 
     def __init__(self, observers: Observers) -> None:
         self.told = 0
-        observers.add_listener(self.hear)
-        observers.on_assignment_change(self.hear)
+        observers.subscription_changed.add(self.hear)
+        observers.acted.add(self.hear)
+        observers.assignment_changed.add(self.hear)
 
     def hear(self) -> None:
         self.told += 1
@@ -23,8 +24,7 @@ class Part:
 def tell_all(observers: Observers) -> None:
     observers.subscription_changed()
     observers.assignment_changed()
-    for observer in observers.of_gets:
-        observer()
+    observers.acted()
 
 
 def test_parts_hear_nothing_more_once_they_are_closed_and_those_before_them_do() -> None:
@@ -54,7 +54,7 @@ def test_what_observes_twice_is_forgotten_once() -> None:
     observers = Observers()
     part = Part(observers)
     registrations = observers.collect()
-    observers.on_assignment_change(part.hear)
+    observers.assignment_changed.add(part.hear)
     observers.assignment_changed()
     registrations.close()
     observers.assignment_changed()
@@ -67,18 +67,18 @@ def test_progress_is_told_once_and_a_departure_to_all_who_ask_for_it() -> None:
 
     def ask_again() -> None:
         told.append("progress")
-        observers.on_next_progress(lambda: told.append("more"))
+        observers.progressed.add(lambda: told.append("more"))
 
-    observers.on_next_progress(ask_again)
+    observers.progressed.add(ask_again)
     for _ in range(3):
-        observers.progressed()
+        observers.progressed.notify_once()
     assert told == ["progress", "more"]
     departure = Departure(frozenset(), None)
-    observers.on_departure(told.append)
-    observers.on_discard(told.append)
+    observers.departed.add(told.append)
+    observers.discarded.add(told.append)
     observers.departed(departure)
     assert told[2:] == [departure]
-    observers.forget(told.append)
+    observers.departed.forget(told.append)
     observers.departed(departure)
     assert len(told) == 3
 
@@ -88,11 +88,12 @@ def test_observers_that_were_forgotten_or_called_for_the_last_time_are_kept_by_n
     registrations = observers.collect()
     lasting = Part(observers)
     forgotten, called = Part(observers), Part(Observers())
-    observers.on_next_progress(called.hear)
-    observers.progressed()
-    observers.progressed()
+    observers.progressed.add(called.hear)
+    observers.progressed.notify_once()
+    observers.progressed.notify_once()
     assert called.told == 1
-    observers.forget(forgotten.hear)
+    for signal in (observers.subscription_changed, observers.acted, observers.assignment_changed):
+        signal.forget(forgotten.hear)
     left = [weakref.ref(forgotten), weakref.ref(called)]
     del forgotten, called
     gc.collect()

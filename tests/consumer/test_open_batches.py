@@ -55,7 +55,7 @@ class Opened:
             self.state.start_at(self.state.partition(tp), 0)
         self.a, self.b = self.state.assignment.values()
         self.acted = 0
-        self.state.observers.of_gets.append(self._act)
+        self.state.observers.acted.add(self._act)
         self.batch = OpenBatch(self.state.works)
         self.open()
 

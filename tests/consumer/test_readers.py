@@ -605,7 +605,7 @@ async def test_a_run_forgets_who_has_read_before_it(reading: Reading) -> None:
     await reading.elsewhere(lambda: reading.read(B, 0, 3))
     reading.state.works.open_processing(cast("Any", object()))
     told: list[bool] = []
-    reading.state.observers.of_gets.append(lambda: told.append(True))
+    reading.state.observers.acted.add(lambda: told.append(True))
     await reading.end_other()
     assert (told, reading.processed()) == ([], {A.partition: 1, B.partition: 3})
 
@@ -653,7 +653,7 @@ async def test_a_rebalance_is_told_of_the_end_of_a_task_that_has_finished_its_re
     told: list[dict[int, int]] = []
     reading.read(A, 0, 1)
     await reading.elsewhere(lambda: reading.read(B, 0, 3))
-    reading.state.observers.of_gets.append(lambda: told.append(reading.processed()))
+    reading.state.observers.acted.add(lambda: told.append(reading.processed()))
     await reading.end_other()
     assert told == [{A.partition: 0, B.partition: 3}]
 

@@ -54,7 +54,7 @@ def test_the_ways_to_subscribe_exclude_each_other() -> None:
 def test_every_change_of_the_subscription_raises_its_version_and_is_told() -> None:
     state = State()
     told: list[int] = []
-    state.observers.on_subscription_change(lambda: told.append(state.subscription_version))
+    state.observers.subscription_changed.add(lambda: told.append(state.subscription_version))
     state.subscribe(["t"])
     state.subscribe(["t", "u"])
     state.unsubscribe()
@@ -110,7 +110,7 @@ def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
         offsets = state.finished.finished_offsets()
         told.append((departure, {tp: offsets[tp] for tp in departure.partitions}))
 
-    state.observers.on_departure(note)
+    state.observers.departed.add(note)
     for tp, offset in ((A, 7), (B, 9)):
         state.seek(state.partition(tp), offset)
     state.assign_from_user([A, B])
@@ -187,7 +187,7 @@ def test_assigning_keeps_what_stays_and_drops_what_goes(state: State) -> None:
     state.seek(gone, 0)
     loan = gone.lend(1)
     discarded: list[Cursor] = []
-    state.observers.on_discard(discarded.append)
+    state.observers.discarded.add(discarded.append)
     state.assign_from_user([A, TopicPartition("u", 0)])
     assert discarded == [gone]
     assert state.partition(A) is kept
@@ -218,7 +218,7 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
 def test_seek_and_reset_make_what_is_under_way_stale(state: State) -> None:
     partition = state.partition(A)
     discarded: list[Cursor] = []
-    state.observers.on_discard(discarded.append)
+    state.observers.discarded.add(discarded.append)
     state.seek(partition, 5)
     loan = partition.lend(1)
     state.request_reset(partition, LATEST_TIMESTAMP)
@@ -434,8 +434,10 @@ def told(state: State) -> list[str]:
     state.seek(state.partition(A), 1)
     told: list[str] = []
     state.reads.set_settler(lambda: told.append("settled"))
-    state.observers.on_discard(lambda cursor: told.append(f"discarded {cursor.tp.partition}"))
-    state.observers.on_partition_change(lambda cursor: told.append(f"moved {cursor.tp.partition}"))
+    state.observers.discarded.add(lambda cursor: told.append(f"discarded {cursor.tp.partition}"))
+    state.observers.partition_changed.add(
+        lambda cursor: told.append(f"moved {cursor.tp.partition}")
+    )
     return told
 
 
@@ -727,7 +729,7 @@ def test_rebalances_are_told_that_the_application_has_finished_something(
     state: State,
 ) -> None:
     told: list[str] = []
-    state.observers.of_gets.append(lambda: told.append("acted"))
+    state.observers.acted.add(lambda: told.append("acted"))
     run = cast(Any, object())
     state.works.open_processing(run)
     state.works.close_processing(run)
@@ -783,7 +785,7 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
     state: State, handled: Cursor
 ) -> None:
     moved: list[Cursor] = []
-    state.observers.on_partition_change(moved.append)
+    state.observers.partition_changed.add(moved.append)
     for offset in (1, 0):
         state.works.finish(handled, offset, offset)
     state.works.finish(handled, 3, "another holder")
@@ -808,7 +810,7 @@ def test_a_partition_with_enough_is_fetched_again_when_its_handlers_have_finishe
     state: State, handled: Cursor
 ) -> None:
     moved: list[Cursor] = []
-    state.observers.on_partition_change(moved.append)
+    state.observers.partition_changed.add(moved.append)
     state.finished.note_finished({A: OffsetAndMetadata(3, "")})
     assert state.finished.processed_offsets()[A].offset == 3
     assert not moved
@@ -854,7 +856,7 @@ def test_a_handler_commits_its_own_records_and_no_others(state: State) -> None:
     state.works.put_into_processing(a, is_enough=True)
     state.reads.hand_out(a, 0, 5, ())
     moved: list[Cursor] = []
-    state.observers.on_partition_change(moved.append)
+    state.observers.partition_changed.add(moved.append)
     for tp, refused in ((B, OffsetAndMetadata(0, "")), (A, OffsetAndMetadata(3, ""))):
         with pytest.raises(IllegalStateError):
             state.finished.finish_named({tp: refused})
@@ -931,7 +933,7 @@ def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> N
     run, failure = state.reads.processing, ValueError("no")
     state.works.finish(handled, 1, 1)
     moved: list[Cursor] = []
-    state.observers.on_partition_change(moved.append)
+    state.observers.partition_changed.add(moved.append)
     state.works.close_processing(cast(Any, run), failure)
     assert state.works.run_failure is failure
     assert (handled.worked_by, handled.position) == (None, 0)

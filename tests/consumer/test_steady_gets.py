@@ -246,7 +246,8 @@ async def test_nothing_is_handed_out_while_a_hold_lasts(reading: Reading) -> Non
 
 async def test_each_get_is_told_of_as_it_begins(reading: Reading) -> None:
     begun: list[int] = []
-    reading.state.observers.add_listener(lambda: begun.append(len(reading.got)))
+    reading.state.observers.subscription_changed.add(lambda: begun.append(len(reading.got)))
+    reading.state.observers.acted.add(lambda: begun.append(len(reading.got)))
     reading.read()
     await reading.settle()
     receive(reading, 0)

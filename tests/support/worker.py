@@ -74,7 +74,9 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             scope=self.scope,
             rng=rng,
         )
-        self.state.observers.on_subscription_change(lambda: watch_topics(self.state, self.cluster))
+        self.state.observers.subscription_changed.add(
+            lambda: watch_topics(self.state, self.cluster)
+        )
         self.state.gate = gate = NotedGate()
         self.errors, self.listener_errors = gate.posted, gate.posted_to_poll
         self.member = self._make_member(group_id)

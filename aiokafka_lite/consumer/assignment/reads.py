@@ -96,7 +96,7 @@ class Reads:
     def resume_get(self) -> None:
         """Note that a read continues after the application's own work."""
         self.in_progress += 1
-        for observer in self._observers.of_gets:
+        for observer in self._observers.acted.observers:
             observer()
 
     @property

@@ -12,6 +12,7 @@ cdef class Works:
     cdef public object _assignment
     cdef public object _cursors
     cdef public object _observers
+    cdef public object _progressed
     cdef public Reads _reads
     cdef public object _run_failure
     cdef public list begun

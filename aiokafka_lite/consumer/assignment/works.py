@@ -34,6 +34,7 @@ class Works:
         "_assignment",
         "_cursors",
         "_observers",
+        "_progressed",
         "_reads",
         "_run_failure",
         "begun",
@@ -45,6 +46,7 @@ class Works:
         self._cursors = assignment.assignment
         self._reads = reads
         self._observers = observers
+        self._progressed = observers.progressed
         self.begun: list[Work] = []
         self.totals = dict.fromkeys(PROCESSING_TOTALS, 0)
         # The error that ended the latest run, and `hand_out_count` then.
@@ -245,8 +247,8 @@ class Works:
                 cursor.process_to(first)  # as settle_progress, without its call
             else:
                 self._reads.settle_progress(cursor)
-        if self._observers.of_progress:
-            self._observers.progressed()
+        if self._progressed.observers:
+            self._progressed.notify_once()
 
     def take_more(self, cursor: Cursor) -> None:
         if cursor.worked_by is not None and cursor.has_enough:

@@ -167,9 +167,9 @@ class Buffer:
         self._alarm_at = 0.0
         # The only partitions to fetch (empty: all): memory is short, and reads wait for them.
         self.sought: frozenset[TopicPartition] = frozenset()
-        observers.on_discard(self.queue.drop)
-        observers.on_assignment_change(self.wake)
-        observers.on_partition_change(self._partition_changed)
+        observers.discarded.add(self.queue.drop)
+        observers.assignment_changed.add(self.wake)
+        observers.partition_changed.add(self._partition_changed)
         gate.on_change(self.wake)
 
     def on_take(self, close_reader: Callable[[], None]) -> None:

@@ -65,9 +65,9 @@ class AutoCommit:
         self._has_progress = False
 
     def start(self, scope: TaskScope) -> None:
-        self._observers.on_departure(self._note_departure)
-        self._observers.on_assignment_change(self._forget_what_is_back)
-        self._observers.on_next_progress(self._note_progress)
+        self._observers.departed.add(self._note_departure)
+        self._observers.assignment_changed.add(self._forget_what_is_back)
+        self._observers.progressed.add(self._note_progress)
         self._scope = scope
         self._task = scope.supervise(self._run, name="auto-commit")
 
@@ -110,7 +110,7 @@ class AutoCommit:
     def _look_for_progress(self) -> None:
         if self._has_progress:
             self._has_progress = False
-            self._observers.on_next_progress(self._note_progress)
+            self._observers.progressed.add(self._note_progress)
 
     def _processed_of_what_is_kept(self) -> Offsets:
         """Return the processed offsets of partitions that are not being revoked.

@@ -57,8 +57,8 @@ class ReadyRecords:
         self.cursor.belong_to(reads, gate, buffer, self)
         buffer.on_take(self.close)
         reads.set_settler(self.settle, self.close)
-        observers.on_discard(self._discard)
-        observers.on_partition_change(self._park_if_paused)
+        observers.discarded.add(self._discard)
+        observers.partition_changed.add(self._park_if_paused)
         gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------

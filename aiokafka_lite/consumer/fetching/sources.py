@@ -174,7 +174,7 @@ class Sources:
 
     def start(self) -> None:
         """Begin to follow assignment and leaders. Tasks start when there is work."""
-        self._observers.on_assignment_change(self._place_all)
+        self._observers.assignment_changed.add(self._place_all)
         self.cluster.add_listener(self._view_changed, on_moves=self._leaders_moved)
         self.search.start()
         self._place_all()

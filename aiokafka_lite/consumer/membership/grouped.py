@@ -101,8 +101,9 @@ class GroupedMembership(ABC, Generic[MemberT]):
     # --- Beginning and end ----------------------------------------------------------------
     def _observe(self) -> None:
         self._handover.start()
-        self._observers.add_listener(self._application_acted)
-        self._observers.on_departure(self._note_departure)
+        self._observers.subscription_changed.add(self._application_acted)
+        self._observers.acted.add(self._application_acted)
+        self._observers.departed.add(self._note_departure)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
 
     async def _end_what_runs(self, deadline: float) -> None:

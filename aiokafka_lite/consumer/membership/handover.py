@@ -176,7 +176,8 @@ class Revocation:
         self._is_giving_up = False
 
     def start(self) -> None:
-        self._observers.add_listener(self._application_acted)
+        self._observers.subscription_changed.add(self._application_acted)
+        self._observers.acted.add(self._application_acted)
 
     def _application_acted(self) -> None:
         if self.awaited_work is not None or self._is_giving_up:

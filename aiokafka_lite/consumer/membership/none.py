@@ -64,7 +64,7 @@ class NoGroup:
 
     async def start(self) -> None:
         """Follow the subscription and metadata."""
-        self._observers.on_subscription_change(self._follow)
+        self._observers.subscription_changed.add(self._follow)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
         self._follow()
 

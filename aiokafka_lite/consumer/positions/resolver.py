@@ -139,8 +139,8 @@ class PositionResolver:
         self._reading_committed: asyncio.Task[None] | None = None
         self._checks = Checks(self, cluster, scope, rng, config)
         self._resets = Resets(self, cluster, scope, rng, config)
-        observers.on_assignment_change(self._wake.set)
-        observers.on_partition_change(self._partition_changed)
+        observers.assignment_changed.add(self._wake.set)
+        observers.partition_changed.add(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
         self.leaders_moved(view, self._state.assignment)

@@ -63,7 +63,7 @@ class TopicChanges:
         self._missing: dict[TopicPartition, float | None] = {}
         # The pattern that was matched with all topics.
         self._pattern: re.Pattern[str] | None = None
-        observers.on_subscription_change(self._subscription_changed)
+        observers.subscription_changed.add(self._subscription_changed)
 
     def _subscription_changed(self) -> None:
         if self._state.mode is not SubscriptionMode.PATTERN:

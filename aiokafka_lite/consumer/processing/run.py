@@ -218,8 +218,8 @@ class Run:
     def opened(self) -> Iterator[None]:
         """Take the consumer's records in a block around `run`. In it they can be finished."""
         self._works.open_processing(self)
-        self._observers.on_partition_change(self._partition_changed)
-        self._observers.on_assignment_change(self._assignment_changed)
+        self._observers.partition_changed.add(self._partition_changed)
+        self._observers.assignment_changed.add(self._assignment_changed)
         self._gate.on_change(self.offer)
         try:
             yield
@@ -228,8 +228,8 @@ class Run:
                 self._error = error
             raise
         finally:
-            self._observers.forget(self._partition_changed)
-            self._observers.forget(self._assignment_changed)
+            self._observers.partition_changed.forget(self._partition_changed)
+            self._observers.assignment_changed.forget(self._assignment_changed)
             self._gate.forget(self.offer)
             self._works.close_processing(self, self._error)
             self._allowance.close()

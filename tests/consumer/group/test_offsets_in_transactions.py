@@ -338,7 +338,7 @@ async def test_receipts_and_blocks_of_a_delivery_hear_of_its_transaction(
     delivery.enlist(case.transaction)
     delivery.to_commit()
     told: list[int] = []
-    case.state.observers.of_gets.append(lambda: told.append(1))
+    case.state.observers.acted.add(lambda: told.append(1))
     delivery.settle(case.transaction, is_committed=is_committed)
     assert [each.transactions for each in receipts[:2]] == [[case.transaction, None]] * 2
     assert [each.is_finished for each in receipts[:2]] == [bool(is_committed)] * 2
@@ -359,7 +359,7 @@ async def test_offsets_by_name_are_noted_as_their_transaction_turns_out(
     named.enlist(case.transaction)
     assert case.cursor().decided_to(10) == 0
     told: list[int] = []
-    case.state.observers.of_gets.append(lambda: told.append(1))
+    case.state.observers.acted.add(lambda: told.append(1))
     waiting = await begun(cast("Any", case.group.member.wait_for_change()))
     named.settle(case.transaction, is_committed=is_committed)
     await waiting

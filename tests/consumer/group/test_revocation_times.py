@@ -248,7 +248,7 @@ async def test_a_work_that_ends_is_waited_for_no_more() -> None:
     assert awaited.offsets == {A: (3, 5), B: (3, 5)}
     assert awaited.until == 4
     first.is_open = False
-    going.state.observers.of_gets[-1]()  # a get begins
+    going.state.observers.acted.observers[-1]()  # a get begins
     await asyncio.sleep(0.1)
     awaited = going.revocation.awaited_work
     assert awaited is not None
@@ -306,7 +306,7 @@ async def test_a_get_wakes_no_task_while_no_partition_is_revoked() -> None:
     going = Going(Task(A, ends_after_s=0.5), hold_ms=0)
 
     def begin_get() -> None:
-        going.state.observers.of_gets[-1]()
+        going.state.observers.acted.observers[-1]()
 
     assert not await is_woken(going, begin_get)
     await going.give_back(A)
@@ -375,7 +375,7 @@ async def test_a_work_that_is_given_up_has_a_moment_to_end(
     going = Going(Task(A, ends_after_s=ends_after_s), hold_ms=0)
     revoking = asyncio.create_task(going.give_back(A))
     await asyncio.sleep(0.5)
-    going.state.observers.of_gets[-1]()  # a get begins
+    going.state.observers.acted.observers[-1]()  # a get begins
     assert await revoking == took_s
     assert ("were cancelled but have not ended" in caplog.text) is (ends_after_s > took_s)
 

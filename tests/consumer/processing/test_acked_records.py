@@ -166,7 +166,7 @@ async def test_a_poll_raises_what_the_application_has_to_hear() -> None:
 async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> None:
     reader = Reader(A)
     told: list[int] = []
-    reader.state.observers.of_gets.append(lambda: told.append(1))
+    reader.state.observers.acted.add(lambda: told.append(1))
     first, second, third, fourth = await reader.read(4)
     told.clear()
     first.ack()

@@ -421,7 +421,7 @@ async def test_the_end_of_a_handler_is_told_if_its_partition_goes_or_went(
         else:
             state.begin_revocation([A])
         told: list[int] = []
-        state.observers.of_gets.append(lambda: told.append(1))
+        state.observers.acted.add(lambda: told.append(1))
         case.held[A].set()
         await until(lambda: bool(case.done))
         await asyncio.sleep(0.1)
