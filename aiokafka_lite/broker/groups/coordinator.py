@@ -38,7 +38,6 @@ from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.groups.offsets.cache import (
-    CommittedOffset,
     Committer,
     OffsetCommitEntry,
     OffsetManager,
@@ -402,7 +401,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 return errors
         return [error] * len(offsets)
 
-    def committed(self, group_id: str, tp: TopicPartition, topic_id: bytes) -> CommittedOffset:
+    def committed(self, group_id: str, tp: TopicPartition, topic_id: bytes) -> OffsetCommitValue:
         """Return the committed offset of a group whose `availability` was checked."""
         return self.offsets.fetch(group_id, tp, topic_id)
 

@@ -8,7 +8,6 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets.cache import (
     NOTHING_COMMITTED,
-    CommittedOffset,
     Committer,
     OffsetCommitEntry,
 )
@@ -44,6 +43,7 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
 from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,
@@ -284,7 +284,7 @@ def _everything(
 
 
 def _partition(
-    index: int, committed: CommittedOffset, error: ErrorType = NoError
+    index: int, committed: OffsetCommitValue, error: ErrorType = NoError
 ) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=index,

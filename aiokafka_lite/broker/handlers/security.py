@@ -14,7 +14,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.security.credentials import CredentialStore
-from aiokafka_lite.broker.security.session import NO_EXCHANGE
+from aiokafka_lite.broker.security.session import no_exchange
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -63,13 +63,7 @@ async def sasl_authenticate(
 ) -> SaslAuthenticateResponse:
     """Pass a token to the exchange (KIP-152)."""
     session = ctx.connection.sasl
-    answer = NO_EXCHANGE if session is None else await session.authenticate(request.auth_bytes)
-    return SaslAuthenticateResponse(
-        error_code=answer.error.errno,
-        error_message=answer.text,
-        auth_bytes=answer.token,
-        session_lifetime_ms=answer.lifetime_ms,
-    )
+    return no_exchange() if session is None else await session.authenticate(request.auth_bytes)
 
 
 @handler(DescribeUserScramCredentialsRequest)

@@ -27,7 +27,6 @@ from aiokafka_lite.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     PartitionResponse,
-    ProducerState,
     TopicData,
     TopicResponse,
     TransactionState,
@@ -74,17 +73,7 @@ def _producers_of(ctx: RequestContext, tp: TopicPartition) -> PartitionResponse:
         return PartitionResponse(partition_index=tp.partition, error_code=error.errno)
     return PartitionResponse(
         partition_index=tp.partition,
-        active_producers=[
-            ProducerState(
-                producer_id=each.producer_id,
-                producer_epoch=each.epoch,
-                last_sequence=each.last_sequence,
-                last_timestamp=each.last_timestamp,
-                coordinator_epoch=each.coordinator_epoch,
-                current_txn_start_offset=each.transaction_start_offset,
-            )
-            for each in partition.log.producers.describe()
-        ],
+        active_producers=[*partition.log.producers.describe()],
     )
 
 

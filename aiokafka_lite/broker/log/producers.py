@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
+from aiokafka_lite.protocol.messages.describe_transactions import ProducerState
 from aiokafka_lite.records import BatchHeader, ControlType
 from aiokafka_lite.records.transactions import EndMarker, end_marker
 
@@ -155,15 +156,6 @@ class _Producer:
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-
-class ProducerDescription(NamedTuple):
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    transaction_start_offset: int
 
 
 class _Unverified(NamedTuple):
@@ -362,20 +354,22 @@ class ProducerStates:
         self.transactions.truncate(end_offset)
         return affected
 
-    def describe(self) -> Iterator[ProducerDescription]:
+    def describe(self) -> Iterator[ProducerState]:
         for producer_id, producer in self._producers.items():
-            first_offset = self.transactions.first_offset_of(producer_id)
-            yield ProducerDescription(
+            yield ProducerState(
                 producer_id=producer_id,
-                epoch=producer.epoch,
+                producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
                 coordinator_epoch=producer.coordinator_epoch,
-                transaction_start_offset=NO_OFFSET if first_offset is None else first_offset,
+                current_txn_start_offset=self._start_of_transaction(producer_id),
             )
 
+    def _start_of_transaction(self, producer_id: int) -> int:
+        first_offset = self.transactions.first_offset_of(producer_id)
+        return NO_OFFSET if first_offset is None else first_offset
+
     def snapshot(self) -> list[StoredProducer]:
-        described = {each.producer_id: each for each in self.describe()}
         return [
             (
                 producer_id,
@@ -384,7 +378,7 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.last_timestamp,
                 producer.last_offset,
-                described[producer_id].transaction_start_offset,
+                self._start_of_transaction(producer_id),
             )
             for producer_id, producer in self._producers.items()
         ]

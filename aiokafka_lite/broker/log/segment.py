@@ -213,19 +213,9 @@ class MemorySegment(Segment):
     def seal(self) -> None:
         pass
 
-    def checkpoint(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def delete(self) -> None:
-        pass
+    checkpoint = close = delete = settle = seal
 
     def replace(self, old: Sequence[Segment], end_offset: int) -> None:
-        pass
-
-    def settle(self) -> None:
         pass
 
     def _write(self, batch: memoryview) -> None:

@@ -322,8 +322,9 @@ class Processor(asyncio.BufferedProtocol):
         is_large: bool = False,
     ) -> None:
         context = self._context(header.version, header.client_id)
-        work = RequestWork(self, entry, context, header.correlation_id, request, size_bytes)
-        work.is_large = is_large
+        work = RequestWork(
+            self, entry, context, header.correlation_id, request, size_bytes, is_large
+        )
         requests = self._node.requests
         if requests.is_on:
             work.seen = requests.arrived(

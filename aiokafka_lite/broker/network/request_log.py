@@ -12,6 +12,7 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, cast
 
 from aiokafka_lite import _compat
@@ -44,6 +45,7 @@ HOLDING_SECRETS: Final = frozenset(
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SeenRequest:
     """A request that arrived.
 
@@ -61,40 +63,17 @@ class SeenRequest:
         error_codes: All error codes of the response, other than 0.
     """
 
-    __slots__ = (
-        "answered_at",
-        "api_version",
-        "arrived_at",
-        "client_id",
-        "error_codes",
-        "is_extract",
-        "node_id",
-        "number",
-        "peer",
-        "request",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        context: RequestContext,
-        peer: str,
-        request: Request[Response],
-        size_bytes: int,
-        arrived_at: float,
-    ) -> None:
-        self.number = number
-        self.node_id = context.node.id
-        self.client_id = context.client_id
-        self.api_version = context.api_version
-        self.peer = peer
-        self.request = request
-        self.size_bytes = size_bytes
-        self.arrived_at = arrived_at
-        self.answered_at: float | None = None
-        self.error_codes = NO_ERRORS
-        self.is_extract = False
+    number: int
+    node_id: int
+    client_id: str | None
+    api_version: int
+    peer: str
+    request: Request[Response]
+    size_bytes: int
+    arrived_at: float
+    answered_at: float | None = None
+    error_codes: frozenset[int] = NO_ERRORS
+    is_extract: bool = False
 
     @property
     def api(self) -> str:
@@ -240,7 +219,16 @@ class RequestLog:
         kept = _extract(request) if counts and size_bytes > WHOLE_BYTES else request
         if request.api_key in HOLDING_SECRETS:
             kept = _without_secrets(kept)
-        seen = SeenRequest(self.total, context, peer, kept, size_bytes, now)
+        seen = SeenRequest(
+            self.total,
+            context.node.id,
+            context.client_id,
+            context.api_version,
+            peer,
+            kept,
+            size_bytes,
+            now,
+        )
         self._entries.append(seen)
         if counts:
             self._bound(seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite.broker.context import Client, RequestContext
@@ -13,44 +14,23 @@ from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 
+@dataclass(slots=True, eq=False)
 class RequestWork:
     """A request in a node.
 
     `refused` is the response for elements that a fault refuses, while the rest is handled.
     """
 
-    __slots__ = (
-        "context",
-        "correlation_id",
-        "entry",
-        "is_large",
-        "processor",
-        "refused",
-        "request",
-        "rule",
-        "seen",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        processor: ServedConnection,
-        entry: HandlerEntry,
-        context: RequestContext,
-        correlation_id: int,
-        request: Request[Response],
-        size_bytes: int,
-    ) -> None:
-        self.processor = processor
-        self.entry = entry
-        self.context = context
-        self.correlation_id = correlation_id
-        self.request = request
-        self.size_bytes = size_bytes
-        self.is_large = False
-        self.seen: SeenRequest | None = None
-        self.rule: RequestFault | None = None
-        self.refused: Response | None = None
+    processor: ServedConnection
+    entry: HandlerEntry
+    context: RequestContext
+    correlation_id: int
+    request: Request[Response]
+    size_bytes: int
+    is_large: bool = False
+    seen: SeenRequest | None = None
+    rule: RequestFault | None = None
+    refused: Response | None = None
 
 
 class BareToken(RequestWork):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
 from aiokafka_lite.broker.security.mechanisms import InvalidCredentialsError, SaslServer, Step
@@ -16,8 +16,7 @@ from aiokafka_lite.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
-
-MS_PER_S: Final = 1_000
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse
 
 
 class SaslSettings(NamedTuple):
@@ -27,18 +26,6 @@ class SaslSettings(NamedTuple):
     timeout_s: float
     failure_delay_s: float
     max_frame_bytes: int
-
-
-class TokenAnswer(NamedTuple):
-    error: type[BrokerResponseError]
-    text: str = ""
-    token: bytes = b""
-    lifetime_ms: int = 0
-
-
-NO_EXCHANGE: Final = TokenAnswer(
-    IllegalSaslStateError, "SaslAuthenticate request received after successful authentication"
-)
 
 
 class SaslSession:
@@ -121,25 +108,37 @@ class SaslSession:
         names = [mechanism.value for mechanism in self._authenticator.mechanisms]
         return NoError if is_on_offer else UnsupportedSaslMechanismError, names
 
-    async def authenticate(self, token: bytes) -> TokenAnswer:
+    async def authenticate(self, token: bytes) -> SaslAuthenticateResponse:
         """Process a token of the client. Cancellation in the executor's work changes no state."""
         server = self._authenticator.server
         if server is None:
-            return NO_EXCHANGE
+            return no_exchange()
         try:
             step = await self._evaluate(server, token)
         except (SaslAuthenticationFailed, InvalidCredentialsError, KafkaProtocolError) as error:
-            text = self._authenticator.failure_text(error)
-            return TokenAnswer(SaslAuthenticationFailed, text)
+            return _failed(self._authenticator.failure_text(error))
         try:
             lifetime_ms = self._authenticator.advance(step, self._loop.time(), self._clock())
         except SaslAuthenticationFailed as error:
-            return TokenAnswer(SaslAuthenticationFailed, str(error.args[0]))
+            return _failed(str(error.args[0]))
         if self._authenticator.state is SaslState.COMPLETE:
             self.closed()
-        return TokenAnswer(NoError, "", step.token, lifetime_ms)
+        return SaslAuthenticateResponse(
+            error_message="", auth_bytes=step.token, session_lifetime_ms=lifetime_ms
+        )
 
     async def _evaluate(self, server: SaslServer, token: bytes) -> Step:
         if server.is_slow:
             return await self._loop.run_in_executor(None, server.evaluate, token)
         return server.evaluate(token)
+
+
+def no_exchange() -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        error_code=IllegalSaslStateError.errno,
+        error_message="SaslAuthenticate request received after successful authentication",
+    )
+
+
+def _failed(text: str) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.errno, error_message=text)

@@ -26,13 +26,13 @@ from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
-from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.errors import BrokerResponseError, KafkaError, for_code
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
 from aiokafka_lite.protocol.wire import uuid_to_str
 
 MOST_NAMED: Final = 20
@@ -217,7 +217,7 @@ async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) 
                     "committed": committed.offset,
                     "lag": lag,
                     "metadata": clip(committed.metadata),
-                    "committed_at_ms": committed.commit_timestamp_ms,
+                    "committed_at_ms": committed.commit_timestamp,
                 }
             )
         total += 1
@@ -232,7 +232,7 @@ async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) 
 
 async def _lags(
     broker: Broker, each: _CoordinatedGroup, slices: MeasuredSlices
-) -> AsyncIterator[tuple[str, int, CommittedOffset, int | None]]:
+) -> AsyncIterator[tuple[str, int, OffsetCommitValue, int | None]]:
     """Yield topic, partition, committed offset, and the records after it, None if unknown."""
     committed = each.node.groups.offsets.fetch_all(each.group.group_id)
     for name, offsets in tuple(committed.items()):

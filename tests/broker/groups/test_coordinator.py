@@ -118,10 +118,10 @@ async def test_retention_asked_for_is_kept(
 ) -> None:
     for retention_ms in (500, 0):
         commit(coordinator, retention_ms=retention_ms)
-        expires_ms = coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms
+        expires_ms = coordinator.committed("g", TP, ZERO_UUID).expire_timestamp
         assert expires_ms == services.now_ms + retention_ms
     commit(coordinator)
-    assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms == -1
+    assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp == -1
 
 
 async def test_metadata_that_is_too_long_refuses_only_its_own_offset(

@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
+from aiokafka_lite.protocol.messages.describe_transactions import ProducerState
 from aiokafka_lite.records import BatchHeader, ControlType, iter_batches
 from tests.support.for_each import for_each
 
@@ -290,15 +291,15 @@ def test_producers_are_described(log: PartitionLog) -> None:
     write(log, 2, 0)
     end(log, 2, ABORT)
     found = {one.producer_id: one for one in log.producers.describe()}
-    assert found[1]._asdict() == {
-        "producer_id": 1,
-        "epoch": 0,
-        "last_sequence": 2,
-        "last_timestamp": T0,
-        "coordinator_epoch": 3,
-        "transaction_start_offset": 3,
-    }
-    assert (found[2].coordinator_epoch, found[2].transaction_start_offset) == (3, -1)
+    assert found[1] == ProducerState(
+        producer_id=1,
+        producer_epoch=0,
+        last_sequence=2,
+        last_timestamp=T0,
+        coordinator_epoch=3,
+        current_txn_start_offset=3,
+    )
+    assert (found[2].coordinator_epoch, found[2].current_txn_start_offset) == (3, -1)
 
 
 class Facts(NamedTuple):
@@ -314,7 +315,7 @@ def facts(log: PartitionLog) -> Facts:
         log.last_stable_offset,
         aborted(log),
         sorted(
-            (p.producer_id, p.epoch, p.last_sequence, p.transaction_start_offset)
+            (p.producer_id, p.producer_epoch, p.last_sequence, p.current_txn_start_offset)
             for p in log.producers.describe()
         ),
     )

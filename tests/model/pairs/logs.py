@@ -12,10 +12,10 @@ from typing import Final
 
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.faults import Rule
-from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.errors import KafkaError, NoError, TopicAuthorizationFailedError
+from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
 from tests.model.pairs.journal import Commit, Journal
@@ -149,7 +149,7 @@ class EmbeddedLogs(Logs):
 
         yield look
 
-    def _committed(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+    def _committed(self, group: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
         for node in self.broker.nodes.values():  # one of which coordinates the group
             if node.groups.availability(group) is not NoError:
                 continue  # one that has just become the coordinator reads its log

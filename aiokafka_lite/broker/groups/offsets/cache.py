@@ -19,7 +19,6 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 NO_OFFSET: Final = -1
-NO_LEADER_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
 
 OffsetValue = TypeVar("OffsetValue")
@@ -105,25 +104,7 @@ class PendingOffsets(Generic[OffsetValue]):
             self.end(transaction, None)
 
 
-class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition.
-
-    Attributes:
-        offset: The next offset to consume.
-        leader_epoch: Epoch of the last consumed record, -1 if unknown.
-        expire_timestamp_ms: Expiry that an old client requested, -1 for the broker's retention.
-        topic_id: Zero if the client did not send one (KIP-848).
-    """
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_timestamp_ms: int
-    expire_timestamp_ms: int = NO_EXPIRY
-    topic_id: bytes = ZERO_UUID
-
-
-NOTHING_COMMITTED: Final = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_EXPIRY)
+NOTHING_COMMITTED: Final = OffsetCommitValue(offset=NO_OFFSET)
 
 
 @dataclass(frozen=True)
@@ -156,9 +137,9 @@ class OffsetManager:
         self._clock = clock
         self._metadata_max_bytes = metadata_max_bytes
         # group -> topic -> partition. Written by replay and unload only.
-        self._cache: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self._cache: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
         # Offsets of open transactions. Written by replay, end_transaction and unload only.
-        self._pending = PendingOffsets[CommittedOffset]()
+        self._pending = PendingOffsets[OffsetCommitValue]()
 
     # -- requests: (answer, records to append) -------------------------------------------------
 
@@ -224,7 +205,7 @@ class OffsetManager:
 
     def fetch(
         self, group_id: str, tp: TopicPartition, topic_id: bytes = ZERO_UUID
-    ) -> CommittedOffset:
+    ) -> OffsetCommitValue:
         """Return the committed offset, or NOTHING_COMMITTED, also for another topic id."""
         committed = self._cache.get(group_id, {}).get(tp.topic, {}).get(tp.partition)
         if committed is None or _are_different_topics(committed.topic_id, topic_id):
@@ -235,7 +216,7 @@ class OffsetManager:
         """Return whether an open transaction commits an offset of the partition."""
         return self._pending.has(PendingOffsetKey(group_id, tp))
 
-    def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
+    def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         return self._cache.get(group_id, {})
 
     def partitions(self, group_id: str) -> Iterator[TopicPartition]:
@@ -262,19 +243,11 @@ class OffsetManager:
     ) -> None:
         target = PendingOffsetKey(key.group, TopicPartition(key.topic, key.partition))
         if value is not None:
-            committed = CommittedOffset(
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                value.commit_timestamp,
-                value.expire_timestamp,
-                value.topic_id,
-            )
             if transaction is not None:
-                self._pending.note(transaction, target, committed)
+                self._pending.note(transaction, target, value)
                 return
             self._pending.supersede(target)
-            self._store(target, committed)
+            self._store(target, value)
             return
         self._pending.forget(target)
         topics = self._cache.get(key.group, {})
@@ -286,7 +259,7 @@ class OffsetManager:
         if not topics:
             del self._cache[key.group]
 
-    def _store(self, target: PendingOffsetKey, committed: CommittedOffset) -> None:
+    def _store(self, target: PendingOffsetKey, committed: OffsetCommitValue) -> None:
         topics = self._cache.setdefault(target.group_id, {})
         topics.setdefault(target.tp.topic, {})[target.tp.partition] = committed
 

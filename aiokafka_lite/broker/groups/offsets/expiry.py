@@ -22,14 +22,15 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
-from aiokafka_lite.broker.groups.offsets.cache import NO_EXPIRY, CommittedOffset, OffsetManager
+from aiokafka_lite.broker.groups.offsets.cache import NO_EXPIRY, OffsetManager
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
 from aiokafka_lite.structs import TopicPartition
 
 # Returns the start of an offset's retention in ms.
-BaseTime: TypeAlias = Callable[[CommittedOffset], int]
+BaseTime: TypeAlias = Callable[[OffsetCommitValue], int]
 
 
 def _base_time(group: Group) -> BaseTime | None:
@@ -44,8 +45,8 @@ def _base_time(group: Group) -> BaseTime | None:
     return None
 
 
-def _time_of_commit(committed: CommittedOffset) -> int:
-    return committed.commit_timestamp_ms
+def _time_of_commit(committed: OffsetCommitValue) -> int:
+    return committed.commit_timestamp
 
 
 def expired(
@@ -60,7 +61,7 @@ def expired(
         for partition, committed in partitions.items():
             if offsets.is_unstable(group_id, TopicPartition(topic, partition)):
                 continue
-            expires_ms = committed.expire_timestamp_ms
+            expires_ms = committed.expire_timestamp
             if expires_ms == NO_EXPIRY:
                 expires_ms = base(committed) + retention_ms
             if now_ms >= expires_ms:
