@@ -9,28 +9,16 @@ The whole file is checked before any record is written.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from aiokafka_lite._arguments import is_int
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.writing import RecordRefusedError, TopicWriter
+from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
 from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
 from aiokafka_lite.errors import KafkaError
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-
-FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
-# A field of `cat --json`: a record gets the next offset instead.
-IGNORED: Final = ("offset",)
-BASE64: Final = "base64"
-UTF8_MARK: Final = b"\xef\xbb\xbf"
-INT64_MAX: Final = 2**63 - 1
-INT32_MAX: Final = 2**31 - 1
 # The time between two yields to clients and Ctrl-C.
 SLICE_S: Final = 0.002
 
@@ -44,11 +32,6 @@ class BadLineError(CommandError):
 class Loaded(NamedTuple):
     counts: dict[str, int]
     left_alone: list[str]
-
-
-class _Line(NamedTuple):
-    topic: str
-    record: NewRecord
 
 
 def file_size(path: Path) -> int:
@@ -113,7 +96,7 @@ class _Loading:
             return
         self._line_numbers[topic].append(line_number)
         try:
-            writer.add(record)
+            writer.add(NewRecord(**record._asdict()))
         except RecordRefusedError as refused:
             raise self._refused(topic, refused) from refused
 
@@ -170,84 +153,3 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
                 )
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
-
-
-def parse_line(text: bytes, topic: str | None = None) -> _Line:
-    """Return the topic and the record of a line, or raise LineProblem."""
-    try:
-        line: Json = json.loads(text.decode(), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise LineProblem(f"byte {error.start + 1} is not UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise LineProblem(f"not JSON: {error.msg} at column {error.colno}") from None
-    except RecursionError:
-        raise LineProblem("nested too deep") from None
-    if not isinstance(line, dict):
-        raise LineProblem("each line must be a JSON object")
-    unknown = [name for name in line if name not in FIELDS and name not in IGNORED]
-    if unknown:
-        raise LineProblem(f"unknown field {unknown[0]!r}: the fields are {', '.join(FIELDS)}")
-    name = line.get("topic") if topic is None else topic
-    if not isinstance(name, str):
-        raise LineProblem('the field "topic" must be a string')
-    record = NewRecord(
-        value=_bytes_of("value", line.get("value")),
-        key=_bytes_of("key", line.get("key")),
-        headers=list(_headers(line.get("headers"))),
-        partition=_integer("partition", line.get("partition"), INT32_MAX),
-        timestamp_ms=_integer("timestamp", line.get("timestamp"), INT64_MAX),
-    )
-    return _Line(name, record)
-
-
-def _refuse_constant(name: str) -> Json:
-    raise LineProblem(f"{name} is not JSON")
-
-
-def _bytes_of(name: str, value: Json) -> bytes | None:
-    """Return a string in UTF-8, the bytes of {"base64": …}, or another value as JSON text."""
-    if value is None:
-        return None
-    try:
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(value, dict) and list(value) == [BASE64]:
-            encoded = value[BASE64]
-            if not isinstance(encoded, str):
-                raise LineProblem(f'{name}: the value of "base64" must be a string')
-            return base64.b64decode(encoded, validate=True)
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except binascii.Error as error:
-        raise LineProblem(f"{name} is not base64: {error}") from None
-    except UnicodeEncodeError:
-        raise LineProblem(
-            f"{name} contains half a surrogate pair, which UTF-8 cannot encode"
-        ) from None
-
-
-def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
-    """Yield headers of an object, or of a list of pairs in which a name may occur twice."""
-    if value is None:
-        return
-    pairs: list[Json] = (
-        [[name, of_name] for name, of_name in value.items()]
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list)
-        else []
-    )
-    if not isinstance(value, dict | list):
-        raise LineProblem('the field "headers" must be an object, or a list of [name, value]')
-    for pair in pairs:
-        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise LineProblem('the field "headers" must be an object, or a list of [name, value]')
-        _bytes_of("a header's name", pair[0])  # which has to be UTF-8 as well
-        yield pair[0], _bytes_of(f"header {pair[0]!r}", pair[1])
-
-
-def _integer(name: str, value: Json, highest: int) -> int | None:
-    if value is None:
-        return None
-    if not is_int(value) or not 0 <= value <= highest:
-        raise LineProblem(f"{name} must be an integer from 0 to {highest}")
-    return value

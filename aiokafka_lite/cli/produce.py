@@ -11,13 +11,14 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from aiokafka_lite import producing
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import name_and_value, new_parser, unescaped
 from aiokafka_lite.cli.asking import ask_for_topic
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.json_records import UTF8_MARK, ProducerRecord, parse_line
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError, plain_text
 from aiokafka_lite.errors import KafkaError
@@ -139,7 +140,8 @@ def _parser(options: argparse.Namespace) -> Callable[[bytes], ProducerRecord | N
         if options.json:
             if not line.strip():
                 return None
-            record = record_of_json(line)
+            # The first line may begin with the mark, as in files from Windows.
+            _, record = parse_line(line.removeprefix(UTF8_MARK), topic="")
         else:
             record = record_of_text(line, key_separator=separator, null=null)
         if key is not None:
@@ -332,14 +334,6 @@ def _reading(stream: BinaryIO) -> Callable[[int], bytes]:
     return lambda size: os.read(number, size)
 
 
-class ProducerRecord(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    partition: int | None = None
-    timestamp_ms: int | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-
-
 def record_of_text(
     line: bytes,
     *,
@@ -356,19 +350,3 @@ def record_of_text(
     if null is not None:
         key, value = (None if each == null else each for each in (key, value))
     return ProducerRecord(key, value)
-
-
-def record_of_json(line: bytes) -> ProducerRecord:
-    """Return the record of an object as `cat --json` prints it, without topic and offset."""
-    # Imported here, because it imports the broker.
-    from aiokafka_lite.cli.load import UTF8_MARK, parse_line
-
-    # The first line may begin with the mark, as in files from Windows.
-    _, record = parse_line(line.removeprefix(UTF8_MARK), topic="")
-    key, value, headers = (_as_bytes(record.key), _as_bytes(record.value), record.headers)
-    pairs = [(name, _as_bytes(content)) for name, content in headers]
-    return ProducerRecord(key, value, record.partition, record.timestamp_ms, pairs)
-
-
-def _as_bytes(content: str | bytes | None) -> bytes | None:
-    return content.encode() if isinstance(content, str) else content

@@ -6,10 +6,10 @@ import argparse
 import math
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import (
@@ -236,22 +236,20 @@ def run(options: argparse.Namespace) -> int:
     )
     where = connecting(options)
     formatter = _formatter(options)
-    plan = _plan(options, where)
+    copying = _Copying(options, where, keep)
     if options.output is None:
         is_prompt = options.follow or sys.stdout.isatty()
-        sink: Sink = StreamSink(formatter, standard_output(), is_prompt=is_prompt)
-        loops.run(_copy(options, where, plan, keep, sink))
+        loops.run(copying.run(StreamSink(formatter, standard_output(), is_prompt=is_prompt)))
         return 0
     end: Exception | None = None
     suffix = options.output.suffix
     with replacing(options.output) as path:
         if suffix in TABLES:
-            sink = TableSink(path, is_parquet=suffix == ".parquet")
-            end = _copy_to_file(options, where, plan, keep, sink)
+            end = copying.run_to_file(TableSink(path, is_parquet=suffix == ".parquet"))
         else:
             with path.open("wb") as file:
                 sink = StreamSink(formatter, file, is_prompt=options.follow)
-                end = _copy_to_file(options, where, plan, keep, sink)
+                end = copying.run_to_file(sink)
     if end is not None:
         raise end
     return 0
@@ -307,7 +305,7 @@ def _formatter(options: argparse.Namespace) -> Formatter:
         case "json":
             return formats.json_formatter(unpacks=options.unpack)
         case "hex":
-            return formats.hex_formatter(_fields(options), null=options.null)
+            return formats.text_formatter(_fields(options), null=options.null.encode(), is_hex=True)
         case "raw":
             return formats.raw_values
     return formats.text_formatter(
@@ -316,30 +314,6 @@ def _formatter(options: argparse.Namespace) -> Formatter:
         null=options.null.encode(),
         is_for_terminal=options.output is None and sys.stdout.isatty(),
     )
-
-
-class _Plan(NamedTuple):
-    known: Collection[int]
-    spans: dict[TopicPartition, Span]
-    patience_s: float
-
-
-def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
-    with where.cluster() as cluster:
-        topic = ask_for_topic(cluster, options.topic)
-        tps = partitions_of(topic, options.partition, action="read")
-        places = [each for each in (options.start, options.until) if each is not None]
-        begins, ends, found = find(cluster, tps, *places, isolation_level=options.isolation_level)
-    starts, stops = begins, ends
-    if options.start is not None:
-        starts = found[0]
-        _warn_of_missing_offset(options.start, begins, ends)
-    if options.until is not None:
-        stops = found[-1]
-    if options.last is not None and not _filters(options):
-        starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
-    spans = {tp: Span(starts[tp], stops[tp]) for tp in tps}
-    return _Plan(topic.partitions.keys(), spans, where.patience_s)
 
 
 def _warn_of_missing_offset(
@@ -356,85 +330,91 @@ def _warn_of_missing_offset(
             )
 
 
-def _copy_to_file(
-    options: argparse.Namespace,
-    where: Connecting,
-    plan: _Plan,
-    keep: Filter | None,
-    sink: Sink,
-) -> Exception | None:
-    """Write the records. Return the signal or error that ended -f. The file is complete then."""
-    try:
-        loops.run(_copy(options, where, plan, keep, sink))
-    except (Interrupted, KafkaError) as end:
-        if not (options.follow and sink.has_records):
-            raise
-        return end
-    return None
+class _Copying:
+    """Copies the records of a topic to a sink. Looks up the offsets at once."""
 
+    def __init__(self, options: argparse.Namespace, where: Connecting, keep: Filter | None) -> None:
+        self._options = options
+        self._where = where
+        self._keep = keep
+        with where.cluster() as cluster:
+            topic = ask_for_topic(cluster, options.topic)
+            tps = partitions_of(topic, options.partition, action="read")
+            places = [each for each in (options.start, options.until) if each is not None]
+            begins, ends, found = find(
+                cluster, tps, *places, isolation_level=options.isolation_level
+            )
+        starts, stops = begins, ends
+        if options.start is not None:
+            starts = found[0]
+            _warn_of_missing_offset(options.start, begins, ends)
+        if options.until is not None:
+            stops = found[-1]
+        if options.last is not None and keep is None:
+            starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
+        self._known = topic.partitions.keys()
+        self._spans = {tp: Span(starts[tp], stops[tp]) for tp in tps}
 
-async def _copy(
-    options: argparse.Namespace,
-    where: Connecting,
-    plan: _Plan,
-    keep: Filter | None,
-    sink: Sink,
-) -> None:
-    left: int = sys.maxsize if options.count is None else options.count
-    known_for_s = KNOWN_FOR_S if options.follow else math.inf
-    try:
-        async with (
-            where.consumer(
-                isolation_level=options.isolation_level, metadata_max_age_s=known_for_s
-            ) as consumer,
-            aclosing(_found(options, consumer, plan)) as found,
-        ):
-            if options.last is not None and keep is not None:
-                left -= await _write_last(options, consumer, plan, keep, sink)
-                if not options.follow or not left:
-                    return
+    def run_to_file(self, sink: Sink) -> Exception | None:
+        """Write the records. Return the signal or error that ended -f. The file is complete."""
+        try:
+            loops.run(self.run(sink))
+        except (Interrupted, KafkaError) as end:
+            if not (self._options.follow and sink.has_records):
+                raise
+            return end
+        return None
+
+    async def run(self, sink: Sink) -> None:
+        options, keep = self._options, self._keep
+        left: int = sys.maxsize if options.count is None else options.count
+        known_for_s = KNOWN_FOR_S if options.follow else math.inf
+        try:
+            async with (
+                self._where.consumer(
+                    isolation_level=options.isolation_level, metadata_max_age_s=known_for_s
+                ) as consumer,
+                aclosing(self._found(consumer)) as found,
+            ):
+                if options.last is not None and keep is not None:
+                    left -= await self._write_last(consumer, keep, sink)
+                    if not options.follow or not left:
+                        return
+                async for records in found:
+                    kept: Sequence[Record] = records if keep is None else keep(records)
+                    if len(kept) >= left:
+                        await sink.write(kept[:left])
+                        break
+                    left -= len(kept)
+                    if kept or not records:
+                        await sink.write(kept)
+        finally:
+            await sink.close()
+
+    async def _write_last(self, consumer: AIOKafkaConsumer, keep: Filter, sink: Sink) -> int:
+        last: dict[int, deque[Record]] = {}
+        async with aclosing(self._to_the_end(consumer)) as found:
             async for records in found:
-                kept: Sequence[Record] = records if keep is None else keep(records)
-                if len(kept) >= left:
-                    await sink.write(kept[:left])
-                    break
-                left -= len(kept)
-                if kept or not records:
-                    await sink.write(kept)
-    finally:
-        await sink.close()
+                if kept := keep(records):
+                    of_partition = last.setdefault(
+                        kept[0].partition, deque(maxlen=self._options.last)
+                    )
+                    of_partition.extend(kept)
+        records = [record for number in sorted(last) for record in last[number]]
+        records = records[: self._options.count]
+        await sink.write(records)
+        return len(records)
 
+    def _to_the_end(self, consumer: AIOKafkaConsumer) -> AsyncGenerator[list[Record], None]:
+        return records_of(consumer, self._spans, patience_s=self._where.patience_s)
 
-async def _write_last(
-    options: argparse.Namespace,
-    consumer: AIOKafkaConsumer,
-    plan: _Plan,
-    keep: Filter,
-    sink: Sink,
-) -> int:
-    last: dict[int, deque[Record]] = {}
-    async with aclosing(_to_the_end(consumer, plan)) as found:
-        async for records in found:
-            if kept := keep(records):
-                last.setdefault(kept[0].partition, deque(maxlen=options.last)).extend(kept)
-    records = [record for number in sorted(last) for record in last[number]]
-    records = records[: options.count]
-    await sink.write(records)
-    return len(records)
-
-
-def _to_the_end(consumer: AIOKafkaConsumer, plan: _Plan) -> AsyncGenerator[list[Record], None]:
-    return records_of(consumer, plan.spans, patience_s=plan.patience_s)
-
-
-def _found(
-    options: argparse.Namespace, consumer: AIOKafkaConsumer, plan: _Plan
-) -> AsyncGenerator[list[Record], None]:
-    if not options.follow:
-        return _to_the_end(consumer, plan)
-    new_partitions = None
-    if options.partition is None:
-        new_partitions = NewPartitions(consumer, options.topic, plan.known)
-    is_read = options.last is not None and _filters(options)
-    starts = {tp: span.end if is_read else span.start for tp, span in plan.spans.items()}
-    return follow(consumer, starts, new_partitions)
+    def _found(self, consumer: AIOKafkaConsumer) -> AsyncGenerator[list[Record], None]:
+        options = self._options
+        if not options.follow:
+            return self._to_the_end(consumer)
+        new_partitions = None
+        if options.partition is None:
+            new_partitions = NewPartitions(consumer, options.topic, self._known)
+        is_read = options.last is not None and self._keep is not None
+        starts = {tp: span.end if is_read else span.start for tp, span in self._spans.items()}
+        return follow(consumer, starts, new_partitions)

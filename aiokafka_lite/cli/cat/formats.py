@@ -22,7 +22,6 @@ OFFSET: Final = "offset"
 TIMESTAMP: Final = "timestamp"
 KEY: Final = "key"
 HEADERS: Final = "headers"
-VALUE: Final = "value"
 BASE64: Final = "base64"
 
 # Characters that control a terminal, except tabs and ends of lines.
@@ -34,20 +33,30 @@ def text_formatter(
     *,
     delimiter: bytes = b"\n",
     null: bytes = b"",
+    is_hex: bool = False,
     is_for_terminal: bool = False,
 ) -> Formatter:
     """Return a formatter that separates the fields by tabs, with the value last.
 
-    For a terminal, control characters are escaped.
+    With `is_hex`, keys, header values and values are in hexadecimal. For a terminal, control
+    characters are escaped.
     """
 
+    def contents(found: list[bytes | None]) -> list[bytes]:
+        if is_hex:
+            return [null if each is None else each.hex().encode() for each in found]
+        return [null if each is None else each for each in found]
+
     def keys(records: Records) -> list[bytes]:
-        return [null if each.key is None else each.key for each in records]
+        return contents([each.key for each in records])
 
     def values(records: Records) -> list[bytes]:
-        return [null if each.value is None else each.value for each in records]
+        return contents([each.value for each in records])
 
-    known = {OFFSET: _offsets, TIMESTAMP: _timestamps, KEY: keys, HEADERS: _headers}
+    def headers(records: Records) -> list[bytes]:
+        return [b",".join([_header(*pair, is_hex) for pair in each.headers]) for each in records]
+
+    known = {OFFSET: _offsets, TIMESTAMP: _timestamps, KEY: keys, HEADERS: headers}
     columns = [column for name, column in known.items() if name in fields]
     columns.append(values)
 
@@ -83,39 +92,13 @@ def _time(record: Record) -> str:
     return "" if at is None else time_text(at)
 
 
-def _headers(records: Records) -> list[bytes]:
-    return [
-        b",".join([name.encode() + b"=" + (value or b"") for name, value in each.headers])
-        for each in records
-    ]
+def _header(name: str, value: bytes | None, is_hex: bool) -> bytes:
+    content = value or b""
+    return name.encode() + b"=" + (content.hex().encode() if is_hex else content)
 
 
 def raw_values(records: Records) -> bytes:
     return b"".join([each.value or b"" for each in records])
-
-
-# --- Hexadecimal ---------------------------------------------------------------------------
-def hex_formatter(fields: Collection[str], *, null: str = "") -> Formatter:
-    """Return a formatter like `text_formatter`, with key, header values and value in hex."""
-
-    def lines(records: Records) -> bytes:
-        out: list[str] = []
-        for each in records:
-            parts: list[str] = []
-            if OFFSET in fields:
-                parts.append(f"{each.partition}:{each.offset}")
-            if TIMESTAMP in fields:
-                parts.append(_time(each))
-            if KEY in fields:
-                parts.append(null if each.key is None else each.key.hex())
-            if HEADERS in fields:
-                parts.append(",".join([f"{n}={(v or b'').hex()}" for n, v in each.headers]))
-            parts.append(null if each.value is None else each.value.hex())
-            out.append("\t".join(parts))
-        out.append("")
-        return "\n".join(out).encode()
-
-    return lines
 
 
 # --- JSON ----------------------------------------------------------------------------------
