@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.buffer import Limits
+from aiokafka_lite.consumer.buffer.chunk import Record, serialized
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.deserializers import (
     AsyncDeserializer,
@@ -292,6 +294,45 @@ async def test_what_may_pass_is_no_verdict_on_the_record(kind: str, cause: type[
         assert buffers.partition().position == 0
     values: list[object] = await take_all(buffers, "many", 3)
     assert values == ["0", "1", "2"]
+    assert buffers.state.events.counts == {}
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, which ends no notebook."""
+
+
+@pytest.mark.parametrize("on_bad_record", ["raise", "skip", "raw"])
+@pytest.mark.parametrize("at", [0, 4, 8])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_after_an_interruption_no_record_is_deserialised_twice(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    at: int,
+    on_bad_record: Literal["raise", "skip", "raw"],
+) -> None:
+    interruptions = iter([False] * at + [True])
+
+    def decode(payload: bytes) -> str:
+        if next(interruptions, False):
+            raise Interrupted
+        return payload.decode()  # a str has no such method
+
+    monkeypatch.setitem(globals(), "plain", decode)
+    monkeypatch.setitem(globals(), "understand", lambda item: decode(item.payload))
+    buffers = Buffers(value_deserializer=KINDS[kind](), on_bad_record=on_bad_record)
+    buffers.buffer.delivery.keeps_serialized = True  # type: ignore[misc] # a Delivery's is no property
+    buffers.put({A: numbers(10)})
+    found: list[Record] = []
+    interrupted_count = 0
+    for _ in range(12):
+        try:
+            found += (await buffers.gets.many((), 0.0, 3)).get(A, [])
+        except Interrupted:
+            interrupted_count += 1
+            assert buffers.partition().position == len(found)
+    assert interrupted_count == 1
+    assert [record.value for record in found] == [f"{n}" for n in range(10)]
+    assert [serialized(record)[1] for record in found] == [b"%d" % n for n in range(10)]
     assert buffers.state.events.counts == {}
 
 

@@ -379,7 +379,8 @@ class Chunk:
                 done += 1
         except DeserializationError as refused:
             error = refused
-        self._move_to_decoded(done, error)
+        finally:  # after KeyboardInterrupt, too: no record is deserialised twice
+            self._move_to_decoded(done, error)
 
     def begin_deserialising(self) -> None:
         self._move(ChunkState.DESERIALISING)
