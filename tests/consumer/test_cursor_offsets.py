@@ -71,23 +71,28 @@ def test_an_offset_has_the_epoch_of_the_record_before_it() -> None:
 
 @for_each(
     [
-        pytest.param(10, NO_EPOCH, (3, 3, 3), id="the start"),
-        pytest.param(12, NO_EPOCH, (3, 3, 3), id="the start of an epoch"),
-        pytest.param(13, NO_EPOCH, (3, 4, 4), id="between returned records"),
-        pytest.param(13, 4, (3, 4, 4), id="in the same epoch"),
-        pytest.param(13, 7, (3, 4, 7), id="in another log"),
-        pytest.param(15, NO_EPOCH, (3, 4, 4), id="the end"),
-        pytest.param(16, NO_EPOCH, (3, 4, 4), id="behind the end"),
+        pytest.param(10, NO_EPOCH, [3, -1, -1, -1, -1], id="the start"),
+        pytest.param(12, NO_EPOCH, [3, 3, -1, -1, -1], id="the start of an epoch"),
+        pytest.param(13, NO_EPOCH, [3, 3, 4, -1, -1], id="between returned records"),
+        pytest.param(13, 4, [3, 3, 4, -1, -1], id="in the same epoch"),
+        pytest.param(13, 7, [3, 3, 4, -1, -1], id="in another log"),
+        pytest.param(15, NO_EPOCH, [3, 3, 4, 4, -1], id="the end"),
+        pytest.param(16, NO_EPOCH, [3, 3, 4, 4, -1], id="behind the end"),
+        pytest.param(18, 7, [3, 3, 4, 4, -1], id="behind the end in a known epoch"),
     ]
 )
-def test_a_seek_keeps_the_epochs_of_the_records_before_it(
-    sought: int, leader_epoch: int, known: tuple[int, ...]
+def test_a_seek_keeps_the_epochs_of_the_records_before_it_only(
+    sought: int, leader_epoch: int, known: list[int]
 ) -> None:
     cursor = started(10, 3)
     cursor.advance(15, ((10, 3), (12, 4)))
     seek(cursor, sought, leader_epoch)
-    assert tuple(cursor.epoch_before(n) for n in (11, 13, 15)) == known
-    assert cursor.epoch_before(sought) == (NO_EPOCH if sought > 15 else known[sought > 10])
+    assert [cursor.epoch_before(n) for n in (10, 12, 13, 15, 17)] == known
+    assert cursor.epoch_before(sought + 1) == NO_EPOCH
+    if sought > 15:
+        assert cursor.epoch_before(sought) == leader_epoch
+    cursor.advance(sought + 3, ((sought, 8),))
+    assert [cursor.epoch_before(sought + n) for n in (1, 3, 4)] == [8, 8, NO_EPOCH]
 
 
 def test_the_epochs_of_the_latest_records_are_kept() -> None:

@@ -700,6 +700,32 @@ async def test_a_commit_has_the_epoch_of_the_record_before_it_though_later_ones_
     assert epochs == {1: 0, 3: 1, 5: 2}
 
 
+@pytest.mark.parametrize(
+    ("read_count", "sought", "committed"),
+    [
+        pytest.param(4, 1, 4, id="behind a position that was sought back"),
+        pytest.param(2, 4, 3, id="among records that were sought over"),
+    ],
+)
+async def test_a_committed_offset_whose_record_was_not_returned_is_no_truncation(
+    cluster: Broker, read_count: int, sought: int, committed: int
+) -> None:
+    append(cluster, b"a", b"b")
+    async with consumer_of(cluster, "t", group_id="g", enable_auto_commit=False) as consumer:
+        if read_count == 2:
+            await values(consumer, 2)
+        cluster.move_leader(TP)
+        append(cluster, b"c", b"d")
+        if read_count == 4:
+            await values(consumer, 4)
+        consumer.seek(TP, sought)
+        await consumer.commit({TP: committed})
+        append(cluster, b"e")
+    async with consumer_of(cluster, "t", group_id="g") as successor:
+        assert (await successor.getone()).offset == committed
+        assert successor.metrics()["offset_resets_total"] == 0
+
+
 async def test_a_position_behind_a_marker_of_a_later_epoch_is_no_truncation(
     cluster: Broker,
 ) -> None:

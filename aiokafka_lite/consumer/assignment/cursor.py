@@ -419,17 +419,22 @@ class Cursor:
         """Keep leader epochs of records before a new position; called before that is set."""
         end = self.handed_out_to
         starts = tuple(each for each in self.epoch_starts if each.offset < offset)
-        if not starts or end is None or end < offset:  # records between were not returned
+        if not starts or end is None or end < offset:
+            if starts and end is not None:  # records between were not returned
+                starts += (EpochStart(end, NO_EPOCH),)
             starts += (EpochStart(offset - 1, leader_epoch),)
         elif leader_epoch not in (starts[-1].leader_epoch, NO_EPOCH):
             starts += (EpochStart(offset, leader_epoch),)
         self.epoch_starts = starts
 
     def epoch_before(self, offset: int) -> int:
-        """Return the leader epoch of the last returned record before an offset.
+        """Return the leader epoch of the record before an offset, -1 if it was not returned.
 
         Commits carry it (Java's SubscriptionState.allConsumed).
         """
+        end = self.handed_out_to
+        if end is not None and offset > end:  # as after a seek back
+            return NO_EPOCH
         for start in reversed(self.epoch_starts):
             if start.offset < offset:
                 return start.leader_epoch
