@@ -91,11 +91,13 @@ SENT: Final = (
     "group_id",
     "group_instance_id",
     "group_remote_assignor",
+    "fetch_max_bytes",
     "fetch_max_wait_ms",
     "fetch_min_bytes",
     "max_partition_fetch_bytes",
     "max_poll_interval_ms",
     "rebalance_timeout_ms",
+    "request_timeout_ms",
     "session_timeout_ms",
 )
 
@@ -391,6 +393,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         for name in POSITIVE:
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ValueError(f"{name} must be a positive number, not {value!r}")
+            if value is not None and value > MOST_LONG:
+                raise ValueError(f"{name} must be at most 2**63 - 1, not {value!r}")
         for name in NOT_NEGATIVE:
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ValueError(f"{name} must not be negative, but is {value!r}")

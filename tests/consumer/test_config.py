@@ -94,6 +94,10 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"fetch_max_wait_ms": 2**31}, "fetch_max_wait_ms"),
         ({"fetch_min_bytes": 2**31}, "fetch_min_bytes"),
         ({"max_partition_fetch_bytes": 2**31}, "max_partition_fetch_bytes"),
+        ({"fetch_max_bytes": 2**31}, "fetch_max_bytes"),
+        ({"request_timeout_ms": 2**31}, "request_timeout_ms"),
+        ({"max_buffered_bytes": 2**63}, r"max_buffered_bytes must be at most 2\*\*63 - 1"),
+        ({"metadata_max_age_ms": 2**63}, "metadata_max_age_ms"),
         ({"client_id": "\ud800"}, "client_id must be text that UTF-8 can encode"),
         ({"group_id": "\ud800"}, "group_id"),
         ({"group_instance_id": "\ud800"}, "group_instance_id"),
@@ -121,7 +125,12 @@ def test_the_least_values_are_accepted() -> None:
 
 
 def test_the_largest_values_are_accepted() -> None:
-    config = ConsumerConfig(session_timeout_ms=2**31 - 1, max_poll_interval_ms=2**31 - 1)
+    config = ConsumerConfig(
+        session_timeout_ms=2**31 - 1,
+        max_poll_interval_ms=2**31 - 1,
+        fetch_max_bytes=2**31 - 1,
+        max_buffered_bytes=2**63 - 1,
+    )
     assert config.session_timeout_ms == config.max_poll_interval_ms == 2**31 - 1
     assert check_partition(TopicPartition("t", 2**31 - 1)) == TopicPartition("t", 2**31 - 1)
     assert check_offset(2**63 - 1) == 2**63 - 1
