@@ -31,6 +31,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.errors import AuthenticationFailedError, KafkaConfigurationError
 from aiokafka_lite.producing.config import ProducerConfig
 from tests.support.certificates import Authority
+from tests.support.conversing import Conversation
 from tests.support.for_each import for_each
 from tests.support.librdkafka import librdkafka_settings
 
@@ -377,7 +378,7 @@ async def test_a_token_of_a_callback_that_is_no_text_is_an_error() -> None:
     conf = {**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": callback}
     provider = confluent_settings(conf)["sasl_oauth_token_provider"]
     with pytest.raises(AuthenticationFailedError, match="an object of type bytes"):
-        await OAuthBearer(provider).begin().first()
+        await Conversation(OAuthBearer(provider)).first()
 
 
 def test_certificates_become_a_context(tmp_path: Path) -> None:

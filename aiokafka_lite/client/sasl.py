@@ -2,8 +2,9 @@
 
     SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism needs
 
-Mechanisms are conversations without I/O: a first token, then an answer to each challenge. Event
-loops and blocking clients run them with their own way of sending requests and of hashing.
+Mechanisms hold conversations without I/O: generators that yield tokens and are sent the broker's
+challenges. Event loops and blocking clients run them with their own way of sending requests and of
+hashing.
 
 References: KIP-43, KIP-84 (SCRAM), KIP-152, KIP-255 and KIP-342 (OAUTHBEARER), KIP-368; RFC 4616,
 RFC 5802, RFC 7628.
@@ -14,10 +15,11 @@ from __future__ import annotations
 import base64
 import hmac
 import re
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
+from secrets import token_bytes
 from traceback import walk_tb
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -36,7 +38,11 @@ from aiokafka_lite.errors import (
     UnsupportedSaslMechanismError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from aiokafka_lite.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import Secret, scram
 
@@ -74,22 +80,6 @@ class Peer(Protocol):
     async def request(self, request: Request[R], *, timeout_s: float) -> R: ...
 
 
-class Conversation(ABC):
-    """One run of a mechanism.
-
-    Attributes:
-        secrets: Removed from the broker's texts before they are shown.
-    """
-
-    secrets: Sequence[Secret] = ()
-
-    @abstractmethod
-    async def first(self) -> bytes: ...
-
-    @abstractmethod
-    async def answer(self, challenge: bytes) -> bytes | None: ...
-
-
 class Mechanism(ABC):
     """A SASL mechanism with its credentials. If it `asks_users`, it may need an event loop."""
 
@@ -97,8 +87,14 @@ class Mechanism(ABC):
     asks_users: bool = False
 
     @abstractmethod
-    def begin(self, compute: Compute = off_the_loop) -> Conversation:
-        """Start a conversation. `compute` runs its slow functions."""
+    def converse(
+        self, secrets: list[Secret], compute: Compute = off_the_loop
+    ) -> AsyncGenerator[bytes, bytes]:
+        """Yield tokens, each after the broker's challenge to the one before.
+
+        `secrets` gets the texts to remove from the broker's texts before they are shown. `compute`
+        runs slow functions.
+        """
 
 
 class Plain(Mechanism):
@@ -115,21 +111,11 @@ class Plain(Mechanism):
         self._password = password
 
     @override
-    def begin(self, compute: Compute = off_the_loop) -> Conversation:
-        return _PlainConversation(self._username, self._password)
-
-
-class _PlainConversation(Conversation):
-    def __init__(self, username: str, password: Secret) -> None:
-        self._username = username
-        self.secrets = (password,)
-
-    async def first(self) -> bytes:
-        (password,) = self.secrets
-        return b"\0".join((b"", self._username.encode(), password.reveal()))
-
-    async def answer(self, challenge: bytes) -> bytes | None:
-        return None
+    async def converse(
+        self, secrets: list[Secret], compute: Compute = off_the_loop
+    ) -> AsyncGenerator[bytes, bytes]:
+        secrets.append(self._password)
+        yield b"\0".join((b"", self._username.encode(), self._password.reveal()))
 
 
 class Scram(Mechanism):
@@ -141,7 +127,7 @@ class Scram(Mechanism):
         username: str,
         password: Secret,
         *,
-        nonce: Callable[[int], bytes] = secrets.token_bytes,
+        nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         self.name = mechanism.mechanism_name
         self._mechanism = mechanism
@@ -150,52 +136,32 @@ class Scram(Mechanism):
         self._nonce = nonce
 
     @override
-    def begin(self, compute: Compute = off_the_loop) -> Conversation:
-        nonce = base64.b64encode(self._nonce(NONCE_BYTES))
-        return _ScramConversation(self._mechanism, self._username, self._password, nonce, compute)
-
-
-class _ScramConversation(Conversation):
-    def __init__(
-        self,
-        mechanism: scram.ScramMechanism,
-        username: str,
-        password: Secret,
-        nonce: bytes,
-        compute: Compute,
-    ) -> None:
-        self._compute = compute
-        self._mechanism = mechanism
-        self._password = password
-        self.secrets = (password,)
-        self._client_first = scram.ClientFirst(username, nonce)
-        # The broker's expected proof, after the client's proof was sent.
-        self._signature: bytes | None = None
-
-    async def first(self) -> bytes:
-        return self._client_first.encode()
-
-    async def answer(self, challenge: bytes) -> bytes | None:
-        if self._signature is None:
-            return await self._prove(challenge)
-        final = scram.ServerFinal.parse(challenge)
+    async def converse(
+        self, secrets: list[Secret], compute: Compute = off_the_loop
+    ) -> AsyncGenerator[bytes, bytes]:
+        secrets.append(self._password)
+        first = scram.ClientFirst(self._username, base64.b64encode(self._nonce(NONCE_BYTES)))
+        challenge = yield first.encode()
+        proof, signature = await self._prove(first, challenge, compute)
+        final = scram.ServerFinal.parse((yield proof))
         if final.error:
-            reason = printable(final.error, self.secrets)
+            reason = printable(final.error, secrets)
             raise AuthenticationFailedError(
                 "the broker rejects the SCRAM proof, so the user name or password is wrong: "
                 f"{reason}"
             )
-        if not hmac.compare_digest(final.signature, self._signature):
+        if not hmac.compare_digest(final.signature, signature):
             raise AuthenticationFailedError(
                 "the broker's SCRAM signature is wrong, so the broker has not proved that it knows "
                 "the password"
             )
-        return None
 
-    async def _prove(self, challenge: bytes) -> bytes:
+    async def _prove(
+        self, first: scram.ClientFirst, challenge: bytes, compute: Compute
+    ) -> tuple[bytes, bytes]:
+        """Return the client's proof, and the proof that is expected from the broker."""
         asked = scram.ServerFirst.parse(challenge)
-        ours = self._client_first.nonce
-        if not asked.nonce.startswith(ours) or len(asked.nonce) == len(ours):
+        if not asked.nonce.startswith(first.nonce) or len(asked.nonce) == len(first.nonce):
             raise AuthenticationFailedError(
                 "the broker's SCRAM nonce is invalid, because it does not extend the client's nonce"
             )
@@ -205,17 +171,17 @@ class _ScramConversation(Conversation):
                 f"only {scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}"
             )
         final = scram.ClientFinal.unproven(scram.NO_CHANNEL_BINDING, asked.nonce)
-        message = scram.auth_message(self._client_first, challenge, final)
+        message = scram.auth_message(first, challenge, final)
 
         def hashing() -> bytes:  # a partial's repr would show the password
             password = self._password.reveal()
             return scram.salted_password(self._mechanism, password, asked.salt, asked.iterations)
 
-        salted = await self._compute(hashing)
+        salted = await compute(hashing)
         key = scram.server_key(self._mechanism, salted)
-        self._signature = scram.server_signature(self._mechanism, key, message)
         proof = scram.client_proof(self._mechanism, salted, message)
-        return final._replace(proof=proof).encode()
+        signature = scram.server_signature(self._mechanism, key, message)
+        return final._replace(proof=proof).encode(), signature
 
 
 class OAuthBearer(Mechanism):
@@ -228,15 +194,14 @@ class OAuthBearer(Mechanism):
         self._provider = provider
 
     @override
-    def begin(self, compute: Compute = off_the_loop) -> Conversation:
-        return _OAuthConversation(self._provider)
+    async def converse(
+        self, secrets: list[Secret], compute: Compute = off_the_loop
+    ) -> AsyncGenerator[bytes, bytes]:
+        challenge = yield await self._ask_provider(secrets)
+        while challenge:  # an error's details; the error itself follows after \x01
+            challenge = yield b"\x01"
 
-
-class _OAuthConversation(Conversation):
-    def __init__(self, provider: AbstractTokenProvider) -> None:
-        self._provider = provider
-
-    async def first(self) -> bytes:
+    async def _ask_provider(self, secrets: list[Secret]) -> bytes:
         try:
             given: object = await self._provider.token()
             extensions = dict(self._provider.extensions())
@@ -244,7 +209,7 @@ class _OAuthConversation(Conversation):
             failure = f"{type(error).__name__} at {_place(error)}"
         else:
             token = _token(given)
-            self.secrets = (Secret(token),)
+            secrets.append(Secret(token))
             pairs = b"".join(
                 b"%b=%b\x01" % (name.encode(), value.encode())
                 for name, value in _checked(extensions).items()
@@ -252,10 +217,6 @@ class _OAuthConversation(Conversation):
             return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
         # Without its text and cause, which may contain secrets.
         raise AuthenticationFailedError(f"the token provider raised {failure}")
-
-    async def answer(self, challenge: bytes) -> bytes | None:
-        # A challenge is an error's details; the error itself follows after \x01.
-        return b"\x01" if challenge else None
 
 
 def _token(given: object) -> bytes:
@@ -340,34 +301,41 @@ class Authenticator:
             AuthenticationFailedError: The broker refuses, or did not prove its identity.
             AuthenticationMethodNotSupported: The broker does not offer the mechanism.
         """
-        conversation = self._mechanism.begin(self._compute)
         await self._choose(connection)
-        # Not in a variable, because error reports show the variables of each frame.
-        request = SaslAuthenticateRequest(auth_bytes=await conversation.first())
-        for _ in range(MAX_TOKENS):
-            try:
-                answer = await connection.request(request, timeout_s=self._timeout_s)
-            except KafkaConnectionError as error:
-                raise UnansweredCredentialsError(
-                    f"{connection.peer} closed the connection during {self._mechanism.name} "
-                    "authentication. Some brokers close the connection when they reject "
-                    "credentials: check the credentials"
-                ) from error
-            if answer.error_code != NoError.errno:
-                reason = printable(answer.error_message or "", conversation.secrets)
-                raise self._refusal(connection, reason or for_code(answer.error_code).__name__)
-            try:
-                token = await conversation.answer(bytes(answer.auth_bytes))
-            except (AuthenticationFailedError, KafkaProtocolError) as error:
-                raise AuthenticationFailedError(
-                    f"{connection.peer} is not trusted: {error.args[0]}"
-                ) from error
-            if token is None:
-                return max(0, answer.session_lifetime_ms) / 1000
-            request = SaslAuthenticateRequest(auth_bytes=token)
+        secrets: list[Secret] = []
+        async with aclosing(self._mechanism.converse(secrets, self._compute)) as conversation:
+            # Not in a variable, because error reports show the variables of each frame.
+            request = SaslAuthenticateRequest(auth_bytes=await anext(conversation))
+            for _ in range(MAX_TOKENS):
+                answer = await self._ask(connection, request, secrets)
+                try:
+                    token = await conversation.asend(bytes(answer.auth_bytes))
+                except StopAsyncIteration:
+                    return max(0, answer.session_lifetime_ms) / 1000
+                except (AuthenticationFailedError, KafkaProtocolError) as error:
+                    raise AuthenticationFailedError(
+                        f"{connection.peer} is not trusted: {error.args[0]}"
+                    ) from error
+                request = SaslAuthenticateRequest(auth_bytes=token)
         raise KafkaProtocolError(
             f"{connection.peer} did not complete SASL authentication within {MAX_TOKENS} requests"
         )
+
+    async def _ask(
+        self, connection: Peer, request: SaslAuthenticateRequest, secrets: Sequence[Secret]
+    ) -> SaslAuthenticateResponse:
+        try:
+            answer = await connection.request(request, timeout_s=self._timeout_s)
+        except KafkaConnectionError as error:
+            raise UnansweredCredentialsError(
+                f"{connection.peer} closed the connection during {self._mechanism.name} "
+                "authentication. Some brokers close the connection when they reject "
+                "credentials: check the credentials"
+            ) from error
+        if answer.error_code != NoError.errno:
+            reason = printable(answer.error_message or "", secrets)
+            raise self._refusal(connection, reason or for_code(answer.error_code).__name__)
+        return answer
 
     async def _choose(self, connection: Peer) -> None:
         name = self._mechanism.name

@@ -25,6 +25,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import Secret, scram
+from tests.support.conversing import Conversation
 
 R = TypeVar("R", bound=Response)
 
@@ -40,14 +41,14 @@ CLIENT_FINAL = (
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def conversation() -> sasl.Conversation:
+def conversation() -> Conversation:
     mechanism = sasl.Scram(
         scram.ScramMechanism.SHA_256,
         "user",
         Secret("pencil"),
         nonce=lambda size: base64.b64decode(NONCE),
     )
-    return mechanism.begin()
+    return Conversation(mechanism)
 
 
 async def test_the_rfcs_exchange_is_ours() -> None:
@@ -102,7 +103,7 @@ async def test_sha_512_uses_its_own_hash() -> None:
     mechanism = sasl.Scram(
         scram.ScramMechanism.SHA_512, "user", Secret("pencil"), nonce=lambda size: bytes(size)
     )
-    talk = mechanism.begin()
+    talk = Conversation(mechanism)
     nonce = (await talk.first()).rpartition(b"r=")[2]
     answer = await talk.answer(b"r=%bx,s=QUJD,i=4096" % nonce)
     assert answer is not None
@@ -220,7 +221,7 @@ def test_a_mechanism_has_the_credentials_that_it_takes() -> None:
 
 
 async def test_a_name_and_a_password_cannot_have_what_separates_them() -> None:
-    assert await sasl.Plain("u", Secret("p")).begin().first() == b"\0u\0p"
+    assert await Conversation(sasl.Plain("u", Secret("p"))).first() == b"\0u\0p"
     for username, password in (("u\0", "p"), ("u", "p\0")):
         with pytest.raises(KafkaConfigurationError, match="NUL"):
             sasl.Plain(username, Secret(password))
@@ -253,18 +254,19 @@ class Provider(AbstractTokenProvider):
 
 async def test_token_and_extensions_are_said_as_rfc_7628_has_it() -> None:
     provider = Provider("a.b-c_d~e+f/==", {"logicalCluster": "lkc 1", "pool": "p"})
-    talk = sasl.OAuthBearer(provider).begin()
+    talk, other = (Conversation(sasl.OAuthBearer(provider)) for _ in range(2))
     said = b"n,,\x01auth=Bearer a.b-c_d~e+f/==\x01logicalCluster=lkc 1\x01pool=p\x01\x01"
     assert await talk.first() == said
     assert await talk.answer(b"") is None
-    assert await talk.answer(b'{"status":"invalid_token"}') == b"\x01"
+    assert await other.first() == said
+    assert await other.answer(b'{"status":"invalid_token"}') == b"\x01"
 
 
 async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
     token = "t" * sasl.MAX_TOKEN_BYTES
-    assert token.encode() in await sasl.OAuthBearer(Provider(token)).begin().first()
+    assert token.encode() in await Conversation(sasl.OAuthBearer(Provider(token))).first()
     with pytest.raises(AuthenticationFailedError, match="65537 characters"):
-        await sasl.OAuthBearer(Provider(token + "t")).begin().first()
+        await Conversation(sasl.OAuthBearer(Provider(token + "t"))).first()
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
 async def test_provider_that_gives_no_token_is_told_without_what_it_gave(
     token: object, extensions: object, reason: str
 ) -> None:
-    talk = sasl.OAuthBearer(Provider(token, extensions)).begin()
+    talk = Conversation(sasl.OAuthBearer(Provider(token, extensions)))
     with pytest.raises((AuthenticationFailedError, KafkaConfigurationError), match=reason) as error:
         await talk.first()
     assert "canary" not in "".join(traceback.format_exception(error.value))

@@ -14,6 +14,7 @@ from aiokafka_lite.consumer.parts import FRAME_OVERHEAD_BYTES, Credentials, max_
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.support.conversing import Conversation
 from tests.support.scripted_broker import Do, ScriptedBroker
 
 
@@ -56,7 +57,7 @@ async def test_a_thread_shows_the_token_that_the_loop_has_shown_last() -> None:
         assert of_loop is not None
         assert of_thread is not None
         assert (of_loop is of_thread) is not has_thread
-        said = [await each.begin().first() for each in (of_loop, of_loop, of_thread)]
+        said = [await Conversation(each).first() for each in (of_loop, of_loop, of_thread)]
         assert b"token-2\x01pool=p" in said[1]
         assert (said[2] == said[1]) is has_thread
         assert provider.count == (2 if has_thread else 3)
