@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 from aiokafka_lite._compat import Self
@@ -73,11 +74,17 @@ class BrokerResponseError(KafkaError):
         if code in BrokerResponseError.by_code:
             raise TypeError(f"error code {code} is declared twice")
         cls.errno = code
-        cls.message = name
-        cls.description = cls.__doc__ or name
+        cls.message = name or _name_of_code(cls.__name__)
+        cls.description = cls.__doc__ or cls.message
         cls.retriable = retriable or invalid_metadata
         cls.invalid_metadata = invalid_metadata
         BrokerResponseError.by_code[code] = cls
 
     def __str__(self) -> str:
         return f"[Error {self.errno}] {super().__str__()}"
+
+
+def _name_of_code(class_name: str) -> str:
+    """Return "OFFSET_OUT_OF_RANGE" for OffsetOutOfRangeError."""
+    words = class_name.removesuffix("Exception").removesuffix("Error")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", words).upper()
