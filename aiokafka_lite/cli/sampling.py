@@ -25,117 +25,92 @@ class Largest(NamedTuple):
     offset: int
 
 
-class Sample(NamedTuple):
-    """The records of a topic since some time, and the bytes of the ones that were read.
+class Sample:
+    """The records of a topic since some time (None: the first record), of which some are read.
 
-    `seconds` is the time since then, None without records.
+    `until_s` is the time at which the ends of the spans were looked up.
     """
 
-    seconds: float | None
-    record_count: int
-    read_count: int
-    read_bytes: int
-    largest: Largest | None
+    def __init__(self, since_ms: int | None, until_s: float) -> None:
+        self._since_ms = since_ms
+        self._until_s = until_s
+        self._first_ms: int | None = None
+        self._read_bytes = 0
+        self._read_count = 0
+        self._record_count = 0
+        self._largest: Largest | None = None
 
-    def row(self) -> Row:
-        largest = self.largest
-        return {
-            "seconds": None if self.seconds is None else round(self.seconds, 3),
-            "records": self.record_count,
-            "records_per_second": self._per_second(self.record_count),
-            "bytes_per_second": self._per_second(self._bytes),
-            "read": self.read_count,
-            "largest_record": None
-            if largest is None
-            else {
-                "bytes": largest.bytes, "partition": largest.partition, "offset": largest.offset,
-            },
-        }  # fmt: skip
-
-    def text(self) -> str:
-        if self.seconds is None:
-            return "no records"
-        if self.largest is None:
-            return f"in the last {self.seconds:,.0f} s: no records"
-        rate, byte_rate = self._per_second(self.record_count), self._per_second(self._bytes)
-        part = f" of {self.read_count:,} read" if self.read_count < self.record_count else ""
-        records = counted(self.record_count, "record")
-        return (
-            f"in the last {self.seconds:,.0f} s: {records}, {rate:,} records/s, "
-            f"{size_text(round(byte_rate or 0))}/s; largest record{part}: "
-            f"{size_text(self.largest.bytes)} "
-            f"(partition {self.largest.partition}, offset {self.largest.offset})"
-        )
-
-    @property
-    def _bytes(self) -> float:
-        """The bytes of all records, estimated by those that were read."""
-        return self.read_bytes * self.record_count / self.read_count if self.read_count else 0
-
-    def _per_second(self, number: float) -> float | None:
-        return None if not self.seconds else round(number / self.seconds, 1)
-
-
-async def sample(
-    where: Connecting,
-    spans: Mapping[TopicPartition, Span],
-    since_ms: int | None,
-    *,
-    until_s: float,
-    is_all_wanted: bool,
-) -> Sample:
-    """Read the records since some time, or since the first record (None).
-
-    Without `is_all_wanted`, only some records are read, within the request timeout. `until_s` is
-    the time at which the ends of the spans were looked up.
-    """
-    reading = _Reading(since_ms)
-    if any(span.start < span.end for span in spans.values()):
+    async def read(
+        self, where: Connecting, spans: Mapping[TopicPartition, Span], *, is_all_wanted: bool
+    ) -> None:
+        """Read all records, or those that the request timeout and `MOST_SAMPLED_BYTES` allow."""
+        self._record_count = sum(span.end - span.start for span in spans.values())
+        if not self._record_count:
+            return
         try:
-            async with timeout(None if is_all_wanted else where.config.request_timeout_s):
-                await reading.run(where, spans, None if is_all_wanted else MOST_SAMPLED_BYTES)
+            async with (
+                timeout(None if is_all_wanted else where.config.request_timeout_s),
+                where.consumer(isolation_level="read_uncommitted") as consumer,
+                aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
+            ):
+                async for records in found:
+                    for record in records:
+                        self._take(record)
+                    if not is_all_wanted and self._read_bytes >= MOST_SAMPLED_BYTES:
+                        return
+            self._record_count = self._read_count
         except asyncio.TimeoutError:
             pass
-    count = sum(span.end - span.start for span in spans.values())
-    return reading.result(count if reading.is_cut else reading.count, until_s)
-
-
-class _Reading:
-    def __init__(self, since_ms: int | None) -> None:
-        self._since_ms = since_ms
-        self._first_ms: int | None = None
-        self._bytes = 0
-        self._largest = Largest(-1, 0, 0)
-        self.count = 0
-        self.is_cut = True
-
-    async def run(
-        self, where: Connecting, spans: Mapping[TopicPartition, Span], most_bytes: int | None
-    ) -> None:
-        async with (
-            where.consumer(isolation_level="read_uncommitted") as consumer,
-            aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
-        ):
-            async for records in found:
-                for record in records:
-                    self._take(record)
-                if most_bytes is not None and self._bytes >= most_bytes:
-                    return
-        self.is_cut = False
 
     def _take(self, record: Record) -> None:
         size = len(record.key or b"") + len(record.value or b"")
         for name, content in record.headers:
             size += len(name.encode()) + len(content or b"")
-        self.count += 1
-        self._bytes += size
-        if size > self._largest.bytes:
+        self._read_count += 1
+        self._read_bytes += size
+        if self._largest is None or size > self._largest.bytes:
             self._largest = Largest(size, record.partition, record.offset)
         if self._first_ms is None or record.timestamp < self._first_ms:
             self._first_ms = record.timestamp
 
-    def result(self, count: int, until_s: float) -> Sample:
+    @property
+    def _seconds(self) -> float | None:
+        """The time since then, None without records."""
         since_ms = self._first_ms if self._since_ms is None else self._since_ms
-        seconds = None if since_ms is None else max(0.001, until_s - since_ms / 1000)
-        largest = self._largest if self.count else None
-        return Sample(seconds, count, self.count, self._bytes, largest)
+        return None if since_ms is None else max(0.001, self._until_s - since_ms / 1000)
+
+    def row(self) -> Row:
+        seconds, largest = self._seconds, self._largest
+        return {
+            "seconds": None if seconds is None else round(seconds, 3),
+            "records": self._record_count,
+            "records_per_second": self._per_second(self._record_count),
+            "bytes_per_second": self._per_second(self._bytes),
+            "read": self._read_count,
+            "largest_record": None if largest is None else largest._asdict(),
+        }
+
+    def text(self) -> str:
+        seconds = self._seconds
+        if seconds is None:
+            return "no records"
+        if self._largest is None:
+            return f"in the last {seconds:,.0f} s: no records"
+        rate, byte_rate = self._per_second(self._record_count), self._per_second(self._bytes)
+        part = f" of {self._read_count:,} read" if self._read_count < self._record_count else ""
+        records = counted(self._record_count, "record")
+        return (
+            f"in the last {seconds:,.0f} s: {records}, {rate:,} records/s, "
+            f"{size_text(round(byte_rate or 0))}/s; largest record{part}: "
+            f"{size_text(self._largest.bytes)} "
+            f"(partition {self._largest.partition}, offset {self._largest.offset})"
+        )
+
+    @property
+    def _bytes(self) -> float:
+        """The bytes of all records, estimated by those that were read."""
+        return self._read_bytes * self._record_count / self._read_count if self._read_count else 0
+
+    def _per_second(self, number: float) -> float | None:
+        seconds = self._seconds
+        return None if not seconds else round(number / seconds, 1)

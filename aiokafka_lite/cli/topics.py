@@ -32,7 +32,7 @@ from aiokafka_lite.cli.output import (
 )
 from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
 from aiokafka_lite.cli.problems import plain_text, raise_if_any
-from aiokafka_lite.cli.sampling import Sample, sample
+from aiokafka_lite.cli.sampling import Sample
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, for_code
@@ -258,11 +258,9 @@ def _sample(
     is_all_wanted: bool,
 ) -> Sample | None:
     """Return the records since some time. None if they cannot be read."""
-    since_ms = since.time_ms if since.is_time else None
+    found = Sample(since.time_ms if since.is_time else None, until_s)
     try:
-        return loops.run(
-            sample(where, spans, since_ms, until_s=until_s, is_all_wanted=is_all_wanted)
-        )
+        loops.run(found.read(where, spans, is_all_wanted=is_all_wanted))
     except KafkaError as error:
         print(
             "warning: cannot read the records to compute rates and the largest record: "
@@ -270,6 +268,7 @@ def _sample(
             file=sys.stderr,
         )
         return None
+    return found
 
 
 def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:

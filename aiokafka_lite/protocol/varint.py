@@ -29,26 +29,16 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
     Raises:
         IndexError: The view is too short.
     """
-    # Unrolled, because it is called for every record set.
-    value = view[pos]
-    if value < 128:
-        return value, pos + 1
-    byte = view[pos + 1]
-    value += (byte << 7) - 128  # subtracts the flag of the byte before
-    if byte < 128:
-        return value, pos + 2
-    byte = view[pos + 2]
-    value += (byte << 14) - (1 << 14)
-    if byte < 128:
-        return value, pos + 3
-    byte = view[pos + 3]
-    value += (byte << 21) - (1 << 21)
-    if byte < 128:
-        return value, pos + 4
-    byte = view[pos + 4]
-    if byte > 15:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = view[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+    if byte > 127 or value >= 1 << 32:
         raise KafkaProtocolError("a varint is longer than 32 bits")
-    return value + (byte << 28) - (1 << 28), pos + 5
+    return value, pos
 
 
 def skip_tagged_fields(view: memoryview, pos: int) -> int:

@@ -12,42 +12,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiokafka_lite.records import _decode_py
 
 if TYPE_CHECKING:
-    from aiokafka_lite.records._columns_py import Filled
+    from aiokafka_lite.records._columns_py import Columns as Columns
 
 __all__ = [
     "COMPILED",
     "DECODERS",
     "PLAIN_DECODER_NOTE",
-    "Columns",
     "Decoder",
     "current",
     "use_decoder",
 ]
-
-
-class Columns(Protocol):
-    """Rows that grow at the end. See `_columns_py`."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    @property
-    def is_full(self) -> bool: ...
-
-    @property
-    def first_offset(self) -> int: ...
-
-    @property
-    def last_offset(self) -> int: ...
-
-    def mark(self) -> None: ...
-
-    def finish(self) -> Filled: ...
-
-    def clear(self) -> None: ...
 
 
 class Decoder(Protocol):

@@ -7,7 +7,7 @@ and some are refused, as in Spark's own source, or because they name Java classe
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from aiokafka_lite._settings import Settings, nearest
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
@@ -37,28 +37,36 @@ DEFAULT_SEND_BUFFER_BYTES: Final = 128 << 10
 _PREFIX: Final = "kafka."
 _SCHEME: Final = re.compile(r"[0-9A-Za-z\-%._]*://")
 
+# Times in ms, by their fields in seconds in `ClientConfig`, with their limits.
+_TIMES: Final = {
+    "metadata.max.age.ms": ("metadata_max_age_s", 0, MAX_LONG),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_s", 0, MAX_LONG),
+    "reconnect.backoff.ms": ("reconnect_backoff_s", 0, MAX_LONG),
+    "request.timeout.ms": ("request_timeout_s", 1, MAX_INT),
+    "retry.backoff.max.ms": ("retry_backoff_max_s", 0, MAX_LONG),
+    "retry.backoff.ms": ("retry_backoff_s", 0, MAX_LONG),
+    "socket.connection.setup.timeout.ms": ("connect_timeout_s", 1, MAX_LONG),
+}
+# Whole numbers, by their fields in `KafkaOptions`, with their lowest values.
+_NUMBERS: Final = {
+    "fetch.max.bytes": ("max_bytes", 0),
+    "fetch.max.wait.ms": ("max_wait_ms", 0),
+    "fetch.min.bytes": ("min_bytes", 0),
+    "max.partition.fetch.bytes": ("partition_max_bytes", 0),
+    "receive.buffer.bytes": ("receive_buffer_bytes", -1),
+    "send.buffer.bytes": ("send_buffer_bytes", -1),
+}
 EFFECTIVE: Final = frozenset(
     {
+        *_TIMES,
+        *_NUMBERS,
         "bootstrap.servers",
         "check.crcs",
         "client.id",
         "client.rack",
         "connections.max.idle.ms",
-        "fetch.max.bytes",
-        "fetch.max.wait.ms",
-        "fetch.min.bytes",
         "group.id",
         "isolation.level",
-        "max.partition.fetch.bytes",
-        "metadata.max.age.ms",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "request.timeout.ms",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "send.buffer.bytes",
-        "socket.connection.setup.timeout.ms",
     }
 )
 
@@ -205,7 +213,15 @@ def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
         OptionError: A value is missing or wrong.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
-    default = KafkaOptions
+    numbers: dict[str, Any] = {
+        field: raw.number(
+            f"{_PREFIX}{name}",
+            getattr(KafkaOptions, field),
+            at_least=at_least,
+            at_most=MAX_INT,
+        )
+        for name, (field, at_least) in _NUMBERS.items()
+    }
     servers = _bootstrap_servers(raw)
     security = parse_security(raw, servers)
     return KafkaOptions(
@@ -215,15 +231,8 @@ def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
         client_rack=raw.text("kafka.client.rack") or None,
         group_id=_group_id(raw),
         isolation_level=_isolation_level(raw),
-        max_wait_ms=_int(raw, "fetch.max.wait.ms", default.max_wait_ms),
-        min_bytes=_int(raw, "fetch.min.bytes", default.min_bytes),
-        max_bytes=_int(raw, "fetch.max.bytes", default.max_bytes),
-        partition_max_bytes=_int(raw, "max.partition.fetch.bytes", default.partition_max_bytes),
         check_crcs=raw.boolean("kafka.check.crcs", default=True),
-        receive_buffer_bytes=_int(
-            raw, "receive.buffer.bytes", default.receive_buffer_bytes, at_least=-1
-        ),
-        send_buffer_bytes=_int(raw, "send.buffer.bytes", default.send_buffer_bytes, at_least=-1),
+        **numbers,
     )
 
 
@@ -249,54 +258,28 @@ def _client_config(
     raw: RawOptions, servers: str, protocol: str, ssl_context: ssl.SSLContext | None
 ) -> ClientConfig:
     default = ClientConfig
+    times: dict[str, Any] = {
+        field: raw.seconds(
+            f"{_PREFIX}{name}", getattr(default, field), at_least=at_least, at_most=at_most
+        )
+        for name, (field, at_least, at_most) in _TIMES.items()
+    }
+    for kind in ("retry", "reconnect"):
+        longest = f"{kind}_backoff_max_s"
+        times[longest] = max(times[f"{kind}_backoff_s"], times[longest])
     idle_ms = raw.integer("kafka.connections.max.idle.ms", at_least=-MAX_LONG)
-    retry_s = _seconds(raw, "retry.backoff.ms", default.retry_backoff_s)
-    reconnect_s = _seconds(raw, "reconnect.backoff.ms", default.reconnect_backoff_s)
+    idle_s = default.connections_max_idle_s if idle_ms is None else idle_ms / 1000
     return ClientConfig(
         bootstrap_servers=servers,
         client_id=raw.text("kafka.client.id") or default.client_id,
-        request_timeout_s=_seconds(
-            raw, "request.timeout.ms", default.request_timeout_s, at_least=1, at_most=MAX_INT
-        ),
-        connect_timeout_s=_seconds(
-            raw, "socket.connection.setup.timeout.ms", default.connect_timeout_s, at_least=1
-        ),
-        retry_backoff_s=retry_s,
-        retry_backoff_max_s=max(
-            retry_s, _seconds(raw, "retry.backoff.max.ms", default.retry_backoff_max_s)
-        ),
-        reconnect_backoff_s=reconnect_s,
-        reconnect_backoff_max_s=max(
-            reconnect_s,
-            _seconds(raw, "reconnect.backoff.max.ms", default.reconnect_backoff_max_s),
-        ),
-        metadata_max_age_s=_seconds(raw, "metadata.max.age.ms", default.metadata_max_age_s),
-        connections_max_idle_s=(
-            default.connections_max_idle_s
-            if idle_ms is None
-            else (idle_ms / 1000 if idle_ms >= 0 else None)
-        ),
+        connections_max_idle_s=idle_s if idle_s is not None and idle_s >= 0 else None,
         security_protocol=protocol,
         ssl_context=ssl_context,
         allow_plaintext_credentials=raw.boolean("allowPlaintextCredentials", default=False),
         allow_auto_create_topics=False,
         max_frame_bytes=MAX_FRAME_BYTES,
+        **times,
     )
-
-
-def _seconds(
-    raw: RawOptions,
-    name: str,
-    default_s: float,
-    *,
-    at_least: int = 0,
-    at_most: int = MAX_LONG,
-) -> float:
-    return raw.seconds(f"{_PREFIX}{name}", default_s, at_least=at_least, at_most=at_most)
-
-
-def _int(raw: RawOptions, name: str, default: int, *, at_least: int = 0) -> int:
-    return raw.number(f"{_PREFIX}{name}", default, at_least=at_least, at_most=MAX_INT)
 
 
 def _group_id(raw: RawOptions) -> str | None:

@@ -19,7 +19,7 @@ from aiokafka_lite.consumer.buffer.decode import (
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.deserializers import BatchDeserializer, Serialized
-from aiokafka_lite.records.decoders import Columns
+from aiokafka_lite.records._columns_py import Columns
 from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 
