@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -82,6 +82,15 @@ class Level:
     error: str | None
 
 
+class RefusalReason(NamedTuple):
+    """The error of a refusal, and the elements that get it."""
+
+    code: int
+    message: str
+    concerns: Concerns
+    topic_name: TopicName
+
+
 class Refusal:
     """Refuses requests of one class and version.
 
@@ -128,31 +137,54 @@ class Refusal:
         return self._depth == 0
 
     def split(
-        self,
-        request: Request[Response],
-        code: int,
-        message: str,
-        concerns: Concerns,
-        topic_name: TopicName,
+        self, request: Request[Response], refused: RefusalReason
     ) -> tuple[Response, Request[Response] | None]:
         """Return a response that refuses the matching elements, and a request for the others.
 
         The request is None if all elements match.
         """
-        splitter = self._splitter(code, message, concerns, topic_name)
         answer = request.response()
         _copy_names(request, answer)
         if self.is_whole:
-            splitter.put_error(answer, 0)
+            self._put_error(answer, 0, refused)
             return answer, None
-        refused, rest = splitter.split(request, 1, None)
+        elements, rest = self._split(request, 1, None, refused)
         level = self._levels[1]
-        setattr(answer, level.answered_in or "", refused)
+        setattr(answer, level.answered_in or "", elements)
         if not rest:
             return answer, None
         remaining = copy.copy(request)
         setattr(remaining, level.asked_in or "", rest)
         return answer, remaining
+
+    def _split(
+        self, parent: Struct, depth: int, topic: str | None, refused: RefusalReason
+    ) -> tuple[list[Struct], list[object]]:
+        """Return the refusing elements and the request's elements that are not refused."""
+        level = self._levels[depth]
+        elements: list[Struct] = []
+        rest: list[object] = []
+        for item in getattr(parent, level.asked_in or "") or ():
+            item_topic = _topic(item, refused.topic_name) or topic
+            element = level.struct()
+            _copy_names(item, element)
+            if depth == self._depth:
+                if refused.concerns(item_topic, _index(item)):
+                    self._put_error(element, depth, refused)
+                    elements.append(element)
+                else:
+                    rest.append(item)
+                continue
+            inner, inner_rest = self._split(item, depth + 1, item_topic, refused)
+            below = self._levels[depth + 1]
+            if inner:
+                setattr(element, below.answered_in or "", inner)
+                elements.append(element)
+            if inner_rest:
+                remaining = copy.copy(item)
+                setattr(remaining, below.asked_in or "", inner_rest)
+                rest.append(remaining)
+        return elements, rest
 
     def is_empty(self, request: Request[Response]) -> bool:
         if self.is_whole or self._levels[1].asked_in is None:
@@ -177,23 +209,33 @@ class Refusal:
             items = [element for each in lists for element in each or ()]
         return True
 
-    def mark(
-        self,
-        answer: Response,
-        code: int,
-        message: str,
-        concerns: Concerns,
-        topic_name: TopicName,
-    ) -> bool:
+    def mark(self, answer: Response, refused: RefusalReason) -> bool:
         """Put the error into a response. Return whether a place matched."""
-        splitter = self._splitter(code, message, concerns, topic_name)
-        return splitter.mark(answer, 0, None)
+        return self._mark(answer, 0, None, refused)
 
-    def _splitter(
-        self, code: int, message: str, concerns: Concerns, topic_name: TopicName
-    ) -> _Splitter:
-        error = _Error(code, message, self._version)
-        return _Splitter(self._levels, self._depth, error, concerns, topic_name)
+    def _mark(self, element: Struct, depth: int, topic: str | None, refused: RefusalReason) -> bool:
+        topic = _topic(element, refused.topic_name) or topic
+        if depth == self._depth:
+            if not refused.concerns(topic, _index(element)):
+                return False
+            self._put_error(element, depth, refused)
+            for below in self._levels[depth + 1 : depth + 2]:
+                setattr(element, below.answered_in or "", [])
+            return True
+        below = self._levels[depth + 1]
+        inner = getattr(element, below.answered_in or "") or ()
+        marked = [self._mark(each, depth + 1, topic, refused) for each in inner]
+        return any(marked)
+
+    def _put_error(self, element: Struct, depth: int, refused: RefusalReason) -> None:
+        """Set the error code, and Kafka's values for other fields."""
+        setattr(element, self._levels[depth].error or "", refused.code)
+        names = {field.name for field in element.schema if field.versions.covers(self._version)}
+        for name, value in _BESIDE_ERROR.items():
+            if name in names:
+                setattr(element, name, value)
+        if "error_message" in names:
+            setattr(element, "error_message", refused.message)  # noqa: B010 — of any struct
 
     def merge(self, answer: Response, refused: Response) -> None:
         self._merge(answer, refused, 1)
@@ -213,103 +255,22 @@ class Refusal:
         setattr(into, name, known)
 
 
-class _Error(NamedTuple):
-    code: int
-    message: str
-    version: int
-
-
-class _Splitter:
-    def __init__(
-        self,
-        levels: Sequence[Level],
-        depth: int,
-        error: _Error,
-        concerns: Concerns,
-        topic_name: TopicName,
-    ) -> None:
-        self._levels = levels
-        self._depth = depth
-        self._error = error
-        self._concerns = concerns
-        self._topic_name = topic_name
-
-    def split(
-        self, parent: Struct, depth: int, topic: str | None
-    ) -> tuple[list[Struct], list[object]]:
-        """Return the refusing elements and the request's elements that are not refused."""
-        level = self._levels[depth]
-        refused: list[Struct] = []
-        rest: list[object] = []
-        for item in getattr(parent, level.asked_in or "") or ():
-            item_topic = self._topic(item) or topic
-            element = level.struct()
-            _copy_names(item, element)
-            if depth == self._depth:
-                if self._concerns(item_topic, _index(item)):
-                    self.put_error(element, depth)
-                    refused.append(element)
-                else:
-                    rest.append(item)
-                continue
-            inner, inner_rest = self.split(item, depth + 1, item_topic)
-            below = self._levels[depth + 1]
-            if inner:
-                setattr(element, below.answered_in or "", inner)
-                refused.append(element)
-            if inner_rest:
-                remaining = copy.copy(item)
-                setattr(remaining, below.asked_in or "", inner_rest)
-                rest.append(remaining)
-        return refused, rest
-
-    def mark(self, element: Struct, depth: int, topic: str | None) -> bool:
-        topic = self._topic(element) or topic
-        if depth == self._depth:
-            if not self._concerns(topic, _index(element)):
-                return False
-            self.put_error(element, depth)
-            for below in self._levels[depth + 1 : depth + 2]:
-                setattr(element, below.answered_in or "", [])
-            return True
-        below = self._levels[depth + 1]
-        inner = getattr(element, below.answered_in or "") or ()
-        marked = [self.mark(each, depth + 1, topic) for each in inner]
-        return any(marked)
-
-    def put_error(self, element: Struct, depth: int) -> None:
-        """Set the error code, and Kafka's values for other fields."""
-        code, message, version = self._error
-        setattr(element, self._levels[depth].error or "", code)
-        names = {field.name for field in element.schema if field.versions.covers(version)}
-        for name, value in _BESIDE_ERROR.items():
-            if name in names:
-                setattr(element, name, value)
-        if "error_message" in names:
-            setattr(element, "error_message", message)  # noqa: B010 — of any struct
-
-    def _topic(self, item: object) -> str | None:
-        topic_id = getattr(item, "topic_id", ZERO_UUID)
-        for name in _TOPIC_NAMES:
-            if isinstance(known := getattr(item, name, None), str) and known:
-                return known
-        return self._topic_name(topic_id) if topic_id != ZERO_UUID else None
-
-
 def named_partitions(
     request: Request[Response], version: int, topic_name: TopicName
 ) -> list[tuple[str | None, int | None]]:
-    found: list[tuple[str | None, int | None]] = []
+    lists = [level.asked_in for level in levels_of(type(request), version) if level.asked_in]
+    return [*_named(request, lists, None, topic_name)] if lists else []
 
-    def note(topic: str | None, index: int | None) -> bool:
-        found.append((topic, index))
-        return False
 
-    levels = levels_of(type(request), version)
-    depth = sum(level.asked_in is not None for level in levels)
-    if depth:
-        _Splitter(levels, depth, _Error(0, "", version), note, topic_name).split(request, 1, None)
-    return found
+def _named(
+    item: object, lists: Sequence[str], topic: str | None, topic_name: TopicName
+) -> Iterator[tuple[str | None, int | None]]:
+    topic = _topic(item, topic_name) or topic
+    if not lists:
+        yield topic, _index(item)
+        return
+    for each in getattr(item, lists[0]) or ():
+        yield from _named(each, lists[1:], topic, topic_name)
 
 
 def names_topics(request: type[Request[Response]], version: int) -> bool:
@@ -463,6 +424,14 @@ def _copy_names(item: object, element: Struct) -> None:
         if index is not None and name in names:
             setattr(element, name, index)
             return
+
+
+def _topic(item: object, topic_name: TopicName) -> str | None:
+    topic_id = getattr(item, "topic_id", ZERO_UUID)
+    for name in _TOPIC_NAMES:
+        if isinstance(known := getattr(item, name, None), str) and known:
+            return known
+    return topic_name(topic_id) if topic_id != ZERO_UUID else None
 
 
 def _index(item: object) -> int | None:

@@ -227,7 +227,10 @@ def test_api_has_one_handler_for_all_its_versions(monkeypatch: pytest.MonkeyPatc
     handler(HeartbeatRequest)(beat.handle)
     handler(ProduceRequest, advertised_min_version=0, is_by_element=True)(produce.handle)
     assert (HANDLERS[HeartbeatRequest.api_key], HANDLERS[ProduceRequest.api_key]) == (beat, produce)
-    assert (beat.advertised_min_version, produce.advertised_min_version) == (beat.min_version, 0)
+    assert (beat.advertised_min_version, produce.advertised_min_version) == (
+        beat.request.min_version,
+        0,
+    )
 
 
 # --- Groups -----------------------------------------------------------------------------------

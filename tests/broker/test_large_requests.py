@@ -157,7 +157,10 @@ async def shortest_hold_ms(broker: Broker, frame: bytes, limit_ms: float) -> flo
 APIS = [
     pytest.param(entry.request, id=entry.request.__name__.removesuffix("Request"))
     for entry in HANDLERS.values()
-    if any(any(lists(entry.request, version)) for version in (entry.min_version, entry.max_version))
+    if any(
+        any(lists(entry.request, version))
+        for version in (entry.request.min_version, entry.request.max_version)
+    )
 ]
 
 
@@ -166,7 +169,7 @@ APIS = [
 async def test_large_request_holds_up_nobody(broker: Broker, cls: type[Request[Response]]) -> None:
     entry = HANDLERS[cls.api_key]
     ways: dict[Sequence[str], tuple[int, Sequence[Field]]] = {}
-    for version in (entry.min_version, entry.max_version):
+    for version in (entry.request.min_version, entry.request.max_version):
         for path in lists(cls, version):
             ways[tuple(field.name for field in path)] = version, path
     for names, (version, path) in ways.items():

@@ -11,7 +11,7 @@ from aiokafka_lite._arguments import expected, is_int, plain
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.rules import Error, RequestAction, topic_names
 from aiokafka_lite.broker.network.work import RequestWork
-from aiokafka_lite.broker.refusals import Place, Refusal, is_error_class
+from aiokafka_lite.broker.refusals import Place, Refusal, RefusalReason, is_error_class
 from aiokafka_lite.errors import BrokerResponseError, for_code
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.schema import Request, Response
@@ -53,9 +53,7 @@ class Fail(RequestAction):
         if not refusal.is_listed(request):
             go_on()  # the request is for everything, which only the response lists
             return
-        refused, rest = refusal.split(
-            request, self._code, self._text, self.rule.match.concerns, topic_names(context)
-        )
+        refused, rest = refusal.split(request, self._refused(work))
         if rest is not None:
             work.refused = refused
             work.request = rest
@@ -81,8 +79,11 @@ class Fail(RequestAction):
         else:
             needs_marks = not refusal.is_listed(request)
         if needs_marks:
-            concerns, topic_name = self.rule.match.concerns, topic_names(work.context)
-            refusal.mark(response, self._code, self._text, concerns, topic_name)
+            refusal.mark(response, self._refused(work))
+
+    def _refused(self, work: RequestWork) -> RefusalReason:
+        concerns = self.rule.match.concerns
+        return RefusalReason(self._code, self._text, concerns, topic_names(work.context))
 
     @property
     def _is_for_partitions(self) -> bool:

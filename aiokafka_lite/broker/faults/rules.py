@@ -60,7 +60,7 @@ class Match:
         if self.api_key is None:
             return
         api, entry = API_NAMES[self.api_key], HANDLERS[self.api_key]
-        versions = range(entry.min_version, entry.max_version + 1)
+        versions = range(entry.request.min_version, entry.request.max_version + 1)
         matching = [each for each in versions if _is_one_of(self.version, each)]
         # ApiVersions is answered in any version.
         if not matching and entry.request is not ApiVersionsRequest:

@@ -106,7 +106,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
             ApiVersion(
                 api_key=key,
                 min_version=entry.advertised_min_version,
-                max_version=entry.max_version,
+                max_version=entry.request.max_version,
             )
             for key, entry in sorted(HANDLERS.items())
         ],

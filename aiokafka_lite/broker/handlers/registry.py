@@ -65,15 +65,10 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 @dataclass(frozen=True)
 class HandlerEntry:
-    """A registered handler. The versions are inclusive.
-
-    `advertised_min_version` in ApiVersions differs from `min_version` for Produce only.
-    """
+    """A registered handler. `advertised_min_version` is ApiVersions' (see handlers/produce.py)."""
 
     request: type[Request[Response]]
     handle: Handle
-    min_version: int
-    max_version: int
     advertised_min_version: int
     is_by_element: bool
 
@@ -94,7 +89,6 @@ def handler(
     or None if the client expects no response (acks=0). A large request with `is_by_element` is
     handled as many small ones (network/pieces.py).
     """
-    lowest = request.min_version
 
     def register(
         function: Callable[[RequestContext, RequestT], object],
@@ -104,10 +98,8 @@ def handler(
         HANDLERS[request.api_key] = HandlerEntry(
             request=cast("type[Request[Response]]", request),
             handle=cast("Handle", function),
-            min_version=lowest,
-            max_version=request.max_version,
             advertised_min_version=(
-                lowest if advertised_min_version is None else advertised_min_version
+                request.min_version if advertised_min_version is None else advertised_min_version
             ),
             is_by_element=is_by_element,
         )

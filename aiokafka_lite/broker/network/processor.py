@@ -272,7 +272,9 @@ class Processor(asyncio.BufferedProtocol):
         if not self._may_be_handled(header.api_key):
             return
         entry = HANDLERS.get(header.api_key)
-        if entry is None or not entry.min_version <= header.version <= entry.max_version:
+        if entry is None or not (
+            entry.request.min_version <= header.version <= entry.request.max_version
+        ):
             self._refuse(header.api_key, header.version, header.correlation_id)
             return
         self._is_muted = True
@@ -339,7 +341,7 @@ class Processor(asyncio.BufferedProtocol):
         """Submit a token after SaslHandshake v0 as if it was in a request."""
         entry = HANDLERS[SaslAuthenticateRequest.api_key]
         request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
-        context = self._context(entry.min_version, None)
+        context = self._context(SaslAuthenticateRequest.min_version, None)
         self._is_muted = True
         work = BareToken(self, entry, context, NO_CORRELATION_ID, request, len(frame))
         self._node.channel.put(work)
@@ -350,9 +352,10 @@ class Processor(asyncio.BufferedProtocol):
             raise KafkaProtocolError(
                 f"the broker does not support version {version} of API key {api_key}"
             )
-        entry = HANDLERS[api_key]
         supported = ApiVersion(
-            api_key=api_key, min_version=entry.min_version, max_version=entry.max_version
+            api_key=api_key,
+            min_version=ApiVersionsRequest.min_version,
+            max_version=ApiVersionsRequest.max_version,
         )
         response = ApiVersionsResponse(
             error_code=UnsupportedVersionError.errno, api_keys=[supported]

@@ -7,6 +7,7 @@ import pytest
 from aiokafka_lite.broker.refusals import (
     Place,
     Refusal,
+    RefusalReason,
     error_codes,
     named_partitions,
 )
@@ -69,7 +70,7 @@ def test_every_api_can_be_refused_in_every_version(
 ) -> None:
     request = filled(cls, version).from_version(version)
     refusal = Refusal(cls, version, None)
-    answer, rest = refusal.split(request, CODE, "why", concerns_all, no_topic)
+    answer, rest = refusal.split(request, RefusalReason(CODE, "why", concerns_all, no_topic))
     assert rest is None
     frame = codec.encode(answer.for_version(version), version)
     decoded = codec.decode(cls.response, version, memoryview(frame)).from_version(version)
@@ -108,7 +109,8 @@ def test_partitions_that_are_not_meant_are_left_to_be_handled() -> None:
     request = commit(("a", [0, 1]), ("b", [0]))
     refusal = Refusal(OffsetCommitRequest, 9, None)
     refused, rest = refusal.split(
-        request, CODE, "", lambda topic, partition: (topic, partition) == ("a", 1), no_topic
+        request,
+        RefusalReason(CODE, "", lambda topic, partition: (topic, partition) == ("a", 1), no_topic),
     )
     assert isinstance(rest, OffsetCommitRequest)
     assert isinstance(refused, OffsetCommitResponse)
@@ -142,7 +144,7 @@ def test_offset_fetch_is_refused_where_its_version_has_errors(
     topics = [OffsetFetchRequestTopics(name="a", partition_indexes=[3])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
     refusal = Refusal(OffsetFetchRequest, version, None)
-    answer, _ = refusal.split(request, CODE, "", concerns_all, no_topic)
+    answer, _ = refusal.split(request, RefusalReason(CODE, "", concerns_all, no_topic))
     assert isinstance(answer, OffsetFetchResponse)
     (group,) = answer.groups
     codes = [partition.error_code for topic in group.topics for partition in topic.partitions]
@@ -169,13 +171,15 @@ def test_offset_fetch_is_refused_by_group_or_by_partition() -> None:
         group_id="g", topics=[OffsetFetchRequestTopics(name="a", partition_indexes=[3])]
     )
     request = OffsetFetchRequest(groups=[group])
-    whole, _ = Refusal(OffsetFetchRequest, 8, None).split(request, CODE, "", concerns_all, no_topic)
+    whole, _ = Refusal(OffsetFetchRequest, 8, None).split(
+        request, RefusalReason(CODE, "", concerns_all, no_topic)
+    )
     assert isinstance(whole, OffsetFetchResponse)
     assert [(each.group_id, each.error_code, each.topics) for each in whole.groups] == [
         ("g", CODE, [])
     ]
     single, _ = Refusal(OffsetFetchRequest, 8, "partition").split(
-        request, CODE, "", concerns_all, no_topic
+        request, RefusalReason(CODE, "", concerns_all, no_topic)
     )
     assert isinstance(single, OffsetFetchResponse)
     ((partition,),) = (topic.partitions for topic in single.groups[0].topics)
@@ -188,7 +192,7 @@ def test_offset_fetch_is_refused_by_group_or_by_partition() -> None:
 def test_find_coordinator_says_why_and_names_no_node(version: int) -> None:
     request = FindCoordinatorRequest(coordinator_keys=["g"])
     answer, _ = Refusal(FindCoordinatorRequest, version, None).split(
-        request, CODE, "why", concerns_all, no_topic
+        request, RefusalReason(CODE, "why", concerns_all, no_topic)
     )
     frame = codec.encode(answer.for_version(version), version)
     decoded = codec.decode(FindCoordinatorResponse, version, memoryview(frame))
@@ -199,7 +203,9 @@ def test_find_coordinator_says_why_and_names_no_node(version: int) -> None:
 def test_topics_of_any_api_can_be_refused() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in ("a", "b")])
     refusal = Refusal(CreateTopicsRequest, 7, None, of_topics=True)
-    refused, rest = refusal.split(request, CODE, "no", lambda topic, _: topic == "a", no_topic)
+    refused, rest = refusal.split(
+        request, RefusalReason(CODE, "no", lambda topic, _: topic == "a", no_topic)
+    )
     assert isinstance(refused, CreateTopicsResponse)
     assert isinstance(rest, CreateTopicsRequest)
     (told,) = refused.topics
@@ -214,7 +220,7 @@ def test_topic_with_an_error_has_no_partitions() -> None:
     ]
     refusal = Refusal(MetadataRequest, 12, "topic")
     answer = MetadataResponse(topics=topics)
-    assert refusal.mark(answer, CODE, "", lambda topic, _: topic == "b", no_topic)
+    assert refusal.mark(answer, RefusalReason(CODE, "", lambda topic, _: topic == "b", no_topic))
     assert [(topic.error_code, len(topic.partitions)) for topic in topics] == [(0, 1), (CODE, 0)]
 
 
@@ -227,8 +233,8 @@ def test_an_answer_about_everything_is_marked() -> None:
     answer = MetadataResponse(topics=topics)
     refusal = Refusal(MetadataRequest, 12, "partition")
     assert not refusal.is_listed(request)
-    assert refusal.mark(answer, CODE, "", lambda topic, _: topic == "b", no_topic)
+    assert refusal.mark(answer, RefusalReason(CODE, "", lambda topic, _: topic == "b", no_topic))
     a, b = ((topic.error_code, topic.partitions[0]) for topic in topics)
     assert (a[0], a[1].error_code, a[1].leader_id) == (0, 0, 1)
     assert (b[0], b[1].error_code, b[1].leader_id) == (0, CODE, -1)
-    assert not refusal.mark(answer, CODE, "", lambda topic, _: False, no_topic)
+    assert not refusal.mark(answer, RefusalReason(CODE, "", lambda topic, _: False, no_topic))
