@@ -23,7 +23,6 @@ from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
-from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
@@ -465,18 +464,6 @@ class EmbeddedCluster:
         return topic
 
     # Groups (the cluster's settings for the coordinator)
-
-    @property
-    def group_settings(self) -> GroupSettings:
-        """The settings of classic groups."""
-        config = self.config
-        return GroupSettings(
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            max_size=config.group_max_size,
-            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
         """Return the settings of a KIP-848 group."""

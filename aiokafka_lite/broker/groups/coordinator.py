@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.driver import ClassicDriver
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import metadata_record, restore_group
@@ -46,7 +47,6 @@ from aiokafka_lite.broker.groups.offsets.cache import (
 from aiokafka_lite.broker.groups.offsets.expiry import end_of, expired, is_subscribed_to
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
-    GroupSettings,
     Join,
     Joined,
     Leaver,
@@ -95,7 +95,7 @@ class CoordinatorServices(Protocol):
     @property
     def scope(self) -> TaskScope: ...
     @property
-    def group_settings(self) -> GroupSettings: ...
+    def config(self) -> BrokerConfig: ...
     @property
     def group_topics(self) -> Topics: ...
     @property
@@ -153,9 +153,9 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
 
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
-        self._settings = services.group_settings
+        self._config = config = services.config
         self.offsets = OffsetManager(
-            clock=services.clock, metadata_max_bytes=self._settings.offset_metadata_max_bytes
+            clock=services.clock, metadata_max_bytes=config.offset_metadata_max_bytes
         )
         self._log = CoordinatorLog(
             lambda index: services.partition(OFFSETS_TOPIC, index),
@@ -165,7 +165,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self._groups: dict[str, Group] = {}
         self._timers: GroupTimers[Group] = GroupTimers(self._expire)
         self._classic = ClassicDriver(
-            self._settings,
+            config,
             clock=services.clock,
             new_id=self._new_id,
             write=self._write,
@@ -221,8 +221,12 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
 
         Cancellation drops the parked request, but not the member, which may join again.
         """
-        error = self._check(group_id)
-        if error is NoError and not self._settings.allows_session(call.session_timeout_ms):
+        error, config = self._check(group_id), self._config
+        if error is NoError and not (
+            config.group_min_session_timeout_ms
+            <= call.session_timeout_ms
+            <= config.group_max_session_timeout_ms
+        ):
             error = InvalidSessionTimeoutError
         if error is not NoError:
             return Joined(error, member_id=call.member_id)

@@ -23,26 +23,6 @@ NO_ASSIGNMENT = b""
 
 
 @dataclass(frozen=True)
-class GroupSettings:
-    """The broker's limits for groups, under the names of Kafka's configuration.
-
-    Attributes:
-        new_member_join_timeout_ms: Time limit of a new member's parked JoinGroup, because the
-            member cannot send heartbeats before it receives its id (five minutes in Kafka).
-    """
-
-    initial_rebalance_delay_ms: int = 3_000
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = 2**31 - 1
-    new_member_join_timeout_ms: int = 300_000
-    offset_metadata_max_bytes: int = 4_096
-
-    def allows_session(self, timeout_ms: int) -> bool:
-        return self.min_session_timeout_ms <= timeout_ms <= self.max_session_timeout_ms
-
-
-@dataclass(frozen=True)
 class Join:
     """A JoinGroup request.
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
@@ -49,14 +50,6 @@ RETRY_S: Final = 1.0
 EXPIRIES_AT_ONCE: Final = 100
 
 
-class TransactionSettings(NamedTuple):
-    """The broker's limits for transactions, and the level of the feature transaction.version."""
-
-    max_timeout_ms: int = 900_000
-    expiration_ms: int = 604_800_000
-    version: TransactionVersion = TransactionVersion.EPOCH_PER_TRANSACTION
-
-
 class TransactionServices(Protocol):
     """The cluster as the coordinator uses it."""
 
@@ -65,7 +58,7 @@ class TransactionServices(Protocol):
     @property
     def scope(self) -> TaskScope: ...
     @property
-    def settings(self) -> TransactionSettings: ...
+    def config(self) -> BrokerConfig: ...
     @property
     def partition_count(self) -> int: ...
 
@@ -88,12 +81,13 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     def __init__(self, services: TransactionServices) -> None:
         self._services = services
-        self._settings = services.settings
+        self._config = services.config
+        self._version = TransactionVersion(services.config.transaction_version)
         self._log = TransactionLog(
             lambda index: services.partition(TRANSACTION_STATE_TOPIC, index),
             partition_count=lambda: services.partition_count,
             clock=services.clock,
-            version=self._settings.version,
+            version=self._version,
         )
         self._transactions: dict[str, Transaction] = {}
         super().__init__(self._log, services.scope)
@@ -121,7 +115,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         """
         if not transactional_id:
             return Ended(InvalidRequestError)
-        if not 0 < timeout_ms <= self._settings.max_timeout_ms:
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             return Ended(InvalidTransactionTimeout)
         error = self.availability(transactional_id)
         if error is not NoError:
@@ -138,7 +132,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             transactional_id, TransactionValue(producer_id=spare, epoch=-1, timeout_ms=timeout_ms)
         )
         decision = transaction.init(
-            timeout_ms, expected, self._settings.version, spare, self._services.clock()
+            timeout_ms, expected, self._version, spare, self._services.clock()
         )
         error = self._carry_out(transaction, decision)
         if error is not NoError:
@@ -310,13 +304,13 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             "because it was open for longer than its timeout of %d ms",
             transaction.transactional_id, transaction.value.timeout_ms,
         )  # fmt: skip
-        decision = transaction.fence(self._settings.version, self._services.clock())
+        decision = transaction.fence(self._version, self._services.clock())
         if self._carry_out(transaction, decision) is not NoError:
             self._abort_after(RETRY_S, transaction)
 
     def expire_ids(self) -> Steps[None]:
-        """Delete transactional ids that are unused for `expiration_ms`."""
-        older_than_ms = self._services.clock() - self._settings.expiration_ms
+        """Delete transactional ids that are unused for `transactional_id_expiration_ms`."""
+        older_than_ms = self._services.clock() - self._config.transactional_id_expiration_ms
         for number, transactional_id in enumerate(tuple(self._transactions)):
             if number % EXPIRIES_AT_ONCE == 0:
                 yield

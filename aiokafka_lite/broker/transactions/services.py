@@ -18,11 +18,8 @@ from aiokafka_lite.broker.topics import (
     Partition,
     ServingNode,
 )
-from aiokafka_lite.broker.transactions.coordinator import (
-    TransactionCoordinator,
-    TransactionSettings,
-)
-from aiokafka_lite.broker.transactions.machine import ErrorType, Marker, TransactionVersion
+from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
+from aiokafka_lite.broker.transactions.machine import ErrorType, Marker
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CoordinatorNotAvailableError,
@@ -55,7 +52,7 @@ class ClusterTransactions:
         clock: Callable[[], int],
         scope: TaskScope,
     ) -> None:
-        self._config = config
+        self.config = config
         self._nodes = nodes
         self._catalog = catalog
         self._disk = disk
@@ -63,20 +60,11 @@ class ClusterTransactions:
         self.scope = scope
 
     @property
-    def settings(self) -> TransactionSettings:
-        config = self._config
-        return TransactionSettings(
-            max_timeout_ms=config.transaction_max_timeout_ms,
-            expiration_ms=config.transactional_id_expiration_ms,
-            version=TransactionVersion(config.transaction_version),
-        )
-
-    @property
     def partition_count(self) -> int:
         """The topic's partition count, which must not follow later configuration."""
         topic = self._catalog.by_name(TRANSACTION_STATE_TOPIC)
         if topic is None:
-            return self._config.transaction_topic_partitions
+            return self.config.transaction_topic_partitions
         return topic.partition_count
 
     def partition(self, topic: str, index: int) -> Partition:

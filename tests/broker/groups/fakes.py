@@ -9,11 +9,11 @@ from collections.abc import Coroutine, KeysView
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
-from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 
 T = TypeVar("T")
@@ -121,12 +121,12 @@ class FakeTopics:
 class Services:
     """What a coordinator asks of its broker; must be made inside a running loop."""
 
-    def __init__(self, settings: GroupSettings | None = None, partitions: int = 2) -> None:
+    def __init__(self, config: BrokerConfig | None = None, partitions: int = 2) -> None:
         self.now_ms = 1_000
         self.rng = random.Random(1)
         self.scope = TaskScope("test")
-        self.group_settings = settings or GroupSettings(
-            initial_rebalance_delay_ms=0, min_session_timeout_ms=10
+        self.config = config or BrokerConfig(
+            group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=10
         )
         self.consumer_settings = ConsumerGroupSettings()
         self.group_topics = FakeTopics()

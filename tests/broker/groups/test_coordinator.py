@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.classic.records import restore_group
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
@@ -20,7 +21,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
     OffsetCommitEntry,
     offset_key,
 )
-from aiokafka_lite.broker.groups.values import GroupSettings, Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -448,7 +449,7 @@ async def test_closed_coordinator_forgets_no_offsets(
 def test_member_of_an_old_record_has_its_session_timeout_to_rejoin(
     stored_ms: int, timeout_ms: int
 ) -> None:
-    group = ClassicGroup("g", GroupSettings(), new_suffix=str, clock=lambda: 0)
+    group = ClassicGroup("g", BrokerConfig(), new_suffix=str, clock=lambda: 0)
     member = MemberMetadata(
         member_id="m",
         client_id="c",

@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.transactions.coordinator import (
     TransactionCoordinator,
-    TransactionSettings,
 )
 from aiokafka_lite.broker.transactions.machine import (
     EXHAUSTED_EPOCH,
@@ -45,7 +45,7 @@ class Services:
     def __init__(self) -> None:
         self.started_at = asyncio.get_running_loop().time()
         self.scope = TaskScope("test")
-        self.settings = TransactionSettings()
+        self.config = BrokerConfig()
         self.partition_count = 1
         self.log = MemoryLog()
         self.written: list[tuple[float, TopicPartition]] = []
@@ -340,7 +340,7 @@ def test_only_markers_that_were_not_written_are_logged(caplog: pytest.LogCapture
 async def test_ids_expire_in_steps(services: Services) -> None:
     idle = TransactionValue(producer_id=7, epoch=1, timeout_ms=1, updated_ms=0)
     services.store(*[idle] * 250)
-    services.settings = TransactionSettings(expiration_ms=1)
+    services.config = BrokerConfig(transactional_id_expiration_ms=1)
     coordinator = await elected(services)
     assert len(list(coordinator.expire_ids())) == 3
     assert not coordinator.transactions

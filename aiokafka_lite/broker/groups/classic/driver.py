@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import metadata_record
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,
-    GroupSettings,
     Join,
     Joined,
     Sync,
@@ -28,14 +28,14 @@ Write: TypeAlias = Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
 class ClassicDriver:
     def __init__(
         self,
-        settings: GroupSettings,
+        config: BrokerConfig,
         *,
         clock: Callable[[], int],
         new_id: Callable[[], str],
         write: Write,
         arm: Callable[[ClassicGroup], None],
     ) -> None:
-        self._settings = settings
+        self._config = config
         self._clock = clock
         self._new_id = new_id
         self._write = write
@@ -48,7 +48,7 @@ class ClassicDriver:
         return len(self._parked)
 
     def new_group(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self._settings, new_suffix=self._new_id, clock=self._clock)
+        return ClassicGroup(group_id, self._config, new_suffix=self._new_id, clock=self._clock)
 
     async def join(self, group: ClassicGroup, call: Join) -> Joined:
         """Answer a JoinGroup request. Cancellation drops it, but not the member."""

@@ -43,6 +43,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
 from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
@@ -51,7 +52,6 @@ from aiokafka_lite.broker.groups.values import (
     NO_MEMBER_ID,
     Effects,
     ErrorType,
-    GroupSettings,
     Join,
     Joined,
     JoinedMember,
@@ -100,6 +100,10 @@ LEGAL_TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 }
 
 
+# A new member cannot send heartbeats before its parked JoinGroup returns its id.
+NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
+
+
 class Timer(enum.Enum):
     """A group's timers, besides its members' sessions (by member id)."""
 
@@ -113,7 +117,7 @@ class ClassicGroup:
     def __init__(
         self,
         group_id: str,
-        settings: GroupSettings,
+        config: BrokerConfig,
         *,
         new_suffix: Callable[[], str],
         clock: Callable[[], int],
@@ -134,7 +138,7 @@ class ClassicGroup:
         # one has joined since the delay began.
         self._prolonged_until: float | None = None
         self._has_newcomer: bool
-        self._settings = settings
+        self._config = config
         self._new_suffix = new_suffix
         self._clock = clock
 
@@ -172,7 +176,7 @@ class ClassicGroup:
 
     @property
     def _initial_delay_s(self) -> float:
-        return self._settings.initial_rebalance_delay_ms / 1000
+        return self._config.group_initial_rebalance_delay_ms / 1000
 
     @property
     def _have_all_joined(self) -> bool:
@@ -457,7 +461,7 @@ class ClassicGroup:
         effects = Effects(now)
         for member in self.members:
             self._restart_session(member, now)
-        if len(self.members) > self._settings.max_size:  # the limit was lowered since
+        if len(self.members) > self._config.group_max_size:  # the limit was lowered since
             self._prepare_rebalance(effects)
         return effects
 
@@ -525,7 +529,7 @@ class ClassicGroup:
         self.members.add(member)
         self._pending_ids.pop(member_id, None)
         self._has_newcomer = True
-        self._timers[member_id] = effects.now + self._settings.new_member_join_timeout_ms / 1000
+        self._timers[member_id] = effects.now + NEW_MEMBER_JOIN_TIMEOUT_S
         self._rebalance(effects)
 
     def _park_join(
@@ -546,8 +550,8 @@ class ClassicGroup:
             # Counts parked members, not all members, so that a group that exceeds a lowered limit
             # loses the latest ones.
             is_waiting = member is not None and member.is_awaiting_join
-            return is_waiting or self.members.awaiting_join_count < self._settings.max_size
-        return member is not None or len(self.members) < self._settings.max_size
+            return is_waiting or self.members.awaiting_join_count < self._config.group_max_size
+        return member is not None or len(self.members) < self._config.group_max_size
 
     # -- static members (KIP-345) --------------------------------------------------------------
 

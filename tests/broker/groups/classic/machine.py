@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,
-    GroupSettings,
     Join,
     Joined,
     Leaver,
@@ -26,12 +26,12 @@ REBALANCE_MS = 60_000
 class Driver:
     """A group, a clock that only moves when told, and everything the group has answered."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
+    def __init__(self, settings: BrokerConfig | None = None) -> None:
         self.now = 100.0
         suffixes = (f"id{n}" for n in itertools.count(1))
         self.group = ClassicGroup(
             "g",
-            settings or GroupSettings(initial_rebalance_delay_ms=0),
+            settings or BrokerConfig(group_initial_rebalance_delay_ms=0),
             new_suffix=lambda: next(suffixes),
             clock=lambda: int(self.now * 1000),
         )

@@ -9,8 +9,10 @@ from random import Random
 
 import pytest
 
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.groups.classic import machine
 from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.values import GroupSettings, JoinedMember, Leaver
+from aiokafka_lite.broker.groups.values import JoinedMember, Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -153,7 +155,7 @@ def test_rebalance_whose_members_all_left_takes_any_protocol(driver: Driver) -> 
 def test_join_is_inconsistent_when_kafka_would_say_so(seed: int, delay_ms: int) -> None:
     """Random groups of members that come, ask for ids, leave and fall silent."""
     random = Random(seed)
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=delay_ms))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=delay_ms))
     group, ids = driver.group, [""]
     for _ in range(60):
         step = random.random()
@@ -226,7 +228,7 @@ def test_pending_id_that_is_forgotten_changes_nothing_in_a_stable_group(driver: 
 
 
 def test_pending_id_that_is_forgotten_does_not_end_the_initial_delay() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=8_000))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=8_000))
     driver.new_id()
     ticket = driver.join()
     driver.advance(7)
@@ -323,7 +325,7 @@ def test_join_sent_again_answers_the_older_one(driver: Driver) -> None:
 
 
 def test_initial_delay_collects_members() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000))
     first = driver.join()
     driver.advance(2.9)
     second = driver.join()
@@ -336,7 +338,7 @@ def test_initial_delay_collects_members() -> None:
 
 
 def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000))
     first = driver.join(rebalance_ms=5000)
     for _ in range(2):
         driver.advance(2)
@@ -347,7 +349,7 @@ def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
 
 
 def test_initial_delay_is_not_prolonged_beyond_a_shorter_rebalance_timeout() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000))
     first, _ = (driver.join(rebalance_ms=2000) for _ in range(2))
     driver.advance(2.9)
     assert first not in driver.joins
@@ -356,7 +358,7 @@ def test_initial_delay_is_not_prolonged_beyond_a_shorter_rebalance_timeout() -> 
 
 
 def test_initial_delay_without_newcomers_is_not_prolonged() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000))
     first = driver.join()
     driver.advance(3)
     assert driver.joins[first].generation == 1
@@ -655,8 +657,10 @@ def test_parked_join_stands_for_heartbeats(driver: Driver) -> None:
     assert driver.heartbeat(leader) is NoError
 
 
-def test_parked_join_of_a_new_member_is_given_up_in_the_end() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=5_000))
+def test_parked_join_of_a_new_member_is_given_up_in_the_end(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "NEW_MEMBER_JOIN_TIMEOUT_S", 5.0)
     [member_id] = driver.stable()
     ticket = driver.join()
     driver.advance(4.9)
@@ -828,7 +832,7 @@ def test_old_id_of_a_static_member_is_fenced_everywhere(driver: Driver) -> None:
 
 
 def test_group_takes_no_more_than_its_maximum() -> None:
-    driver = Driver(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
+    driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
     tickets = [driver.join() for _ in range(3)]
     driver.advance(0)
     assert [driver.joins[ticket].error for ticket in tickets] == [
@@ -842,7 +846,7 @@ def test_group_takes_no_more_than_its_maximum() -> None:
 
 def test_group_whose_maximum_was_lowered_keeps_those_who_join_first(driver: Driver) -> None:
     first, late = driver.stable(2)
-    twin = Driver(GroupSettings(max_size=1))
+    twin = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000, group_max_size=1))
     twin.group.restore(
         list(driver.group.members),
         generation=1,
@@ -912,7 +916,10 @@ def test_death_answers_everything_parked(driver: Driver, with_sync: bool) -> Non
 def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None:
     ids = driver.stable(2)
     twin = ClassicGroup(
-        "g", GroupSettings(max_size=2), new_suffix=lambda: "x", clock=lambda: int(driver.now * 1000)
+        "g",
+        BrokerConfig(group_max_size=2),
+        new_suffix=lambda: "x",
+        clock=lambda: int(driver.now * 1000),
     )
     twin.restore(
         list(driver.group.members),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.migration import encode_assignment, owned_by, upgraded
-from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.errors import GroupIdNotFound
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import (
@@ -39,7 +39,7 @@ def assignment(user_data: bytes | None = None, **partitions: list[int]) -> bytes
 
 def group_of(assigned: bytes, *, protocol: str | None = "b", rack_id: str = "") -> ClassicGroup:
     """Return a group whose only member likes protocol "a" best."""
-    group = ClassicGroup("g", GroupSettings(), new_suffix=str, clock=lambda: 0)
+    group = ClassicGroup("g", BrokerConfig(), new_suffix=str, clock=lambda: 0)
     protocols = (("a", subscription("t")), ("b", subscription("u", rack_id=rack_id)))
     member = ClassicGroupMember("m", None, "c", "/h", 1, 2, protocols, assignment=assigned)
     group.restore(
