@@ -61,6 +61,16 @@ def test_what_observes_twice_is_forgotten_once() -> None:
     assert part.told == 3
 
 
+def test_what_was_closed_may_still_be_forgotten() -> None:
+    observers = Observers()
+    registrations = observers.collect()
+    part = Part(observers)
+    registrations.close()
+    observers.acted.forget(part.hear)
+    tell_all(observers)
+    assert part.told == 0
+
+
 def test_progress_is_told_once_and_a_departure_to_all_who_ask_for_it() -> None:
     observers = Observers()
     told: list[object] = []

@@ -48,10 +48,12 @@ class Signal(Generic[P]):
         self._collected[-1].entries.append((self, observer))
 
     def forget(self, observer: Callable[P, None]) -> None:
-        self.observers.remove(observer)
-        entries = self._collected[-1].entries
-        if (self, observer) in entries:
-            entries.remove((self, observer))
+        """Remove an observer, unless its registrations were closed before."""
+        if observer in self.observers:
+            self.observers.remove(observer)
+            entries = self._collected[-1].entries
+            if (self, observer) in entries:
+                entries.remove((self, observer))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for observer in self.observers:
