@@ -18,7 +18,7 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import (
@@ -783,13 +783,19 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             hold_s=self._config.handler_hold_s,
             end_s=self._config.rebalance_hold_s,
             rng=_rng,
-            deliver=self._engine.deliver,
+            deliverer=self._engine,
         )
         outbox = None if transactions is None else self._new_outbox(transactions, run)
-        # Records whose dead letters are written at the end are still finished.
-        with run.opened():
-            async with self._writing(outbox, run), self._keeping(settings.dead_letter, run, outbox):
-                await run.run()
+        async with AsyncExitStack() as stack:
+            # Records whose dead letters are written at the end are still finished.
+            stack.enter_context(run.opened())
+            if outbox is not None:
+                await outbox.open()
+                stack.push_async_callback(outbox.close, self._config.rebalance_hold_s)
+                run.write_into(outbox)
+            if settings.dead_letter is not None:
+                await self._keep(settings.dead_letter, run, outbox, stack)
+            await run.run()
 
     def _new_outbox(self, producer: AIOKafkaProducer[Any, Any], run: Run) -> Outbox:
         from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
@@ -800,43 +806,24 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 "needs a group_id"
             )
         offsets = self._engine.in_transactions()
-        return Outbox(GivenProducer(producer), offsets, run.finish, _rng, run)
+        return Outbox(GivenProducer(producer), offsets, run, _rng, run)
 
-    @asynccontextmanager
-    async def _writing(self, outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
-        if outbox is None:
-            yield
-            return
-        await outbox.open()
-        try:
-            run.write_into(outbox)
-            yield
-        finally:
-            await outbox.close(self._config.rebalance_hold_s)
-
-    @asynccontextmanager
-    async def _keeping(
-        self, dead_letter: DeadLetter | None, run: Run, outbox: Outbox | None
-    ) -> AsyncIterator[None]:
-        """Open the dead letters, and keep serialised keys and values for them, in the block."""
+    async def _keep(
+        self, dead_letter: DeadLetter, run: Run, outbox: Outbox | None, stack: AsyncExitStack
+    ) -> None:
+        """Open the dead letters, and keep serialised keys and values for them, on the stack."""
         from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
 
-        keeper = dead_letter if isinstance(dead_letter, DeadLetterKeeper) else None
-        if keeper is not None:
+        if isinstance(dead_letter, DeadLetterKeeper):
             commits = self._group_id is not None and self._config.enable_auto_commit
             offsets = self._engine.in_transactions() if commits else None
-            await keeper.open(RunContext(self._config, self._group_id, offsets, run.finish, outbox))
-        delivery = self._delivery
-        try:
-            if dead_letter is not None and delivery.has_deserializers:
-                delivery.keeps_serialized = True
-                for cursor in self._state.assignment.values():
-                    self._state.refetch(cursor)  # buffered records have no serialised values
-            yield
-        finally:
-            delivery.keeps_serialized = False
-            if keeper is not None:
-                await keeper.close()
+            await dead_letter.open(RunContext(self._config, self._group_id, offsets, run, outbox))
+            stack.push_async_callback(dead_letter.close)
+        if self._delivery.has_deserializers:
+            self._delivery.keeps_serialized = True
+            stack.callback(setattr, self._delivery, "keeps_serialized", False)
+            for cursor in self._state.assignment.values():
+                self._state.refetch(cursor)  # buffered records have no serialised values
 
     async def poll_arrow(
         self: AIOKafkaConsumer[bytes | None, bytes | None],

@@ -113,13 +113,13 @@ class Engine(Life["Running"]):
         gate, observers = self.gate, self.observers
         if self.config.ack_mode != "explicit":
             ready = ReadyRecords(new_cursor(), reads, buffer, gate, observers)
-            return ready, Gets(state, reads, buffer, ready, gate.check_poll)
+            return ready, Gets(state, reads, buffer, ready, gate)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
         most = DEFAULT_MAX_UNCOMMITTED
-        acks = Acks(state, reads, self.works, buffer, gate, observers, most, rng, self.deliver)
-        return acks.ready, AckedGets(state, reads, buffer, gate.check_poll, acks)
+        acks = Acks(state, reads, self.works, buffer, gate, observers, most, rng, self)
+        return acks.ready, AckedGets(state, reads, buffer, gate, acks)
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:

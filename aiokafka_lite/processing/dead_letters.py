@@ -15,12 +15,12 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from aiokafka_lite._arguments import INT, TEXT
-from aiokafka_lite._compat import timeout
+from aiokafka_lite._compat import override, timeout
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext, check_producer
-from aiokafka_lite.consumer.processing.outbox import Outbox
+from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
 from aiokafka_lite.errors import (
     IllegalStateError,
     MessageSizeTooLargeError,
@@ -40,17 +40,6 @@ class Letter(NamedTuple):
     key: bytes | None
     partition: int
     headers: Headers
-
-
-class Writer(Protocol):
-    async def open(self) -> None:
-        """Connect. A failure leaves no connection behind."""
-
-    async def count_partitions(self, topic: str) -> int: ...
-
-    async def write(self, dead: DeadRecord, letter: Letter) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class PlainWriter:
@@ -81,26 +70,28 @@ class PlainWriter:
             await self._producer.stop()
 
 
-class OwnProducer:
-    can_replace: Final = True
+class OwnProducer(GivenProducer):
+    """A producer that is created for an outbox, and again after it was dismissed."""
+
+    can_replace = True
 
     def __init__(self, make: NewProducer) -> None:
         self._make = make
-        self._producer: AIOKafkaProducer | None = None
-        self._lease: ProducerLease | None = None
+        self._lease = None
 
+    @override
     async def lend(self) -> ProducerLease:
         if self._lease is None:
             producer = self._make()
             await producer.start()
             self._producer = producer
-            self._lease = producer.lend("DeadLetters writes with this producer")
-        return self._lease
+        return await super().lend()
 
+    @override
     async def dismiss(self) -> None:
-        producer, self._producer, self._lease = self._producer, None, None
-        if producer is not None:
-            await producer.stop()
+        if self._lease is not None:
+            self._lease = None
+            await self._producer.stop()
 
 
 class OutboxWriter:
@@ -254,7 +245,7 @@ class DeadLetters:
         self._given = producer
         self._transactional_id = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._writer: Writer | None = None
+        self._writer: PlainWriter | OutboxWriter | None = None
         self._group_id = ""
 
     def __repr__(self) -> str:
@@ -284,7 +275,7 @@ class DeadLetters:
             await self.close()
             raise
 
-    def _new_writer(self, run: RunContext) -> Writer:
+    def _new_writer(self, run: RunContext) -> PlainWriter | OutboxWriter:
         # A topic that is made by the way has whatever partitions and retention.
         make = partial(
             AIOKafkaProducer,
@@ -310,10 +301,10 @@ class DeadLetters:
                 "offsets in its transactions: the consumer needs a group_id and "
                 "enable_auto_commit=True"
             )
-        outbox = Outbox(OwnProducer(make), run.offsets, run.finish, _rng)
+        outbox = Outbox(OwnProducer(make), run.offsets, run.finisher, _rng)
         return OutboxWriter(outbox, is_own=True)
 
-    async def _count_partitions(self, writer: Writer) -> int:
+    async def _count_partitions(self, writer: PlainWriter | OutboxWriter) -> int:
         cause: BaseException
         try:
             async with timeout(LONGEST_LOOK_S):
@@ -355,7 +346,7 @@ class DeadLetters:
             await self._write_less(writer, dead, letter, error)
 
     async def _write_less(
-        self, writer: Writer, dead: DeadRecord, letter: Letter, error: Exception
+        self, writer: PlainWriter | OutboxWriter, dead: DeadRecord, letter: Letter, error: Exception
     ) -> None:
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"

@@ -85,9 +85,9 @@ class ProducerLease:
     def release(self) -> None:
         self._engine.lend_to(None)
 
-    def knows(self) -> Callable[[str], bool]:
-        """Return a function: whether a topic needs no new metadata."""
-        return self._engine.accumulator.is_known
+    def knows(self, topic: str) -> bool:
+        """Whether a topic needs no new metadata."""
+        return self._engine.accumulator.is_known(topic)
 
     async def count_partitions(self, topic: str) -> int:
         return await self._engine.partition_count(topic)

@@ -210,9 +210,9 @@ async def test_a_record_that_no_request_or_buffer_takes_is_refused_when_it_is_en
 async def test_the_partitions_of_a_topic_are_counted_once_it_is_known(broker: Broker) -> None:
     broker.create_topic("wide", 3)
     async with lent(broker, request_timeout_ms=1_000) as (_, lease):
-        assert not lease.knows()("wide")
+        assert not lease.knows("wide")
         assert await lease.count_partitions("wide") == 3
-        assert lease.knows()("wide")
+        assert lease.knows("wide")
         asked = len(broker.requests.of("Metadata"))
         assert await lease.count_partitions("wide") == 3
         assert len(broker.requests.of("Metadata")) == asked

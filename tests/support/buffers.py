@@ -98,7 +98,7 @@ class Buffers:
             self.state.gate,
             self.state.observers,
         )
-        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready)
+        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready, self.state.gate)
         if ack_mode == "explicit":
             rng = random.Random(1)
             acks = Acks(
@@ -110,9 +110,9 @@ class Buffers:
                 self.state.observers,
                 max_uncommitted,
                 rng,
-                no_transactions,
+                NoTransactions(),
             )
-            self.gets = AckedGets(self.state, self.state.reads, self.buffer, lambda: None, acks)
+            self.gets = AckedGets(self.state, self.state.reads, self.buffer, self.state.gate, acks)
             self.ready = acks.ready
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
@@ -164,5 +164,6 @@ class Buffers:
         return {tp: [record.offset for record in batch] for tp, batch in found.items()}
 
 
-def no_transactions(delivery: object) -> NoReturn:
-    raise AssertionError("a buffer alone knows no group")
+class NoTransactions:
+    def deliver(self, delivery: object) -> NoReturn:
+        raise AssertionError("a buffer alone knows no group")

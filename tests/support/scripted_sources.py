@@ -354,7 +354,7 @@ class Fetching:
             self.state.gate,
             self.state.observers,
         )
-        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready)
+        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready, self.state.gate)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(
             self.config,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Protocol
 
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.consumer.assignment.assignment import Assignment
@@ -273,6 +274,10 @@ class OffsetsInTransaction:
         )
         for cursor in seeks:
             self.commits.overtake(cursor, None)
+
+
+class Deliverer(Protocol):
+    def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit: ...
 
 
 class DeliveryToCommit:

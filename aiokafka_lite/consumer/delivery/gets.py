@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.structs import TopicPartition
 
 try:
@@ -81,13 +82,13 @@ class Gets:
         reads: Reads,
         buffer: Buffer,
         ready: ReadyRecords,
-        raise_in_poll: Callable[[], None] | None = None,
+        gate: Gate,
     ) -> None:
         self._state = state
         self._reads = reads
         self._buffer = buffer
         self._ready = ready
-        self._raise_in_poll = raise_in_poll
+        self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._cached_records = MOST_CACHED_RECORDS
         # Of a get of one record of any partition.
@@ -98,7 +99,7 @@ class Gets:
     ) -> dict[TopicPartition, list[Record]]:
         """Like `many` of all partitions, by default as many records as fit into the caches."""
         limits = Limits((), timeout_s, max_records or self._cached_records, max_of_each)
-        return await self._lists(limits, self._raise_in_poll)
+        return await self._lists(limits, self._gate.check_poll)
 
     async def _lists(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None

@@ -34,7 +34,7 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
+    from aiokafka_lite.consumer.commits.transactional import Deliverer, DeliveryToCommit
 
 
 class Redelivery(Exception):
@@ -131,7 +131,7 @@ class Acks:
         observers: Observers,
         max_uncommitted: int,
         rng: random.Random,
-        deliver: Callable[[DeliveredRecords], DeliveryToCommit],
+        deliverer: Deliverer,
     ) -> None:
         self._state = state
         self._reads = reads
@@ -140,9 +140,9 @@ class Acks:
         self._gate = gate
         self._observers = observers
         self._most = max_uncommitted
-        self._deliver = deliver
+        self._deliverer = deliverer
         self._loop = asyncio.get_running_loop()
-        self._refusals = Refusals(buffer.wake, rng)
+        self._refusals = Refusals(buffer, rng)
         self.ready = AckedRecords(reads, buffer, gate, observers, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
@@ -344,7 +344,7 @@ class Acks:
                 yield holder
 
     def deliver(self, receipt: RecordReceipt) -> DeliveryToCommit:
-        return self._deliver(DeliveredRecords(receipts=[receipt]))
+        return self._deliverer.deliver(DeliveredRecords(receipts=[receipt]))
 
     def receipts(self) -> list[RecordReceipt]:
         cursors = self._state.assignment.values()
@@ -431,10 +431,10 @@ class AckedGets(Gets):
         state: Assignment,
         reads: Reads,
         buffer: Buffer,
-        raise_in_poll: Callable[[], None],
+        gate: Gate,
         acks: Acks,
     ) -> None:
-        super().__init__(state, reads, buffer, acks.ready, raise_in_poll)
+        super().__init__(state, reads, buffer, acks.ready, gate)
         self._acks = acks
 
     @override

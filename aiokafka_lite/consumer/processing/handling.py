@@ -22,7 +22,7 @@ from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-    from aiokafka_lite.consumer.processing.outbox import Outbox
+    from aiokafka_lite.consumer.processing.outbox import Finisher, Outbox
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 Kinds: TypeAlias = type[BaseException] | tuple["Kinds", ...]
@@ -152,13 +152,13 @@ class RunContext(NamedTuple):
 
     Attributes:
         offsets: For a transaction that commits them. None: the consumer does not commit.
-        finish: Marks a record as finished, before the writer of its letter returns.
+        finisher: Finishes a record, before the writer of its letter returns.
     """
 
     arguments: ClientArguments
     group_id: str | None
     offsets: OffsetsInTransaction | None
-    finish: Callable[[Job], None]
+    finisher: Finisher
     outbox: Outbox | None
 
 

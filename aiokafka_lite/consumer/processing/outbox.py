@@ -25,7 +25,6 @@ import math
 import random
 from collections import deque
 from collections.abc import (
-    Callable,
     Collection,
     Hashable,
     Iterable,
@@ -79,10 +78,10 @@ class Outputs:
     call's records. If it raises or is cancelled, they are dropped.
     """
 
-    __slots__ = ("_encoded", "_is_closed", "_taken")
+    __slots__ = ("_is_closed", "_lease", "_taken")
 
-    def __init__(self, encoded: Callable[..., Output]) -> None:
-        self._encoded = encoded
+    def __init__(self, lease: ProducerLease) -> None:
+        self._lease = lease
         self._taken: list[Output] = []
         self._is_closed = False
 
@@ -114,7 +113,8 @@ class Outputs:
             raise IllegalStateError(
                 "the handler has returned: outputs can be sent only while the handler runs"
             )
-        self._taken.append(self._encoded(topic, value, key, partition, timestamp_ms, headers))
+        output = self._lease.encoded(topic, value, key, partition, timestamp_ms, headers)
+        self._taken.append(output)
 
     def close(self) -> list[Output]:
         """Refuse further outputs, and return those so far."""
@@ -154,17 +154,10 @@ class Entry:
             self.outcome.set_exception(own_copy(error))
 
 
-class ProducerSource(Protocol):
-    @property
-    def can_replace(self) -> bool: ...
-
-    async def lend(self) -> ProducerLease: ...
-
-    async def dismiss(self) -> None: ...
-
-
 class GivenProducer:
-    can_replace: Final = False
+    """The application's producer, lent to one outbox. It is not replaced if it fails."""
+
+    can_replace = False
 
     def __init__(self, producer: AIOKafkaProducer[Any, Any]) -> None:
         self._producer = producer
@@ -184,7 +177,11 @@ class GivenProducer:
             self._lease = None
 
 
-class Recipient(Protocol):
+class Finisher(Protocol):
+    def finish(self, job: Job) -> None: ...
+
+
+class Recipient(Finisher, Protocol):
     def refused(self, jobs: Sequence[Job], error: Exception) -> None: ...
 
     def handle_again(self, jobs: Sequence[Job]) -> None: ...
@@ -208,15 +205,15 @@ class Outbox:
 
     def __init__(
         self,
-        source: ProducerSource,
+        source: GivenProducer,
         offsets: OffsetsInTransaction,
-        finish: Callable[[Job], None],
+        finisher: Finisher,
         rng: random.Random,
         recipient: Recipient | None = None,
     ) -> None:
         self._source = source
         self._offsets = offsets
-        self._finish = finish
+        self._finisher = finisher
         self._rng = rng
         self._recipient = recipient
         self._entries: deque[Entry] = deque()
@@ -228,35 +225,31 @@ class Outbox:
         self._waits_from: dict[Hashable, int] = {}
         # Requested topics, for which entries wait, too.
         self._asked_for: dict[str, asyncio.Task[None]] = {}
-        self._knows: Callable[[str], bool] = _not_open
         self._size = 0
         self._most_bytes = math.inf
-        self._encoded: Callable[..., Output] = _not_open
         self._came = Event()
         # Blocked: no entry can be written until another one arrives.
         self._is_blocked = self._is_holding = self._is_closing = False
         self._error: BaseException | None = None
         self._failures = 0
-        # The producer, if it cannot be replaced.
-        self._lease: ProducerLease | None = None
+        # The first producer, once it is open.
+        self._lease: ProducerLease
         self._scope = TaskScope("transactions", on_failure=self._task_failed)
         self._task: asyncio.Task[None] | None = None
 
     # --- New entries ----------------------------------------------------------------------
     async def open(self) -> None:
-        lease = await self._source.lend()
-        self._most_bytes = lease.most_bytes
-        self._encoded, self._knows = lease.encoded, lease.knows()
+        self._lease = await self._source.lend()
+        self._most_bytes = self._lease.most_bytes
         if not self._source.can_replace:
-            self._lease = lease
-            lease.on_end(self._came.set)
+            self._lease.on_end(self._came.set)
         self._task = self._scope.spawn(self._run(), name="writer")
 
     async def lease(self) -> ProducerLease:
         return await self._source.lend()
 
     def new_outputs(self) -> Outputs:
-        return Outputs(self._encoded)
+        return Outputs(self._lease)
 
     def put(self, entry: Entry) -> None:
         if self._is_closing:
@@ -315,7 +308,8 @@ class Outbox:
 
         A worker waits for a dead letter, and may be the one that has to handle the earlier record.
         """
-        is_free = not self._waits_from and all(self._knows(each.topic) for each in entry.outputs)
+        knows = self._lease.knows
+        is_free = not self._waits_from and all(knows(each.topic) for each in entry.outputs)
         waits = not is_free and entry.outcome is None and entry.is_current
         if waits and (self._asks_for_topics(entry) or self._is_behind(entry)):
             self._waiting.append(entry)
@@ -362,7 +356,7 @@ class Outbox:
     # --- Entries that wait for topics -----------------------------------------------------
     def _asks_for_topics(self, entry: Entry) -> bool:
         """Whether topics of an entry are unknown. They are requested, so no transaction waits."""
-        unknown = {each.topic for each in entry.outputs if not self._knows(each.topic)}
+        unknown = {each.topic for each in entry.outputs if not self._lease.knows(each.topic)}
         for topic in unknown - self._asked_for.keys():
             self._asked_for[topic] = self._scope.spawn(self._ask_for(topic), name=f"find {topic}")
         return bool(unknown)
@@ -455,8 +449,9 @@ class Outbox:
     # --- The task -------------------------------------------------------------------------
     async def _run(self) -> None:
         while not self._is_closing:
-            if self._lease is not None and (error := self._lease.fatal_error) is not None:
-                self._task_failed(own_copy(error))
+            fatal = None if self._source.can_replace else self._lease.fatal_error
+            if fatal is not None:
+                self._task_failed(own_copy(fatal))
                 return
             if self._is_blocked or not self._entries:
                 self._came.clear()
@@ -508,7 +503,7 @@ class Outbox:
         for entry in written:
             self._size -= entry.size
             for job in entry.jobs:
-                self._finish(job)
+                self._finisher.finish(job)
             if entry.outcome is not None and not entry.outcome.done():
                 entry.outcome.set_result(None)
         self._moved(written)
@@ -746,7 +741,3 @@ async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
             cancellation, until = error, min(until, loop.time() + LONGEST_END_S)
     if cancellation is not None:
         raise cancellation
-
-
-def _not_open(*_: object) -> Any:
-    raise AssertionError("handlers were called before the producer of their outputs was started")

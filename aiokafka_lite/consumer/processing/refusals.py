@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.buffer.buffer import Buffer
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.acks import RecordReceipt
@@ -29,8 +30,8 @@ LAST_DELAY_S: Final = 30.0
 class Refusals:
     """The refused records of one consumer, with the partitions in the order of their turns."""
 
-    def __init__(self, on_due: Callable[[], None], rng: random.Random) -> None:
-        self._on_due = on_due
+    def __init__(self, buffer: Buffer, rng: random.Random) -> None:
+        self._buffer = buffer
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         # By when they are due, and in the order of their refusals.
@@ -64,7 +65,7 @@ class Refusals:
         self._alarm = None
         self._look()
         self._set_alarm()
-        self._on_due()
+        self._buffer.wake()
 
     def _look(self) -> None:
         later = self._later

@@ -79,7 +79,7 @@ except ModuleNotFoundError:  # the extension is not built: the same in plain Pyt
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
-    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
+    from aiokafka_lite.consumer.commits.transactional import Deliverer, DeliveryToCommit
     from aiokafka_lite.producing.lease import Output
 
 log = logging.getLogger(__name__)
@@ -149,11 +149,11 @@ class Run:
         budget: ByteBudget,
         hold_s: float,
         rng: random.Random,
-        deliver: Callable[[DeliveredRecords], DeliveryToCommit],
+        deliverer: Deliverer,
         end_s: float | None = None,
     ) -> None:
         self.hold_s: Final[float | None] = hold_s
-        self._deliver = deliver
+        self._deliverer = deliverer
         self._state = state
         self._works = works
         self._buffer = buffer
@@ -733,7 +733,7 @@ class Run:
         tp = TopicPartition(record.topic, record.partition)
         for job in self._running:
             if job.record is record:
-                return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
+                return self._deliverer.deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
             f"the record at offset {record.offset} of {tp.topic}/{tp.partition} is not being "
             "processed by a handler of this run()"

@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.consumer.processing.acks import AckedBatch, AckedGets, Acks
+from aiokafka_lite.consumer.processing.acks import AckedBatch, Acks
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import Record
@@ -152,13 +152,10 @@ async def test_a_record_that_holds_its_partition_up_is_a_trouble() -> None:
 
 
 async def test_a_poll_raises_what_the_application_has_to_hear() -> None:
-    def refuse() -> None:
-        raise IllegalStateError("told by a poll")
-
     reader = Reader(A)
-    gets = AckedGets(reader.state, reader.state.reads, reader.buffers.buffer, refuse, reader.acks)
+    reader.state.gate.post_to_poll(IllegalStateError("told by a poll"))
     with pytest.raises(IllegalStateError, match="told by a poll"):
-        await gets.some(0, None)
+        await reader.gets.some(0, None)
     assert [record.offset for record in (await reader.gets.some(0, 2))[A]] == [0, 1]
     assert await reader.buffers.poll() == {A: list(range(2, 10))}
 

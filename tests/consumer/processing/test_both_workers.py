@@ -24,7 +24,7 @@ from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, Buffers, batch, no_transactions
+from tests.support.buffers import A, Buffers, NoTransactions, batch
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
@@ -125,7 +125,7 @@ class Course:
             budget=self.buffers.budget,
             hold_s=5,
             rng=random.Random(1),
-            deliver=no_transactions,
+            deliverer=NoTransactions(),
         )
         with run.opened():
             task = asyncio.ensure_future(run.run())

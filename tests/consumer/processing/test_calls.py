@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, Buffers, batch, no_transactions
+from tests.support.buffers import A, Buffers, NoTransactions, batch
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -65,7 +65,7 @@ async def handle_all(
         budget=buffers.budget,
         hold_s=5,
         rng=random.Random(1),
-        deliver=no_transactions,
+        deliverer=NoTransactions(),
     )
     with run.opened():
         task = asyncio.ensure_future(run.run())

@@ -108,8 +108,8 @@ class Transactions:
     async def dismiss(self) -> None:
         pass
 
-    def knows(self) -> Callable[[str], bool]:
-        return self.known.__contains__
+    def knows(self, topic: str) -> bool:
+        return topic in self.known
 
     async def count_partitions(self, topic: str) -> int:
         count = await self.found
@@ -179,7 +179,7 @@ async def transactions() -> Transactions:
 @pytest.fixture
 async def outbox(transactions: Transactions) -> AsyncIterator[Outbox]:
     any_of: Any = transactions
-    outbox = Outbox(any_of, any_of, any_of.finish, random.Random(1), any_of)
+    outbox = Outbox(any_of, any_of, any_of, random.Random(1), any_of)
     await outbox.open()
     yield outbox
     transactions.gate.set()
@@ -710,7 +710,7 @@ class Replaceable(Transactions):
 @pytest.fixture
 async def letters(replaceable: Replaceable) -> AsyncIterator[Outbox]:
     any_of: Any = replaceable
-    outbox = Outbox(any_of, any_of, any_of.finish, random.Random(1))
+    outbox = Outbox(any_of, any_of, any_of, random.Random(1))
     await outbox.open()
     replaceable.lent_at.clear()
     yield outbox

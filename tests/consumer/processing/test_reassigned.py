@@ -19,7 +19,7 @@ from aiokafka_lite.consumer.processing.run import JobReceipt, Run
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
-from tests.support.buffers import A, B, Buffers, batch, no_transactions
+from tests.support.buffers import A, B, Buffers, NoTransactions, batch
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -57,7 +57,7 @@ class Case:
             budget=self.buffers.budget,
             hold_s=5,
             rng=random.Random(1),
-            deliver=no_transactions,
+            deliverer=NoTransactions(),
         )
 
     async def _handle(self, given: Any, _: object = None) -> None:

@@ -172,8 +172,18 @@ class Receipt:
         self.cursor = cursor
 
 
+class Woken:
+    """A buffer that notes when it is woken."""
+
+    def __init__(self) -> None:
+        self.woken_at: list[float] = []
+
+    def wake(self) -> None:
+        self.woken_at.append(asyncio.get_running_loop().time())
+
+
 async def test_partitions_have_their_turns_in_the_order_of_their_refusals() -> None:
-    refusals: Any = Refusals(lambda: None, random.Random(1))
+    refusals: Any = Refusals(cast("Any", Woken()), random.Random(1))
     one, other, later = Receipt("A"), Receipt("B"), Receipt("A")
     for receipt in (one, other):
         refusals.put(receipt, 0)
@@ -218,23 +228,22 @@ async def test_reads_of_one_record_take_turns_with_refused_ones() -> None:
 
 
 async def test_each_time_at_which_records_are_due_wakes_reads_once() -> None:
-    woken_at: list[float] = []
-    loop = asyncio.get_running_loop()
-    refusals = Refusals(lambda: woken_at.append(loop.time()), random.Random(1))
+    buffer = Woken()
+    refusals = Refusals(cast("Any", buffer), random.Random(1))
     for delay_s in (2, 1, 3):
         refusals.put(cast("Any", Receipt()), delay_s)
     await asyncio.sleep(2.5)
-    assert woken_at == [1, 2]
+    assert buffer.woken_at == [1, 2]
     assert len(refusals) == 3
     refusals.clear()
     await asyncio.sleep(2.5)
-    assert woken_at == [1, 2]
+    assert buffer.woken_at == [1, 2]
     assert len(refusals) == 0
     assert refusals.first(lambda _: True) is None
 
 
 async def test_as_many_partitions_as_the_buffer_has_are_served_after_refused_records() -> None:
-    refusals = Refusals(lambda: None, random.Random(1))
+    refusals = Refusals(cast("Any", Woken()), random.Random(1))
     assert refusals.have_their_turn
     refusals.served(2)
     assert not refusals.have_their_turn

@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, Buffers, batch, no_transactions
+from tests.support.buffers import A, Buffers, NoTransactions, batch
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
@@ -60,7 +60,7 @@ def run_of(
         budget=buffers.budget,
         hold_s=5.0,
         rng=random.Random(1),
-        deliver=no_transactions,
+        deliverer=NoTransactions(),
     )
 
 
