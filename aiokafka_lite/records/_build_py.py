@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 from aiokafka_lite.records.batch import HEADER_BYTES, LOG_OVERHEAD, BatchHeader, sealed
 from aiokafka_lite.records.codec import Codec
 
-__all__ = ["BatchBuilder", "BytesLike", "Headers", "append_varint", "size_of"]
-
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Sequence[tuple[str, BytesLike | None]]
 

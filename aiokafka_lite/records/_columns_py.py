@@ -15,8 +15,6 @@ from typing import Final, NamedTuple, TypeAlias
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["MAX_COLUMN_BYTES", "Binary", "Columns", "Filled", "Headers", "RowGroup", "Timestamps"]
-
 # Values are contiguous, and their ends are int32.
 MAX_COLUMN_BYTES: Final = 2**31 - 1
 # A header's two int32, for the ends of name and value.

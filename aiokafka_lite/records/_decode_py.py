@@ -21,15 +21,6 @@ from aiokafka_lite.structs import ConsumerRecord
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Columns
 
-__all__ = [
-    "BatchCursor",
-    "MessageCursor",
-    "PlainBatches",
-    "end_offset",
-    "new_columns",
-    "whole_records",
-]
-
 Record: TypeAlias = ConsumerRecord
 
 # Length, attributes, timestamp delta, offset delta, two lengths of -1 and a header count.

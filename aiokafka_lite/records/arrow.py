@@ -34,8 +34,6 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Binary, Filled, Headers, RowGroup
 
-__all__ = ["DEFAULT_SCHEMA", "ArrowColumns"]
-
 TOPIC_NAMES: Final = pa.dictionary(pa.int32(), pa.string())
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 

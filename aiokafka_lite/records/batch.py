@@ -15,16 +15,6 @@ from aiokafka_lite.errors import CorruptRecordException, UnsupportedMagicError
 from aiokafka_lite.records import checksum
 from aiokafka_lite.records.codec import Codec
 
-__all__ = [
-    "BatchHeader",
-    "check_crc",
-    "iter_batches",
-    "patch_batch",
-    "patch_producer",
-    "peek_header",
-    "read_header",
-]
-
 # base offset, length | leader epoch, magic, crc | attributes, last offset delta, base and max
 # timestamp, producer id, producer epoch, base sequence, count
 _HEADER: Final = struct.Struct(">qi ibI hiqqqhii")
@@ -263,3 +253,31 @@ def sealed(header: BatchHeader, payload: bytes) -> bytes:
     crc = checksum.crc32c(payload, checksum.crc32c(unsealed[_ATTRIBUTES_AT:]))
     unchecked, checked = unsealed[:_CRC_AT], unsealed[_ATTRIBUTES_AT:]
     return b"".join((unchecked, crc.to_bytes(4, "big"), checked, payload))
+
+
+def wrapped_value(header: BatchHeader, message: memoryview) -> memoryview:
+    """Return the compressed message set inside a wrapper of magic 0 or 1. Its key is ignored.
+
+    Raises:
+        CorruptRecordException: The value is missing, or has another length.
+    """
+    pos = 18 if header.magic == 0 else 26  # magic 1 has a timestamp
+    _key, pos = _slice(message, pos)
+    value, pos = _slice(message, pos)
+    if value is None or pos != len(message):
+        raise CorruptRecordException(
+            "a compressed message has no value, or has bytes after its value"
+        )
+    return value
+
+
+def _slice(message: memoryview, pos: int) -> tuple[memoryview | None, int]:
+    if len(message) - pos < 4:
+        raise CorruptRecordException("a message is incomplete: it ends inside a length field")
+    (length,) = _LENGTH.unpack_from(message, pos)
+    pos += 4
+    if length == -1:
+        return None, pos
+    if length < 0 or length > len(message) - pos:
+        raise CorruptRecordException(f"a key or value of {length} bytes is longer than its message")
+    return message[pos : pos + length], pos + length

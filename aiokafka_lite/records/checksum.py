@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 from typing import Protocol, cast
 
-__all__ = ["crc32c"]
-
 
 class _Crc32c(Protocol):
     def __call__(self, content: bytes | bytearray | memoryview, crc: int = 0, /) -> int: ...

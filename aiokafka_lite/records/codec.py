@@ -6,8 +6,6 @@ import enum
 
 from aiokafka_lite.errors import UnsupportedCodecError
 
-__all__ = ["Codec"]
-
 
 class Codec(enum.IntEnum):
     """The codec in the lowest three bits of a batch's attributes."""

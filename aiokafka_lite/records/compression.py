@@ -22,9 +22,6 @@ from aiokafka_lite.records import lz4_frame
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.scratch import give_back, lend
 
-__all__ = ["compress", "inflate", "inflate_stream"]
-
-
 # The most bytes of one compressed byte. A larger claimed size is false. zstd has no useful bound,
 # because its run-length blocks turn 4 bytes into 128 KiB.
 _GZIP_MAX_RATIO: Final = 1032

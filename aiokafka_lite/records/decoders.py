@@ -14,15 +14,6 @@ from aiokafka_lite.records import _decode_py
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Columns as Columns
 
-__all__ = [
-    "COMPILED",
-    "DECODERS",
-    "PLAIN_DECODER_NOTE",
-    "Decoder",
-    "current",
-    "use_decoder",
-]
-
 
 class Decoder(Protocol):
     """The names of a decoder module. The compiled classes have the methods of `_decode_py`."""

@@ -15,8 +15,6 @@ from aiokafka_lite.records._build_py import append_varint
 from aiokafka_lite.records.batch import DELETE_HORIZON, HEADER_BYTES, BatchHeader, sealed
 from aiokafka_lite.records.record_set import DEFAULT_MAX_BATCH_BYTES
 
-__all__ = ["filter_batch"]
-
 _LAST_BYTE_OF_VARINT: Final = 0x80
 _MAX_VARINT_SHIFT: Final = 63
 

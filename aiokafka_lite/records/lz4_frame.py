@@ -16,8 +16,6 @@ import cramjam
 
 from aiokafka_lite.errors import CorruptRecordException
 
-__all__ = ["blocks", "compress_frame", "content_size", "inflate_plain", "with_correct_checksum"]
-
 _MAGIC: Final = b"\x04\x22\x4d\x18"
 # Version 1, independent blocks, no options: the frames of Kafka's and librdkafka's producers.
 _PLAIN_FLAGS: Final = 0x60

@@ -15,8 +15,6 @@ from aiokafka_lite.records.scratch import lend
 if TYPE_CHECKING:
     from aiokafka_lite.records._decode_py import BatchCursor
 
-__all__ = ["BatchPieces"]
-
 PIECE_BYTES: Final = 1024 * 1024
 _GROWTH: Final = 4
 

@@ -24,9 +24,9 @@ from aiokafka_lite.records.batch import (
     BatchHeader,
     check_crc,
     read_header,
+    wrapped_value,
 )
 from aiokafka_lite.records.codec import Codec
-from aiokafka_lite.records.messages import wrapped_value
 from aiokafka_lite.records.scratch import LARGEST_KEPT_BYTES, give_back
 from aiokafka_lite.records.transactions import AbortedTransactions, ControlType, control_type
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -34,8 +34,6 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.records._decode_py import BatchCursor, MessageCursor, PlainBatches
     from aiokafka_lite.records.pieces import BatchPieces
-
-__all__ = ["RecordSet", "decode_all", "each_record"]
 
 # Seconds per compressed byte, and per record that compresses to almost no bytes. Measured with
 # batches of 1,100 JSON records of 100 bytes, which each codec halves.

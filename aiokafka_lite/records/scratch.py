@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["give_back", "lend"]
-
 _KEPT_BUFFERS: Final = 4
 LARGEST_KEPT_BYTES: Final = 4 * 1024 * 1024  # a bomb's buffer is not kept
 

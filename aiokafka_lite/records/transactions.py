@@ -11,8 +11,6 @@ from aiokafka_lite.errors import CorruptRecordException
 from aiokafka_lite.records.batch import HEADER_BYTES, BatchHeader
 from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["AbortedTransactions", "ControlType", "EndMarker", "control_type", "end_marker"]
-
 # version, type
 CONTROL_KEY: Final = struct.Struct(">hh")
 # version, coordinator epoch

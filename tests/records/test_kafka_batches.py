@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.records.batch import BatchHeader, read_header
-from aiokafka_lite.records.messages import wrapped_value
+from aiokafka_lite.records.batch import BatchHeader, read_header, wrapped_value
 from aiokafka_lite.records.transactions import end_marker
 from tests.records.recorded import FIXTURES
 from tests.support.crafted import (
