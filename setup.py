@@ -26,44 +26,46 @@ else:
     import tomli as tomllib
 
 HERE = Path(__file__).parent
-SOURCES = {
-    "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
-    "aiokafka_lite.records._build": "aiokafka_lite/records/_build.pyx",
-    "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
-    "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
-    "aiokafka_lite.records._partitioner": "aiokafka_lite/records/_partitioner.pyx",
-    "aiokafka_lite.consumer.buffer._waiter": "aiokafka_lite/consumer/buffer/_waiter.pyx",
-    "aiokafka_lite.consumer.fetching._small": "aiokafka_lite/consumer/fetching/_small.pyx",
-    "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
-    "aiokafka_lite.consumer.processing._calls": "aiokafka_lite/consumer/processing/_calls.pyx",
-}
+SOURCES = (
+    "aiokafka_lite/_record.pyx",
+    "aiokafka_lite/records/_build.pyx",
+    "aiokafka_lite/records/_columns.pyx",
+    "aiokafka_lite/records/_decode.pyx",
+    "aiokafka_lite/records/_partitioner.pyx",
+    "aiokafka_lite/consumer/fetching/_small.pyx",
+    "aiokafka_lite/consumer/delivery/_iteration.pyx",
+    "aiokafka_lite/consumer/processing/_calls.pyx",
+)
 # Modules in plain Python that are compiled as they are.
-IN_PLACE = {
-    "aiokafka_lite.client.backoff": "aiokafka_lite/client/backoff.py",
-    "aiokafka_lite.client.frames": "aiokafka_lite/client/frames.py",
-    "aiokafka_lite.client.receiver": "aiokafka_lite/client/receiver.py",
-    "aiokafka_lite.client.wire": "aiokafka_lite/client/wire.py",
-    "aiokafka_lite.consumer.assignment.cursor": "aiokafka_lite/consumer/assignment/cursor.py",
-    "aiokafka_lite.consumer.assignment.progress": "aiokafka_lite/consumer/assignment/progress.py",
-    "aiokafka_lite.consumer.assignment.reads": "aiokafka_lite/consumer/assignment/reads.py",
-    "aiokafka_lite.consumer.assignment.works": "aiokafka_lite/consumer/assignment/works.py",
-    "aiokafka_lite.consumer.buffer.budget": "aiokafka_lite/consumer/buffer/budget.py",
-    "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
-    "aiokafka_lite.consumer.buffer.chunk_queue": "aiokafka_lite/consumer/buffer/chunk_queue.py",
-    "aiokafka_lite.consumer.buffer.time_slice": "aiokafka_lite/consumer/buffer/time_slice.py",
-    "aiokafka_lite.consumer.delivery.ready": "aiokafka_lite/consumer/delivery/ready.py",
-    "aiokafka_lite.consumer.fetching.choice": "aiokafka_lite/consumer/fetching/choice.py",
-    "aiokafka_lite.consumer.fetching.counts": "aiokafka_lite/consumer/fetching/counts.py",
-    "aiokafka_lite.consumer.fetching.in_flight": "aiokafka_lite/consumer/fetching/in_flight.py",
-    "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
-    "aiokafka_lite.consumer.gate": "aiokafka_lite/consumer/gate.py",
-    "aiokafka_lite.consumer.processing.lanes": "aiokafka_lite/consumer/processing/lanes.py",
-    "aiokafka_lite.consumer.processing.steps": "aiokafka_lite/consumer/processing/steps.py",
-}
+IN_PLACE = (
+    "aiokafka_lite/client/backoff.py",
+    "aiokafka_lite/client/frames.py",
+    "aiokafka_lite/client/receiver.py",
+    "aiokafka_lite/client/wire.py",
+    "aiokafka_lite/consumer/assignment/cursor.py",
+    "aiokafka_lite/consumer/assignment/progress.py",
+    "aiokafka_lite/consumer/assignment/reads.py",
+    "aiokafka_lite/consumer/assignment/works.py",
+    "aiokafka_lite/consumer/buffer/budget.py",
+    "aiokafka_lite/consumer/buffer/chunk.py",
+    "aiokafka_lite/consumer/buffer/chunk_queue.py",
+    "aiokafka_lite/consumer/buffer/time_slice.py",
+    "aiokafka_lite/consumer/buffer/waiter.py",
+    "aiokafka_lite/consumer/delivery/ready.py",
+    "aiokafka_lite/consumer/delivery/record_cursor.py",
+    "aiokafka_lite/consumer/delivery/steady.py",
+    "aiokafka_lite/consumer/fetching/choice.py",
+    "aiokafka_lite/consumer/fetching/counts.py",
+    "aiokafka_lite/consumer/fetching/in_flight.py",
+    "aiokafka_lite/consumer/fetching/session.py",
+    "aiokafka_lite/consumer/gate.py",
+    "aiokafka_lite/consumer/processing/lanes.py",
+    "aiokafka_lite/consumer/processing/steps.py",
+)
 # As IN_PLACE, but each class keeps the memory of freed objects for new ones: of as many as one read
 # of `run` makes. Otherwise such reads would start garbage collections, which visit all objects of
 # the handlers. With the trashcan, freeing a long chain of objects does not overflow the stack.
-POOLED = {"aiokafka_lite.consumer.processing.job": "aiokafka_lite/consumer/processing/job.py"}
+POOLED = ("aiokafka_lite/consumer/processing/job.py",)
 POOL = {"freelist": 2_000, "trashcan": True}  # Cython ignores these in a .pxd beside a .py
 CHOICES = ("required", "optional", "none")
 
@@ -96,17 +98,17 @@ def extensions(wanted: str) -> list[Extension]:
     # Debugging information would be four fifths of the files.
     is_unix = sys.platform != "win32"
 
-    def to_compile(sources: dict[str, str]) -> list[Extension]:
+    def to_compile(sources: tuple[str, ...]) -> list[Extension]:
         # The dependencies go into the source distribution; the C code made of them does not.
         return [
             Extension(
-                name,
+                source.rpartition(".")[0].replace("/", "."),
                 [source],
                 depends=[source],
                 extra_compile_args=["-g0"] if is_unix else [],
                 extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
             )
-            for name, source in sources.items()
+            for source in sources
         ]
 
     unchecked = {"boundscheck": False, "wraparound": False}

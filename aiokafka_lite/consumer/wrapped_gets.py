@@ -11,7 +11,7 @@ from aiokafka_lite.client.wrapped_methods import (
     is_wrapped,
     wrapped_alike,
 )
-from aiokafka_lite.consumer.delivery.gets import RecordCursor
+from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 
 # Iterated over where each record comes by `getone`: it never has one itself.
 NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.iterations import ITERATIONS, Iteration, use
+from tests.support.iterations import ITERATIONS, Iteration
 
 
 @pytest.fixture(params=["compiled", "python"])
-def iteration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iteration:
+def iteration(request: pytest.FixtureRequest) -> Iteration:
     """The classes of one per-message path, used by all that is made in the test."""
     if request.param not in ITERATIONS:
         pytest.skip("the extension is not built: install a C compiler and reinstall")
-    chosen = ITERATIONS[request.param]
-    use(chosen, monkeypatch)
-    return chosen
+    return ITERATIONS[request.param]

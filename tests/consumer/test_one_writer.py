@@ -34,6 +34,8 @@ COMPILED: Final = {
     "reservation": "consumer/buffer/budget.py",
     "session": "consumer/fetching/session.py",
     "slice": "consumer/buffer/time_slice.py",
+    "steady": "consumer/delivery/steady.py",
+    "waiter": "consumer/buffer/waiter.py",
     "wire": "client/wire.py",
     "works": "consumer/assignment/works.py",
 }

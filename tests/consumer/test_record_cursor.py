@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import runpy
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,14 +14,19 @@ from hypothesis import strategies as st
 
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery._iteration_py import LONGEST_STRIDE, RecordCursor
+from aiokafka_lite.consumer.delivery import record_cursor
+from aiokafka_lite.consumer.delivery.record_cursor import LONGEST_STRIDE, RecordCursor
+from aiokafka_lite.consumer.delivery.steady import SteadyGets
 from tests.support.buffers import A, Buffers, batch
-from tests.support.iterations import ITERATIONS, Iteration
 
 SLICE_S = 0.001
 # How long a block is that is noticed: by the system's clock, which no test can set.
 STALL_S = 0.01
 NEVER = math.inf
+# The same class as plain Python runs it.
+PLAIN: type[RecordCursor] = runpy.run_path(
+    str(Path(record_cursor.__file__).with_name("record_cursor.py"))
+)["RecordCursor"]
 RECORDS = records.decode_all(memoryview(batch(0, 2_000)))
 
 
@@ -44,9 +51,9 @@ def take_all(cursor: RecordCursor, clock: Clock, cost_s: float = 0.0) -> list[in
     return offsets
 
 
-def test_records_come_in_order_and_once(iteration: Iteration) -> None:
+def test_records_come_in_order_and_once() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
     cursor.open(RECORDS[:300], clock.now + SLICE_S)
     first = cursor.take()
@@ -58,10 +65,11 @@ def test_records_come_in_order_and_once(iteration: Iteration) -> None:
     assert take_all(cursor, clock) == [300, 301]
 
 
-async def test_only_the_task_that_reads_takes_its_own(iteration: Iteration) -> None:
+async def test_only_the_task_that_reads_takes_its_own() -> None:
     buffers = Buffers(A)
-    cursor = iteration.cursor(time.monotonic, SLICE_S, NEVER)
-    cursor.belong_to(buffers.state.reads, buffers.state.gate, buffers.buffer, buffers.ready)
+    cursor = RecordCursor(time.monotonic, SLICE_S, NEVER)
+    state = buffers.state
+    cursor.belong_to(SteadyGets(state.reads, state.gate, buffers.buffer, buffers.ready))
 
     async def take() -> Record | None:
         return cursor.take_own()
@@ -75,18 +83,18 @@ async def test_only_the_task_that_reads_takes_its_own(iteration: Iteration) -> N
     assert cursor.take_own() is None
 
 
-def test_a_closed_cursor_has_nothing(iteration: Iteration) -> None:
+def test_a_closed_cursor_has_nothing() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS[:3], clock.now + SLICE_S)
     cursor.take()
     cursor.close()
     assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
 
 
-def test_records_appended_meanwhile_are_handed_out_too(iteration: Iteration) -> None:
+def test_records_appended_meanwhile_are_handed_out_too() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     growing = RECORDS[:2]
     cursor.open(growing, clock.now + SLICE_S)
     assert take_all(cursor, clock) == [0, 1]
@@ -95,9 +103,9 @@ def test_records_appended_meanwhile_are_handed_out_too(iteration: Iteration) -> 
     assert take_all(cursor, clock) == list(range(2, 200))
 
 
-def test_records_that_go_missing_are_not_read(iteration: Iteration) -> None:
+def test_records_that_go_missing_are_not_read() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     shrinking = RECORDS[:100]
     cursor.open(shrinking, clock.now + SLICE_S)
     cursor.take()
@@ -106,11 +114,9 @@ def test_records_that_go_missing_are_not_read(iteration: Iteration) -> None:
 
 
 @pytest.mark.parametrize("cost_s", [0.000_01, 0.000_1, 0.000_3, 0.01])
-def test_nothing_is_handed_out_when_the_slice_is_used_up(
-    iteration: Iteration, cost_s: float
-) -> None:
+def test_nothing_is_handed_out_when_the_slice_is_used_up(cost_s: float) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now + SLICE_S)
     take_all(cursor, clock, cost_s)  # now it knows the pace
     for _ in range(10):
@@ -122,9 +128,9 @@ def test_nothing_is_handed_out_when_the_slice_is_used_up(
         assert SLICE_S <= clock.now - began <= longest_s + 1e-9
 
 
-def test_one_record_is_handed_out_however_late_it_is(iteration: Iteration) -> None:
+def test_one_record_is_handed_out_however_late_it_is() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now - 1)
     assert take_all(cursor, clock) == [0]
     for offset in range(1, 4):
@@ -132,17 +138,17 @@ def test_one_record_is_handed_out_however_late_it_is(iteration: Iteration) -> No
         assert take_all(cursor, clock) == [offset]
 
 
-def test_the_clock_is_looked_at_seldom_when_records_are_quickly_done(iteration: Iteration) -> None:
+def test_the_clock_is_looked_at_seldom_when_records_are_quickly_done() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now + SLICE_S)
     assert len(take_all(cursor, clock, 1e-9)) == len(RECORDS)
     assert clock.looks <= len(RECORDS) // LONGEST_STRIDE + 10
 
 
-def test_records_that_become_slow_are_noticed_after_a_stride(iteration: Iteration) -> None:
+def test_records_that_become_slow_are_noticed_after_a_stride() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, NEVER)
+    cursor = RecordCursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now + SLICE_S)
     for _ in range(1_000):
         cursor.take()
@@ -151,11 +157,9 @@ def test_records_that_become_slow_are_noticed_after_a_stride(iteration: Iteratio
     assert len(take_all(cursor, clock, 0.002)) == 1
 
 
-def test_no_record_is_handed_out_after_a_block_before_a_look_at_the_clock(
-    iteration: Iteration,
-) -> None:
+def test_no_record_is_handed_out_after_a_block_before_a_look_at_the_clock() -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S, STALL_S)
+    cursor = RecordCursor(clock, SLICE_S, STALL_S)
     cursor.open(RECORDS, clock.now + SLICE_S)
     for _ in range(1_001):  # far from the next look
         cursor.take()
@@ -167,9 +171,7 @@ def test_no_record_is_handed_out_after_a_block_before_a_look_at_the_clock(
 
 
 @pytest.mark.parametrize("how", ["close", "clear", "open"])
-def test_the_records_may_change_while_the_clock_is_looked_at(
-    iteration: Iteration, how: str
-) -> None:
+def test_the_records_may_change_while_the_clock_is_looked_at(how: str) -> None:
     clock = Clock()
     handed_out = RECORDS[:5]
 
@@ -184,13 +186,13 @@ def test_the_records_may_change_while_the_clock_is_looked_at(
                 cursor.open(RECORDS[7:9], clock.now + SLICE_S)
         return clock()
 
-    cursor = iteration.cursor(look, SLICE_S, NEVER)
+    cursor = RecordCursor(look, SLICE_S, NEVER)
     cursor.open(handed_out, clock.now + SLICE_S)
     assert cursor.take() is RECORDS[0]
     assert take_all(cursor, clock) == ([7, 8] if how == "open" else [])
 
 
-def test_an_error_of_the_clock_loses_no_record(iteration: Iteration) -> None:
+def test_an_error_of_the_clock_loses_no_record() -> None:
     clock = Clock()
 
     def look() -> float:
@@ -198,7 +200,7 @@ def test_an_error_of_the_clock_loses_no_record(iteration: Iteration) -> None:
             raise OSError("no clock")
         return clock()
 
-    cursor = iteration.cursor(look, SLICE_S, NEVER)
+    cursor = RecordCursor(look, SLICE_S, NEVER)
     cursor.open(RECORDS[:5], clock.now + SLICE_S)
     assert cursor.take() is RECORDS[0]
     clock.now = -1
@@ -215,12 +217,11 @@ STEP = st.tuples(
 )
 
 
-@pytest.mark.skipif("compiled" not in ITERATIONS, reason="the extension is not built")
 @given(st.lists(STEP, max_size=200))
 def test_both_cursors_do_the_same(steps: list[tuple[str, float]]) -> None:
-    def run(iteration: Iteration) -> list[tuple[Record | None, int, bool, int]]:
+    def run(cursor_class: type[RecordCursor]) -> list[tuple[Record | None, int, bool, int]]:
         clock = Clock()
-        cursor = iteration.cursor(clock, SLICE_S, NEVER)
+        cursor = cursor_class(clock, SLICE_S, NEVER)
         seen = []
         growing: list[Record] = []
         for step, cost_s in steps:
@@ -240,4 +241,4 @@ def test_both_cursors_do_the_same(steps: list[tuple[str, float]]) -> None:
             seen.append((record, cursor.taken_count, cursor.has_rest, clock.looks))
         return seen
 
-    assert run(ITERATIONS["compiled"]) == run(ITERATIONS["python"])
+    assert run(RecordCursor) == run(PLAIN)

@@ -11,8 +11,8 @@ import pytest
 from aiokafka_lite._compat import Self
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery import _iteration_py, gets
-from aiokafka_lite.consumer.delivery.gets import RecordCursor, RecordIterator
+from aiokafka_lite.consumer.delivery import _iteration_py
+from aiokafka_lite.consumer.delivery.gets import RecordIterator
 from aiokafka_lite.errors import ConsumerStoppedError
 from tests.support.buffers import Buffers
 
@@ -52,13 +52,12 @@ def plain_consumer() -> type[AIOKafkaConsumer]:
 class Iteration(NamedTuple):
     """The classes of one per-message path."""
 
-    cursor: type[RecordCursor]
     reader: type[Reader] | type[PlainReader]
     consumer: type[AIOKafkaConsumer]
 
     @property
     def is_compiled(self) -> bool:
-        return self.cursor is not _iteration_py.RecordCursor
+        return self.reader is not PlainReader
 
     def read(self, buffers: Buffers) -> Reader | PlainReader:
         """Iterate over what is and comes into the buffers."""
@@ -68,9 +67,9 @@ class Iteration(NamedTuple):
         return reader
 
 
-ITERATIONS = {"python": Iteration(_iteration_py.RecordCursor, PlainReader, plain_consumer())}
+ITERATIONS = {"python": Iteration(PlainReader, plain_consumer())}
 if RecordIterator is not _iteration_py.RecordIterator:
-    ITERATIONS["compiled"] = Iteration(RecordCursor, Reader, AIOKafkaConsumer)
+    ITERATIONS["compiled"] = Iteration(Reader, AIOKafkaConsumer)
 
 Step = Coroutine[Any, Any, Record]
 
@@ -78,11 +77,6 @@ Step = Coroutine[Any, Any, Record]
 def iterate_over(reader: RecordIterator | _iteration_py.RecordIterator, buffers: Buffers) -> None:
     """Let an iterator take what the buffers have ready."""
     reader._iterate_over(buffers.ready.cursor)
-
-
-def use(chosen: Iteration, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all that is made in this test use one per-message path."""
-    monkeypatch.setattr(gets, "RecordCursor", chosen.cursor)
 
 
 def step_of(reader: Reader | PlainReader) -> Step:

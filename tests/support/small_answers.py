@@ -15,6 +15,7 @@ from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.chunk import Record
+from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.delivery import gets as delivery
 from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
 from aiokafka_lite.consumer.fetching.source import Source
@@ -29,7 +30,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning
-from tests.support.iterations import ITERATIONS, ReaderMethods, use
+from tests.support.iterations import ITERATIONS, ReaderMethods
 from tests.support.scripted_sources import TOPIC_ID, Fetching, ScriptedCluster, ScriptedPool, view
 
 SESSION_ID: Final = 77
@@ -113,7 +114,6 @@ class Reading(Fetching):
         self._version = version
         iteration = ITERATIONS["compiled" if is_compiled else "python"]
         with monkeypatch.context() as patch:
-            use(iteration, patch)
             # Both ways tell a blocked loop by the system's clock, which no test can set.
             patch.setattr(delivery, "STALL_S", math.inf)
             super().__init__(cluster, client_id="twin", fetch_max_wait_ms=500, **settings)
@@ -294,7 +294,7 @@ class Reading(Fetching):
     @property
     def waits_without_coroutine(self) -> bool:
         """Whether the task that reads waits for a compiled get."""
-        return any(type(waiter).__name__ == "Waiter" for waiter in self.buffer._waiters)
+        return any(isinstance(waiter, RecordWaiter) for waiter in self.buffer._waiters)
 
     async def close(self) -> None:
         await self.stop_reading()

@@ -2,7 +2,7 @@
 
 A read finishes the records of earlier reads, or with several reading tasks those of its own task
 (readers.py). While `consumer.run` or acknowledging reads are active, all records belong to
-`Reads.processing`. `delivery/_iteration.pyx` accesses the fields by name.
+`Reads.processing`. `delivery/steady.py` accesses the fields by name.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from aiokafka_lite.consumer.buffer.chunk import (
 )
 from aiokafka_lite.consumer.buffer.chunk_queue import ChunkQueue
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
+from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError, KafkaError
@@ -160,7 +161,7 @@ class Buffer:
         self._errors = ChunkErrors(state, reads, self.queue.add)
         self.decoder = ChunkDecoder(reads, self._errors, delivery)
         # Waiting reads, the oldest first, with their partitions (empty: all).
-        self._waiters: dict[asyncio.Future[None], Wanted] = {}
+        self._waiters: dict[asyncio.Future[None] | RecordWaiter, Wanted] = {}
         # One timer for all deadlines. It moves only when it fires, so that a read which ends
         # before its deadline costs no timer. Not all of uvloop's handles know their time.
         self._alarm: asyncio.TimerHandle | None = None

@@ -1,3 +1,2 @@
-# The extension types behave as the plain classes do, so to a type checker they are those.
-from aiokafka_lite.consumer.delivery._iteration_py import RecordCursor as RecordCursor
+# The extension type behaves as the plain class does, so to a type checker it is that.
 from aiokafka_lite.consumer.delivery._iteration_py import RecordIterator as RecordIterator

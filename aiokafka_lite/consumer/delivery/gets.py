@@ -18,15 +18,16 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.structs import TopicPartition
 
 try:
-    from aiokafka_lite.consumer.delivery._iteration import RecordCursor, RecordIterator
-except ModuleNotFoundError:  # the extension is not built: the same classes in plain Python
-    from aiokafka_lite.consumer.delivery._iteration_py import RecordCursor, RecordIterator
+    from aiokafka_lite.consumer.delivery._iteration import RecordIterator
+except ModuleNotFoundError:  # the extension is not built: the same in plain Python
+    from aiokafka_lite.consumer.delivery._iteration_py import RecordIterator
 
-__all__ = ["Gets", "Lists", "RecordCursor", "RecordIterator", "new_cursor"]
+__all__ = ["Gets", "Lists", "RecordIterator", "new_cursor"]
 
 # The body of the loop blocked: the next record is not given before the clock was looked at.
 STALL_S: Final = 0.01

@@ -7,6 +7,7 @@ from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
 from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
 from aiokafka_lite.consumer.buffer.time_slice cimport TimeSlice
+from aiokafka_lite.consumer.delivery.record_cursor cimport RecordCursor
 
 
 cdef class ReadyRecords:
@@ -16,7 +17,7 @@ cdef class ReadyRecords:
     cdef public Py_ssize_t _settled_count
     cdef public ChunkQueue _queue
     cdef public TimeSlice _slice
-    cdef public object cursor
+    cdef public RecordCursor cursor
     cdef public bint is_full
 
     cpdef take(self, Chunk chunk, limit)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.consumer.delivery.steady import SteadyGets
+
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.assignment.cursor import Cursor
     from aiokafka_lite.consumer.assignment.observers import Observers
     from aiokafka_lite.consumer.assignment.reads import Reads
     from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-    from aiokafka_lite.consumer.delivery.gets import RecordCursor
+    from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
     from aiokafka_lite.consumer.gate import Gate
 
 
@@ -54,7 +56,7 @@ class ReadyRecords:
         self._buffer = buffer
         self._queue = buffer.queue
         self._slice = buffer.decoder.slice
-        self.cursor.belong_to(reads, gate, buffer, self)
+        self.cursor.belong_to(SteadyGets(reads, gate, buffer, self))
         buffer.on_take(self.close)
         reads.set_settler(self.settle, self.close)
         observers.discarded.add(self._discard)

@@ -28,7 +28,7 @@ from libc.string cimport memcpy
 from aiokafka_lite.client.backoff cimport Backoff
 from aiokafka_lite.client.wire cimport Asked, Wire
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor, Loan
-from aiokafka_lite.consumer.buffer._waiter cimport Waiter
+from aiokafka_lite.consumer.buffer.waiter cimport RecordWaiter
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
 from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
 from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
@@ -372,7 +372,7 @@ cdef class SmallAnswers:
     # --- Take it -----------------------------------------------------------------------------
     cdef int finish(self, Asked exchange) except -1:
         now = self.now
-        cdef Waiter waiter = None
+        cdef RecordWaiter waiter = None
         cdef Wire wire = exchange._wire
         cdef bytes request
         cdef double woken_at
@@ -443,17 +443,17 @@ cdef class SmallAnswers:
         self.session.renew(cursor.lend_on(part.next_offset, self.max_partition_bytes))
         return 0
 
-    cdef Waiter wake_others(self):
+    cdef RecordWaiter wake_others(self):
         """Wake the waiting reads; return the one that can continue in this callback.
 
-        There is one `Waiter` at most: a steady read begins only if no other is in progress.
+        There is one `RecordWaiter` at most: a steady read begins only if no other is in progress.
         """
-        cdef Waiter compiled = None
+        cdef RecordWaiter compiled = None
         for waiter in self.waiters:
-            if type(waiter) is not Waiter:
+            if type(waiter) is not RecordWaiter:
                 if not waiter.done():
                     waiter.set_result(None)
-            elif not (<Waiter> waiter).is_done:
+            elif not (<RecordWaiter> waiter).is_done:
                 compiled = waiter
         return compiled
 
