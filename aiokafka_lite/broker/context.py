@@ -35,11 +35,7 @@ class RequestContext:
     """A request's context. It is not frozen, because creating it would then take 2 µs.
 
     Attributes:
-        cluster: The node's cluster: topics, coordinators of all nodes, configuration.
         node: The node that got the request. It serves the partitions that it leads.
-        api_version: The request's version, for handlers whose behaviour depends on it.
-        client_id: The client's id, or None.
-        connection: The client's connection: its listener, its SASL session, its principal.
         refuses: Returns the error of a partition that a fault refuses, in a Fetch request only.
     """
 

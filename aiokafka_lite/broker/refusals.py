@@ -67,14 +67,7 @@ _BESIDE_ERROR: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Level:
-    """One level of a response.
-
-    Attributes:
-        struct: The class of its elements.
-        asked_in: The corresponding list of the request's element, or None.
-        answered_in: The list of the parent element. None for the response itself.
-        error: The field for the error code, or None.
-    """
+    """One level of a response: its elements' class, their lists in request and response."""
 
     struct: type[Struct]
     asked_in: str | None
@@ -92,14 +85,10 @@ class RefusalReason(NamedTuple):
 
 
 class Refusal:
-    """Refuses requests of one class and version.
+    """Refuses requests of one class and version. ValueError if no error code is at the place.
 
-    Args:
-        at: The place of the error. None is the API's usual place.
-        of_topics: Only some topics or partitions are refused, so higher levels are excluded.
-
-    Raises (on construction):
-        ValueError: The API has no error code at this place, in this version.
+    `at` is None for the API's usual place. With `of_topics`, only some topics or partitions are
+    refused, so higher levels are excluded.
     """
 
     def __init__(

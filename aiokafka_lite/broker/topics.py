@@ -56,11 +56,7 @@ class PartitionKey(NamedTuple):
 
 
 def check_topic_name(name: str) -> None:
-    """Check a name by Kafka's rules.
-
-    Raises:
-        InvalidTopicError: It breaks a rule, which the error names.
-    """
+    """Raise InvalidTopicError if a name breaks a rule of Kafka, which the error names."""
     reason = ""
     if not name:
         reason = "the empty string is not allowed"
@@ -118,23 +114,13 @@ class Partition:
         return self.log.log_start_offset
 
     def check_leader(self, node_id: int, client_epoch: int = NO_EPOCH) -> None:
-        """Check that a node is the leader, in the epoch that the client knows (KIP-320).
-
-        Raises:
-            NotLeaderForPartitionError: Another node is the leader.
-            KafkaError: See `check_epoch`.
-        """
+        """Check that a node is the leader, in the epoch that the client knows (KIP-320)."""
         if self.leader_id != node_id:
             raise NotLeaderForPartitionError(f"{self.topic}-{self.index}: {self.leader_id} leads")
         self.check_epoch(client_epoch)
 
     def check_epoch(self, client_epoch: int) -> None:
-        """Check that a client's leader epoch is the current one, or NO_EPOCH.
-
-        Raises:
-            FencedLeaderEpochError: The client's metadata is older than the cluster's.
-            UnknownLeaderEpochError: The client's metadata is newer.
-        """
+        """Check that a client's leader epoch is the current one, or NO_EPOCH."""
         if client_epoch == NO_EPOCH or client_epoch == self.leader_epoch:
             return
         seen = (
@@ -155,11 +141,7 @@ class Partition:
     def append_batch(
         self, header: BatchHeader, batch: Buffer, *, append_time_ms: int | None = None
     ) -> AppendResult:
-        """Append a validated batch, and complete the long polls that wait for it.
-
-        Raises:
-            KafkaError: See `PartitionLog.append`.
-        """
+        """Append a validated batch, and complete the long polls that wait for it."""
         result = self.log.append(
             header, batch, leader_epoch=self.leader_epoch, append_time_ms=append_time_ms
         )

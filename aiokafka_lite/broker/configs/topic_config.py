@@ -218,12 +218,9 @@ ConfigValue: TypeAlias = str | float | bool
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
-    """Return a topic's effective configuration.
+    """Return a topic's effective configuration. Raises as `check_topic_configs`.
 
     `defaults` are the cluster's, by topic setting, if they differ from Kafka's.
-
-    Raises:
-        InvalidConfigurationError: Kafka does not accept a name or a value.
     """
     check_topic_configs(overrides)
 
@@ -262,11 +259,7 @@ def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]
 
 
 def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
-    """Return configurations as Kafka's text: 1000 is "1000", and True is "true".
-
-    Raises:
-        TypeError: Not a dict of names and strings, numbers or flags.
-    """
+    """Return configurations as Kafka's text: 1000 is "1000", and True is "true"."""
     if configs is not None and not isinstance(configs, Mapping):
         raise TypeError(
             expected("configs", "a dict such as {'cleanup.policy': 'compact'}", configs)
@@ -284,11 +277,7 @@ def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
 
 
 def check_topic_configs(overrides: Mapping[str, str]) -> None:
-    """Check each setting of a topic.
-
-    Raises:
-        InvalidConfigurationError: Kafka does not accept a name or a value.
-    """
+    """Raise InvalidConfigurationError if Kafka does not accept a name or a value."""
     for name in overrides:
         if name not in TOPIC_CONFIGS:
             raise InvalidConfigurationError(f"Unknown topic config name: {name}")

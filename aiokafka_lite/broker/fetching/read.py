@@ -100,10 +100,8 @@ class Findings(NamedTuple):
 class FetchRead:
     """The reads of one request. Each read starts from the beginning.
 
-    Args:
-        targets: Partitions in order. The first ones get most of `limits.max_bytes`.
-        find: Returns a target's partition or its error. Is called for every read, because topics
-            may change during a long poll.
+    The first targets get most of `limits.max_bytes`. `find` is called for every read, because
+    topics may change during a long poll.
     """
 
     def __init__(

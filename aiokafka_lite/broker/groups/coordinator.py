@@ -217,10 +217,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     # -- membership ----------------------------------------------------------------------------
 
     async def join(self, group_id: str, call: Join) -> Joined:
-        """Answer a JoinGroup request when its rebalance phase ends.
-
-        Cancellation drops the parked request, but not the member, which may join again.
-        """
+        """Answer a JoinGroup request when its rebalance phase ends."""
         error, config = self._check(group_id), self._config
         if error is NoError and not (
             config.group_min_session_timeout_ms
@@ -297,14 +294,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         return self._consumers.heartbeat(group_id, beat)
 
     def expire_session(self, group_id: str, member_id: str) -> None:
-        """Expire a member's session now. For tests of consumers.
-
-        Raises:
-            NotCoordinatorError: Another node coordinates the group.
-            CoordinatorLoadInProgressError: The group may not have been loaded yet.
-            GroupIdNotFound: The group does not exist.
-            UnknownMemberIdError: The group has no such member.
-        """
+        """Expire a member's session now. Raises as `Broker.expire_session`."""
         error = self._check(group_id)
         if error is not NoError:
             raise error(

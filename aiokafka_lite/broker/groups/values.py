@@ -24,12 +24,7 @@ NO_ASSIGNMENT = b""
 
 @dataclass(frozen=True)
 class Join:
-    """A JoinGroup request.
-
-    Attributes:
-        needs_known_member_id: The client supports MEMBER_ID_REQUIRED (KIP-394, v4).
-        can_skip_assignment: The client supports SkipAssignment (KIP-814, v9).
-    """
+    """A JoinGroup request. For the last two fields see KIP-394 (v4) and KIP-814 (v9)."""
 
     protocol_type: str
     protocols: Protocols

@@ -114,12 +114,7 @@ def load() -> None:
 
 
 def api_key_of(api: Api) -> int | None:
-    """Return the key of an API that the broker has, or None for all APIs.
-
-    Raises:
-        ValueError: The broker has no such API. The message lists its APIs.
-        TypeError: It is neither a class, nor a name, nor a number.
-    """
+    """Return the key of an API that the broker has, or None for all APIs."""
     if api is None:
         return None
     if not isinstance(api, type | str) and not is_int(api):

@@ -79,11 +79,7 @@ class DiskQueue:
         done.set_result(None)
 
     async def settled(self) -> None:
-        """Wait for all work of `submit`.
-
-        Raises:
-            KafkaStorageError: Some work failed, now or earlier.
-        """
+        """Wait for all work of `submit`. Raise KafkaStorageError if some failed, also earlier."""
         await self._until(self._front.latest)
 
     async def drained(self) -> None:

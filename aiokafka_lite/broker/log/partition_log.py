@@ -126,11 +126,7 @@ class PartitionLog:
     ) -> AppendResult:
         """Append one batch with a validated header. Writable memory is patched in place.
 
-        Raises:
-            InvalidProducerEpoch: See `ProducerStates.check`.
-            OutOfOrderSequenceNumber: See `ProducerStates.check`.
-            InvalidTxnState: See `ProducerStates.check`.
-            KafkaStorageError: The disk is full or broken, and no byte was appended.
+        Raises as `ProducerStates.check`, and KafkaStorageError, after which no byte was appended.
         """
         has_producer = header.producer_id >= 0
         if has_producer and not header.is_control:
@@ -306,15 +302,9 @@ class PartitionLog:
     ) -> memoryview:
         """Return whole batches from the one that has `offset` on, without a copy.
 
-        Args:
-            offset: The first batch may begin before it.
-            max_bytes: Limit for all batches.
-            at_least_one: Return the first batch even if it is larger (KIP-74).
-            end_offset: Read as if the log ended here, at the start of a batch.
-
-        Returns:
-            Read-only bytes of one segment, which may be fewer than available. Empty at the end of
-                the log.
+        They are read-only bytes of one segment, which may be fewer than available, and none at the
+        end of the log, or at `end_offset`. With `at_least_one`, the first batch may exceed
+        `max_bytes` (KIP-74).
         """
         log_end = self._end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)

@@ -213,13 +213,7 @@ class ProducerStates:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Check that a batch follows the producer's last one, and belongs to its transaction.
-
-        Raises:
-            InvalidProducerEpoch: A newer instance of the producer has written already.
-            OutOfOrderSequenceNumber: An earlier batch is missing.
-            InvalidTxnState: The transaction is open, and the batch is not transactional.
-        """
+        """Check that a batch follows the producer's last one, and belongs to its transaction."""
         producer = self._producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.epoch:
             raise InvalidProducerEpoch(
@@ -338,10 +332,9 @@ class ProducerStates:
         return header.is_control and header.producer_epoch == producer.epoch
 
     def truncate(self, end_offset: int) -> set[int]:
-        """Remove producers with batches at or after the new end of the log.
+        """Remove producers with batches at or after the new end of the log, and return their ids.
 
-        Returns:
-            Their ids. The caller must `note` their remaining batches, oldest first.
+        The caller must `note` their remaining batches, oldest first.
         """
         affected = {
             producer_id

@@ -27,15 +27,7 @@ FIRST_PRODUCE_WITH_ZSTD: Final = 7
 def validated_batch(
     records: Buffer | None, api_version: int, config: TopicConfig, now_ms: int
 ) -> tuple[BatchHeader, memoryview]:
-    """Return the single batch of a partition in a Produce request.
-
-    Raises:
-        InvalidRecordError: Not exactly one client batch of magic 2.
-        CorruptRecordException: The checksum or the header is wrong.
-        MessageSizeTooLargeError: The batch exceeds max.message.bytes.
-        UnsupportedCompressionTypeError: The request version does not support the codec.
-        InvalidTimestampError: A timestamp is too far in the future.
-    """
+    """Return the single batch of a partition in a Produce request, or raise Kafka's error."""
     header, batch = _only_batch(records)
     _check_header(header)
     if header.codec is Codec.ZSTD and api_version < FIRST_PRODUCE_WITH_ZSTD:

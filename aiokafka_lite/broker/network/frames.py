@@ -87,11 +87,7 @@ class FrameReceiver:
         return self._scratch[self._end :]
 
     def received(self, count: int) -> None:
-        """Add the first `count` bytes of `buffer()`.
-
-        Raises:
-            KafkaProtocolError: The announced size of a frame is not allowed.
-        """
+        """Add the first `count` bytes of `buffer()`. Raises KafkaProtocolError for a wrong size."""
         if self._large_missing:
             self._large_end += count
             if self._large_end == len(self._large or b""):

@@ -93,11 +93,7 @@ class SaslSession:
     def handshake(
         self, mechanism: str, version: int
     ) -> tuple[type[BrokerResponseError], list[str]]:
-        """Begin an exchange. Return the error and the available mechanisms.
-
-        Raises:
-            KafkaProtocolError: A re-authentication with a mechanism that is not available.
-        """
+        """Begin an exchange. Return the error and the available mechanisms."""
         if not self._authenticator.takes_handshake(self._loop.time()):
             return IllegalSaslStateError, []
         is_on_offer = self._authenticator.handshake(mechanism, version)

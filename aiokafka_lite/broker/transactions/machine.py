@@ -111,10 +111,8 @@ class TransactionValue:
     """The state of a transactional id. The log stores all but `last_epoch`.
 
     Attributes:
-        previous_producer_id: The producer id before the latest transition.
         next_producer_id: The producer id after this transaction, -1 for the same.
         last_epoch: The previous epoch, -1 if no producer may repeat a request with it.
-        client_version: The client's transaction version.
     """
 
     producer_id: int

@@ -108,11 +108,7 @@ class ClusterTransactions:
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
 
     def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
-        """Return the coordinator of a transactional id.
-
-        Raises:
-            CoordinatorNotAvailableError: No node coordinates it now.
-        """
+        """Return the coordinator of a transactional id, or raise CoordinatorNotAvailableError."""
         node = self._nodes.get(self.coordinator_id_of(transactional_id))
         if node is None:
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")

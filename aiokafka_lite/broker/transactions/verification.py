@@ -121,11 +121,7 @@ def verify_batch(
     header: BatchHeader,
     partition: Partition,
 ) -> None:
-    """Check that a batch is part of its producer's transaction, or add the partition.
-
-    Raises:
-        BrokerResponseError: It is not part of it, or the coordinator is not available.
-    """
+    """Check that a batch is part of its producer's transaction, or add the partition."""
     producers = partition.log.producers
     if producers.has_open_transaction(header.producer_id, header.producer_epoch):
         return

@@ -33,11 +33,8 @@ RETRY_S = 0.5
 class ConsumerDriver:
     """The members of all KIP-848 groups.
 
-    Args:
-        groups: All groups of both protocols. Only the coordinator writes to it.
-        append: Appends records of a group to the log, and replays them.
-        became_classic: Receives a group that has become a classic group, and whether the group must
-            rebalance.
+    `groups` has both protocols. Only the coordinator writes to it, when `append` replays records.
+    `became_classic` is called with a group and whether the group must rebalance.
     """
 
     def __init__(

@@ -123,7 +123,6 @@ class GroupChange:
     """The outcome of a request to a group. Takes effect only when the records are stored.
 
     Attributes:
-        now: The driver's time, in seconds.
         deadlines: Timers to set, or to stop (None), by timer and member id.
         metadata_version: Topics version that the stored hash matches, None if unchanged.
         must_resolve: The group's regular expressions must be resolved next.
@@ -165,16 +164,7 @@ class ConsumerMachine:
     # -- requests ------------------------------------------------------------------------------
 
     def heartbeat(self, change: GroupChange, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
-        """Answer a member that joins (epoch 0) or stays.
-
-        Raises:
-            GroupMaxSizeReachedError: The group is full.
-            UnknownMemberIdError: The group has no such member.
-            FencedMemberEpochError: The member is in another epoch.
-            FencedInstanceIdError: Another member has the instance id.
-            UnreleasedInstanceIdError: The same, for a member that joins.
-            InvalidRegularExpressionError: The regular expression is invalid.
-        """
+        """Answer a member that joins (epoch 0) or stays. Raises the error of its response."""
         self.check_room(change.group, beat.member_id)
         member_id = beat.member_id or self._new_id()
         member = self._member_of(change, beat, member_id)

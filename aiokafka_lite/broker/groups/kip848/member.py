@@ -67,13 +67,7 @@ class ClassicSide:
 
 @dataclass(frozen=True)
 class ConsumerGroupMember:
-    """One member. Immutable: every change makes a new object.
-
-    Attributes:
-        topic_regex: Clients may send "" or null for no expression.
-        assigned: Partitions that it may consume.
-        pending_revocation: Partitions that it must revoke.
-    """
+    """One member. Every change makes a new object. Without a regex, `topic_regex` is "" or None."""
 
     member_id: str
     epoch: int = JOINING
@@ -133,11 +127,7 @@ class MemberTarget:
 def reconcile(
     member: ConsumerGroupMember, target: MemberTarget, owned: Owned, *, has_new_subscription: bool
 ) -> ConsumerGroupMember:
-    """Return the member's next step towards the target, or the unchanged member.
-
-    Raises:
-        FencedMemberEpochError: A newer broker wrote its state, and it still owns partitions.
-    """
+    """Return the member's next step towards the target, or the unchanged member."""
     if not has_new_subscription and member.is_reconciled_to(target.epoch):
         return member
     if member.state is STABLE and member.epoch == target.epoch:

@@ -69,11 +69,7 @@ def encode_assignment(
 
 
 def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-    """Return the KIP-848 group that a classic group becomes, with the records for it.
-
-    Raises:
-        GroupIdNotFound: The members' metadata is malformed, or they use a custom assignor.
-    """
+    """Return the KIP-848 group that a classic group becomes, with the records for it."""
     try:
         members = [_upgraded_member(group, member, topics) for member in group.members]
     except GroupIdNotFound:
