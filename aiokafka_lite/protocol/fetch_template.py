@@ -219,34 +219,10 @@ _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten
 class FetchTemplate:
     """Creates the Fetch requests of one consumer. Their common fields are encoded once."""
 
-    def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
-        self.max_wait_ms = max_wait_ms
+    def __init__(self, *, min_bytes: int, isolation_level: int) -> None:
         self._min_bytes = min_bytes
         self._isolation_level = isolation_level
         self.templates: dict[TemplateKey, Template] = {}
-
-    def request(
-        self,
-        *,
-        session_id: int,
-        session_epoch: int,
-        max_bytes: int,
-        topics: Sequence[TopicToFetch],
-        forgotten: Sequence[TopicToForget] = (),
-        rack_id: str = "",
-        max_wait_ms: int | None = None,
-    ) -> PreparedFetch:
-        """Return a request, which refers to the arguments until it is sent."""
-        return PreparedFetch(
-            self,
-            session_id,
-            session_epoch,
-            max_bytes,
-            topics,
-            forgotten,
-            rack_id,
-            self.max_wait_ms if max_wait_ms is None else max_wait_ms,
-        )
 
     def compile(self, key: TemplateKey) -> Template:
         template = _compile(self._min_bytes, self._isolation_level, *key)
@@ -286,14 +262,16 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
     def __init__(
         self,
         template: FetchTemplate,
+        *,
         session_id: int,
         session_epoch: int,
         max_bytes: int,
         topics: Sequence[TopicToFetch],
-        forgotten: Sequence[TopicToForget],
-        rack_id: str,
+        forgotten: Sequence[TopicToForget] = (),
+        rack_id: str = "",
         max_wait_ms: int,
     ) -> None:
+        """Keep the arguments until the request is sent."""
         self._template = template
         self.session_id = session_id
         self.session_epoch = session_epoch

@@ -23,7 +23,7 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     RequestTimedOutError,
 )
-from aiokafka_lite.protocol.fetch_template import FetchTemplate
+from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import (
@@ -116,10 +116,15 @@ async def test_request_from_a_template_gets_its_decoded_answer(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
     broker.scripts[FetchRequest] = always(FetchResponse(session_id=9))
-    template = FetchTemplate(max_wait_ms=1, min_bytes=2, isolation_level=1)
+    template = FetchTemplate(min_bytes=2, isolation_level=1)
     for topic_id, version in ((bytes(range(16)), FetchRequest.max_version), (bytes(16), 12)):
-        request = template.request(
-            session_id=3, session_epoch=4, max_bytes=5, topics=[("t", topic_id, [(6, 7, 8, 9)])]
+        request = PreparedFetch(
+            template,
+            session_id=3,
+            session_epoch=4,
+            max_bytes=5,
+            topics=[("t", topic_id, [(6, 7, 8, 9)])],
+            max_wait_ms=1,
         )
         response = await connection.request(request, timeout_s=TIMEOUT_S)
         assert response.session_id == 9

@@ -85,8 +85,9 @@ def fetch(
     *,
     max_bytes: int = 1,
 ) -> PreparedFetch:
-    template = FetchTemplate(max_wait_ms=500, min_bytes=1, isolation_level=0)
-    return template.request(
+    return PreparedFetch(
+        FetchTemplate(min_bytes=1, isolation_level=0),
+        max_wait_ms=500,
         session_id=0,
         session_epoch=0,
         max_bytes=max_bytes,
@@ -105,7 +106,6 @@ def one(topic_id: bytes = TOPIC_ID, *, offset: int = 0) -> TopicToFetch:
 def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -> None:
     draw = data.draw
     common = {
-        "max_wait_ms": draw(INT32),
         "min_bytes": draw(INT32),
         "isolation_level": draw(st.integers(0, 1)),
     }
@@ -114,11 +114,13 @@ def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -
         "session_epoch": draw(INT32),
         "max_bytes": draw(INT32),
         "rack_id": draw(TEXT),
+        "max_wait_ms": draw(INT32),
     }
     topics = draw(TO_FETCH)
     forgotten = draw(st.just([]) | TO_FORGET) if version >= 7 else []
     correlation_id, client_id = draw(INT32), draw(st.none() | TEXT)
-    request = FetchTemplate(**common).request(
+    request = PreparedFetch(
+        FetchTemplate(**common),
         topics=topics,  # type: ignore[arg-type]
         forgotten=forgotten,  # type: ignore[arg-type]
         **changing,  # type: ignore[arg-type]
@@ -195,7 +197,7 @@ def test_messages_are_prepared_as_they_are() -> None:
 
 def test_templates_of_consumers_with_the_same_settings_are_compiled_once() -> None:
     def template(min_bytes: int) -> FetchTemplate:
-        return FetchTemplate(max_wait_ms=500, min_bytes=min_bytes, isolation_level=0)
+        return FetchTemplate(min_bytes=min_bytes, isolation_level=0)
 
     key = (FETCH_VERSIONS[-1], "tests", "", True)
     assert template(1).compile(key) is template(1).compile(key)

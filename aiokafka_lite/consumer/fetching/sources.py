@@ -153,7 +153,6 @@ class Sources:
         self.budget = budget
         self.rng = rng
         self.template = FetchTemplate(
-            max_wait_ms=config.fetch_max_wait_ms,
             min_bytes=config.fetch_min_bytes,
             isolation_level=config.isolation_level_code,
         )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
-from aiokafka_lite.protocol.fetch_template import FetchTemplate
+from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
 from aiokafka_lite.records.record_set import end_offset
 from aiokafka_lite.spark.reading.failures import FetchFailures, LogEndsError, NothingLeftError
 from aiokafka_lite.spark.reading.progress import FetchedChunk, RangeProgress
@@ -71,11 +71,8 @@ class Fetching:
         self._clock = clock
         self._is_committed_only: Final = options.isolation_level == "read_committed"
         # The requested records exist already, and the rest of a range may be less than `min_bytes`.
-        self._template = FetchTemplate(
-            max_wait_ms=options.max_wait_ms,
-            min_bytes=1,
-            isolation_level=int(self._is_committed_only),
-        )
+        self._template = FetchTemplate(min_bytes=1, isolation_level=int(self._is_committed_only))
+        self._max_wait_ms: Final = options.max_wait_ms
         self._timeout_s: Final = options.client.request_timeout_s + options.max_wait_ms / 1000
         self._max_bytes: Final = min(options.max_bytes, MOST_ANSWER_BYTES)
         self._partition_max_bytes: Final = options.partition_max_bytes
@@ -139,12 +136,14 @@ class Fetching:
         topics: dict[tuple[str, bytes], list[RangeProgress]] = {}
         for progress in wanted:
             topics.setdefault((progress.topic, progress.topic_id), []).append(progress)
-        request = self._template.request(
+        request = PreparedFetch(
+            self._template,
             session_id=0,
             session_epoch=-1,
             max_bytes=self._max_bytes,
             topics=[self._topic(name, topic_id, each) for (name, topic_id), each in topics.items()],
             rack_id=self._rack,
+            max_wait_ms=self._max_wait_ms,
         )
         try:
             connection = self._cluster.connection(node)
