@@ -13,7 +13,6 @@ import struct
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -37,21 +36,25 @@ MOST_POLL_MS: Final = (1 << 31) - 1
 LEAST_WAIT_S: Final = 0.001
 
 
-class BlockingSocket(ABC):
+class BlockingSocket:
     """A blocking connection's socket. One thread may write while another reads."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, timeout_s: float | None = None) -> None:
         self._socket = sock
+        sock.settimeout(timeout_s)  # Python's own timeouts would cost a poll for each call
 
-    @abstractmethod
     def send(self, encoded: memoryview, timeout_s: float) -> int:
         """Write at least a byte. Return how many bytes were written.
 
         Raises:
             TimeoutError: The peer accepted no data in time.
         """
+        self._set_timeout(socket.SO_SNDTIMEO, timeout_s)
+        try:
+            return self._socket.send(encoded)
+        except BlockingIOError:
+            raise TimeoutError from None
 
-    @abstractmethod
     def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
         """Wait for data and read it into memory. Return how many bytes, 0 at the end of the stream.
 
@@ -62,10 +65,25 @@ class BlockingSocket(ABC):
         Raises:
             TimeoutError: No data arrived in time.
         """
+        flags = 0
+        if timeout_s <= 0:
+            flags = _DONT_WAIT
+        else:
+            self._set_timeout(socket.SO_RCVTIMEO, timeout_s)
+            if is_all_wanted:
+                flags = socket.MSG_WAITALL
+        try:
+            return self._socket.recv_into(memory, len(memory), flags)
+        except BlockingIOError:
+            raise TimeoutError from None
 
-    @abstractmethod
     def is_quiet(self) -> bool:
         """Whether neither data nor the stream's end has arrived."""
+        return not _is_ready(self._socket, 0.0, is_writing=False)
+
+    def _set_timeout(self, option: int, timeout_s: float) -> None:
+        value = _timeval(max(timeout_s, LEAST_WAIT_S))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def shut_down(self) -> None:
         """End the stream in both directions, which wakes threads that wait for it."""
@@ -129,7 +147,7 @@ def _connect(
         sock.settimeout(timeout_s)
         sock.connect((host, address.port))
         if ssl_context is None:
-            return PlainSocket(sock)
+            return BlockingSocket(sock)
         sock.settimeout(max(LEAST_WAIT_S, deadline - time.monotonic()))
         # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
         name = address.host.rstrip(".")
@@ -139,48 +157,9 @@ def _connect(
         raise
 
 
-class PlainSocket(BlockingSocket):
-    """A socket with the kernel's timeouts."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock)
-        sock.settimeout(None)  # Python's own timeouts would cost a poll for each call
-
-    @override
-    def send(self, encoded: memoryview, timeout_s: float) -> int:
-        self._set_timeout(socket.SO_SNDTIMEO, timeout_s)
-        try:
-            return self._socket.send(encoded)
-        except BlockingIOError:
-            raise TimeoutError from None
-
-    @override
-    def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
-        flags = 0
-        if timeout_s <= 0:
-            flags = _DONT_WAIT
-        else:
-            self._set_timeout(socket.SO_RCVTIMEO, timeout_s)
-            if is_all_wanted:
-                flags = socket.MSG_WAITALL
-        try:
-            return self._socket.recv_into(memory, len(memory), flags)
-        except BlockingIOError:
-            raise TimeoutError from None
-
-    @override
-    def is_quiet(self) -> bool:
-        return not _is_ready(self._socket, 0.0, is_writing=False)
-
-    def _set_timeout(self, option: int, timeout_s: float) -> None:
-        value = _timeval(max(timeout_s, LEAST_WAIT_S))
-        self._socket.setsockopt(socket.SOL_SOCKET, option, value)
-
-
 class TlsSocket(BlockingSocket):
     def __init__(self, sock: ssl.SSLSocket) -> None:
-        super().__init__(sock)
-        sock.setblocking(False)
+        super().__init__(sock, 0.0)
         self._lock = threading.Lock()
 
     @override

@@ -1,4 +1,4 @@
-"""The stages of a client, its start and its stop, for consumers and producers.
+"""The stages of a client, its start and its stop, and its callers, for consumers and producers.
 
 ::
 
@@ -26,13 +26,15 @@ import enum
 import logging
 import warnings
 from abc import ABC, abstractmethod
+from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping
 from traceback import StackSummary
 from types import MappingProxyType
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite._tasks import Event
+from aiokafka_lite._tasks import Event, notify_of_forks
+from aiokafka_lite.errors import ForkedError, WrongLoopError
 
 log = logging.getLogger(__name__)
 
@@ -276,3 +278,55 @@ class Life(ABC, Generic[P]):
             self.enter(Stage.ABANDONED)
             if parts is not None:
                 parts.give_up()
+
+
+class Owner:
+    """The event loop and the process that may use a client.
+
+    Comparing the running loop, once a call and never per record, finds calls from other threads as
+    well. A forked child may run its parent's loop, so it is notified (_tasks.py): it calls
+    `end_calls`, for calls that do not check the owner.
+    """
+
+    def __init__(
+        self, kind: str, loop: asyncio.AbstractEventLoop, end_calls: Callable[[], None]
+    ) -> None:
+        self.loop = loop
+        self.is_forked = False
+        self._kind = kind
+        self._end_calls = end_calls
+        notify_of_forks(self)
+
+    def check(self) -> None:
+        """Check that the loop's own code is calling, which may wait on it."""
+        if _get_running_loop() is not self.loop or self.is_forked:
+            raise self.refusal()
+
+    def check_now(self) -> None:
+        """Check that the loop's own code is calling, or that the loop stands still."""
+        running = _get_running_loop()
+        if self.is_forked or (
+            running is not self.loop and (running is not None or self.loop.is_running())
+        ):
+            raise self.refusal()
+
+    def refusal(self) -> ForkedError | WrongLoopError:
+        kind = self._kind
+        if self.is_forked:
+            return ForkedError(
+                f"the {kind} was created before the fork, and only the parent process can use it: "
+                f"create another {kind} in this process"
+            )
+        if self.loop.is_closed():
+            return WrongLoopError(
+                f"the event loop of the {kind} is closed, so the {kind} cannot be used any more: "
+                f"stop {kind}s before their loop ends"
+            )
+        return WrongLoopError(
+            f"a {kind} must be used on the event loop on which it was created: from another "
+            "thread, use asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe"
+        )
+
+    def note_fork(self) -> None:
+        self.is_forked = True
+        self._end_calls()

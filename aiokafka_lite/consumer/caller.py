@@ -1,23 +1,18 @@
-"""Checks of the caller: its loop, its process, and whether a listener's callback is around it.
-
-Comparing the running loop, once a call and never per record, finds calls from other threads as
-well. A forked child may run its parent's loop, so it is notified (_tasks.py).
-"""
+"""Checks of the caller: its loop, and whether a listener's callback is around it."""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop, _set_running_loop
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from aiokafka_lite._tasks import notify_of_forks
-from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
+from aiokafka_lite.errors import IllegalStateError
 
 
-# --- Loop and process -------------------------------------------------------------------------
+# --- Its loop ---------------------------------------------------------------------------------
 def running_loop() -> asyncio.AbstractEventLoop:
     """Return the running event loop, or raise RuntimeError in aiokafka's words."""
     loop = _get_running_loop()
@@ -41,48 +36,6 @@ def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         yield
     finally:
         _set_running_loop(before)
-
-
-class Owner:
-    def __init__(self, end_gets: Callable[[], None]) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.is_forked = False
-        # Ends reads in a child, because they do not check the owner each time.
-        self._end_gets = end_gets
-        notify_of_forks(self)
-
-    def check(self) -> None:
-        """Check that the loop's own code is calling, which may wait on it."""
-        if _get_running_loop() is not self.loop or self.is_forked:
-            raise self.refusal()
-
-    def check_now(self) -> None:
-        """Check that the loop's own code is calling, or that the loop stands still."""
-        running = _get_running_loop()
-        if self.is_forked or (
-            running is not self.loop and (running is not None or self.loop.is_running())
-        ):
-            raise self.refusal()
-
-    def refusal(self) -> ForkedError | WrongLoopError:
-        if self.is_forked:
-            return ForkedError(
-                "this process was forked from the process that uses the consumer's sockets and "
-                "group membership: create another consumer in this process"
-            )
-        if self.loop.is_closed():
-            return WrongLoopError(
-                "the event loop of the consumer is closed, so the consumer cannot be used any "
-                "more: stop consumers before their loop ends"
-            )
-        return WrongLoopError(
-            "a consumer must be used on the event loop on which it was created: from another "
-            "thread, use asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe"
-        )
-
-    def note_fork(self) -> None:
-        self.is_forked = True
-        self._end_gets()
 
 
 # --- Callbacks --------------------------------------------------------------------------------

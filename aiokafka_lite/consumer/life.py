@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from aiokafka_lite._compat import override, timeout_at
 from aiokafka_lite._tasks import Event
-from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Stage
+from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Stage
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
@@ -27,7 +27,6 @@ from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
-from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
@@ -96,7 +95,7 @@ class Engine(Life["Running"]):
             most_held_bytes=config.max_buffered_bytes,
         )
         self.ready, self.gets = self._make_gets(rng)
-        self.owner = Owner(self._end_gets_of_child)
+        self.owner = Owner(self.kind, self._loop, self._end_gets_of_child)
         self._rng = rng
         self._state_changed = Event()
         observers.assignment_changed.add(self._assignment_changed)

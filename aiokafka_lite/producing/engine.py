@@ -22,6 +22,7 @@ from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.client.life import Life, Stage
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.errors import (
+    ForkedError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
@@ -114,8 +115,11 @@ class ProducerLife(Life["ProducerEngine"]):
             return refusal
         return self.not_started()
 
-    def forked(self, error: KafkaError) -> None:
+    def forked(self) -> None:
         """Take and send no records in a forked child, without I/O and log lines."""
+        error = ForkedError(
+            "this forked process does not send the record, because only the parent process sends it"
+        )
         self.die(error)
         if self.parts is not None:
             self.parts.fail_records(error)

@@ -18,18 +18,17 @@ from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 from aiokafka_lite._arguments import NUMBER
 from aiokafka_lite._compat import Self, SentKT, SentVT
 from aiokafka_lite._settings import takes_arguments_of
-from aiokafka_lite._tasks import notify_of_forks, own_copy
+from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.client.arguments import check_text
+from aiokafka_lite.client.life import Owner
 from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
 from aiokafka_lite.errors import (
-    ForkedError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
     ProducerClosed,
-    WrongLoopError,
 )
 from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
@@ -102,8 +101,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             )
         self._gate = Intake()
         self._life = ProducerLife(config, self._gate, _rng, self._loop)
-        self._is_forked = False
-        notify_of_forks(self)
+        self._owner = Owner("producer", self._loop, self._life.forked)
         me = weakref.ref(self)  # objects made here must not keep the producer alive
 
         def alive() -> AIOKafkaProducer[SentKT, SentVT]:
@@ -171,8 +169,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             IllegalStateError: The producer was started before, belongs to another event loop
                 (WrongLoopError) or to another process (ForkedError).
         """
-        if self._is_forked or _get_running_loop() is not self._loop or self._life.is_stopping:
-            raise self._refusal()
+        self._owner.check()
+        if self._life.is_stopping:
+            raise self._life.refusal()
         wrap_as_aiokafkas(self, AIOKafkaProducer, _ORIGINAL)
         await self._life.start()
 
@@ -190,9 +189,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             TypeError: The timeout is no number.
             WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
-        is_elsewhere = self._life.parts is not None and _get_running_loop() is not self._loop
-        if self._is_forked or is_elsewhere:
-            raise self._refusal()
+        self._owner.check()
         NUMBER.check("timeout", timeout, or_none=True)
         await self._life.stop(timeout)
 
@@ -208,19 +205,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> None:
         await self.stop()
 
-    def note_fork(self) -> None:
-        """Disable the producer in a forked child: it would reuse the parent's sequence numbers.
-
-        Only the parent sends the buffered records. In the child their futures fail.
-        """
-        self._is_forked = True
-        self._life.forked(
-            ForkedError(
-                "this forked process does not send the record, because only the parent process "
-                "sends it"
-            )
-        )
-
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} cannot be copied or pickled because it holds connections: "
@@ -230,7 +214,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def __del__(self) -> None:
         # Only a started producer has to be stopped, and only in its own process.
         life: ProducerLife | None = getattr(self, "_life", None)
-        if life is not None and life.current is not None and not self._is_forked:
+        if life is not None and life.current is not None and not self._owner.is_forked:
             life.forgotten(self, self._source_traceback)
 
     # --- Records ---------------------------------------------------------------------------
@@ -411,8 +395,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaError: `fatal_error` of the producer.
             WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
-        if self._is_forked or _get_running_loop() is not self._loop:
-            raise self._refusal()
+        self._owner.check()
         if (engine := self._life.parts) is not None:
             self._life.raise_if_fatal()
             await engine.accumulator.flush()
@@ -644,16 +627,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return engine
 
     def _refusal(self) -> BaseException:
-        if self._is_forked:
-            return ForkedError(
-                "the producer was created before the fork, and only the parent process can use it: "
-                "create another producer in this process"
-            )
-        if self._loop is not _get_running_loop():
-            return WrongLoopError(
-                "a producer must be used on the event loop on which it was created: from another "
-                "thread, use asyncio.run_coroutine_threadsafe"
-            )
+        self._owner.check()
         return self._life.refusal()
 
 

@@ -14,6 +14,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
 from aiokafka_lite.producing import AIOKafkaProducer
 from tests.producing.sending import producer_of
+from tests.support import inside
 from tests.support.waiting import until
 
 
@@ -87,8 +88,8 @@ async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing(
 async def test_a_producer_that_is_told_of_a_fork_takes_and_sends_nothing() -> None:
     async def be_a_child(producer: AIOKafkaProducer, unstarted: AIOKafkaProducer) -> None:
         future = await producer.send("t", b"v")
-        for each in (producer, unstarted):  # as in a child that goes on with the loop
-            each.note_fork()
+        for each in (producer, unstarted):
+            inside.note_fork(each)
         with pytest.raises(ForkedError, match="only the parent process sends it"):
             await future
         for call in (

@@ -34,6 +34,7 @@ from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.consumer.positions.watchdog import Watchdog
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import ConsumerEvent
+from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.waiting import PATIENCE_S
 
@@ -344,3 +345,8 @@ def note_block(consumer: AIOKafkaConsumer, blocked_s: float, *, ago_s: float = 0
 def config(consumer: AIOKafkaConsumer) -> ConsumerConfig:
     """The settings, checked and in the units that are used inside."""
     return consumer._config
+
+
+def note_fork(producer: AIOKafkaProducer) -> None:
+    """Let a producer believe that this is a forked child, which goes on with the loop."""
+    producer._owner.note_fork()

@@ -17,7 +17,7 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.blocking_socket import PlainSocket
+from aiokafka_lite.client.blocking_socket import BlockingSocket
 from aiokafka_lite.client.config import Address, parse_address
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.client.wire import MAX_CORRELATION_ID, MAX_THROTTLE_S
@@ -337,7 +337,7 @@ def test_a_forked_child_leaves_the_socket_to_the_parent(connection: BlockingConn
         ask_for(connection, "b")
     assert not exchange.is_done
     assert connection.forked() is None
-    cast("PlainSocket", owner).close()
+    cast("BlockingSocket", owner).close()
 
 
 def test_what_is_sent_to_a_peer_that_is_gone_says_so(

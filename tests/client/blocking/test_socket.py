@@ -50,8 +50,8 @@ class OpenSsl:
         self.tries = 0
         self._wants = list(wants)
 
-    def setblocking(self, is_blocking: bool) -> None:
-        assert not is_blocking
+    def settimeout(self, timeout_s: float) -> None:
+        assert timeout_s == 0
 
     def recv_into(self, memory: memoryview) -> int:
         self.tries += 1
