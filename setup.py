@@ -149,12 +149,29 @@ def long_description() -> str:
 
 
 class BuildExtensions(build_ext):
-    """Compiles, and says how to go on where that fails."""
+    """Compiles, and says how to go on where that fails.
+
+    Either all extensions are built or none: they use each other's C structures, which classes in
+    plain Python do not have.
+    """
+
+    has_failed = False
+
+    def run(self) -> None:
+        super().run()
+        if not self.has_failed:
+            return
+        for is_in_place in {False, self.inplace}:
+            self.inplace = is_in_place
+            for ext in self.extensions:
+                Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+        self.warn("no extension is built, because at least one failed: plain Python replaces them")
 
     def build_extension(self, ext: Extension) -> None:
         try:
             super().build_extension(ext)
         except (BaseError, CCompilerError, OSError) as error:
+            self.has_failed = True
             if ext.optional:
                 raise
             sys.exit(

@@ -6,6 +6,7 @@ import re
 import tarfile
 import zipfile
 from email.parser import Parser
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parent.parent
 # As if the compiler were there and failed.
 NO_COMPILER = {"CC": "false", "CXX": "false"}
+# Compiles all but one file, to nothing.
+ONE_FAILS = """\
+#!/bin/sh
+case "$*" in *gate.c*) exit 1;; esac
+while [ "$1" != -o ]; do shift; done
+touch "$2"
+"""
 
 
 @pytest.fixture
@@ -86,6 +94,27 @@ def test_a_source_distribution_can_be_installed_where_compiling_fails(checkout: 
     with zipfile.ZipFile(wheel) as archive:
         assert "aiokafka_lite/records/_decode_py.py" in archive.namelist()
         assert not [name for name in archive.namelist() if name.endswith(".so")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["bdist_wheel", "build_ext --inplace"])
+def test_where_one_extension_cannot_be_compiled_there_are_none(
+    checkout: Path, command: str
+) -> None:
+    compiler = checkout.parent / "cc"
+    compiler.write_text(ONE_FAILS)
+    compiler.chmod(0o755)
+    stale = checkout / f"aiokafka_lite/client/wire{EXTENSION_SUFFIXES[0]}"
+    stale.touch()
+    done = build(checkout, command, CC=f"{compiler}", AIOKAFKA_LITE_EXTENSIONS="optional")
+    assert done.returncode == 0, done.stderr
+    assert "no extension is built, because at least one failed" in done.stderr
+    built_files = [*checkout.joinpath("build").rglob("*.so"), *checkout.rglob("client/*.so")]
+    assert built_files == ([stale] if command == "bdist_wheel" else [])
+    if command == "bdist_wheel":
+        (wheel,) = checkout.joinpath("dist").iterdir()
+        with zipfile.ZipFile(wheel) as archive:
+            assert not [name for name in archive.namelist() if name.endswith(".so")]
 
 
 @pytest.mark.slow

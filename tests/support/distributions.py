@@ -26,9 +26,10 @@ def copied_checkout(copy: Path) -> Path:
 
 
 def build(checkout: Path, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one of setup.py's commands, which writes to `dist`."""
+    """Run one of setup.py's commands; distributions are written to `dist`."""
+    to_dist = ["--dist-dir", "dist"] if "dist" in command else []
     return subprocess.run(
-        [sys.executable, "setup.py", "-q", command, "--dist-dir", "dist"],
+        [sys.executable, "setup.py", "-q", *command.split(), *to_dist],
         cwd=checkout,
         env={**os.environ, **environment},
         capture_output=True,
