@@ -30,11 +30,7 @@ from aiokafka_lite.broker.groups.coordinator_log import (
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.machine import (
-    ConsumerGroupSettings,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatReply,
-)
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
@@ -47,6 +43,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
 from aiokafka_lite.broker.groups.offsets.expiry import end_of, expired, is_subscribed_to
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
+    GroupClient,
     Join,
     Joined,
     Leaver,
@@ -68,6 +65,10 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     StaleMemberEpochError,
     UnknownMemberIdError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
 )
 from aiokafka_lite.protocol.messages.group_records import (
     ConsumerGroupKey,
@@ -285,13 +286,13 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         return NoError, errors
 
     def consumer_group_heartbeat(
-        self, group_id: str, beat: ConsumerHeartbeat
-    ) -> ConsumerHeartbeatReply:
+        self, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
+    ) -> ConsumerGroupHeartbeatResponse:
         """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
-        error = self._check(group_id)
+        error = self._check(beat.group_id)
         if error is not NoError:
             raise error(error.description)
-        return self._consumers.heartbeat(group_id, beat)
+        return self._consumers.heartbeat(beat, client)
 
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Expire a member's session now. Raises as `Broker.expire_session`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NewType, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias
 
 from aiokafka_lite.errors import BrokerResponseError, NoError
 
@@ -20,6 +20,13 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_MEMBER_ID = ""
 NO_LEADER = ""
 NO_ASSIGNMENT = b""
+
+
+class GroupClient(NamedTuple):
+    """The client of a member's request, with its address."""
+
+    client_id: str
+    host: str
 
 
 @dataclass(frozen=True)

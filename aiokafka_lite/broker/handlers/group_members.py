@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
-from aiokafka_lite.broker.groups.kip848.machine import ConsumerHeartbeat
 from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
-from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
+from aiokafka_lite.broker.groups.values import GroupClient, Join, Leaver, Sync
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.errors import (
@@ -28,10 +27,8 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupResponse,
 )
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
 )
 
 FIRST_THAT_MUST_KNOW_ITS_ID = 4
@@ -146,41 +143,12 @@ def consumer_group_heartbeat(
     """Let a member join, stay or leave, and return its assignment (KIP-848)."""
     try:
         _check(request, ctx.api_version)
-        reply = ctx.groups.consumer_group_heartbeat(request.group_id, _beat(ctx, request))
+        client = GroupClient(ctx.client_id or "", ctx.client_host)
+        return ctx.groups.consumer_group_heartbeat(request, client)
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(
             error_code=code_of(error), error_message=text_of(error)
         )
-    return ConsumerGroupHeartbeatResponse(
-        member_id=reply.member_id,
-        member_epoch=reply.epoch,
-        heartbeat_interval_ms=reply.heartbeat_interval_ms,
-        assignment=None
-        if reply.assigned is None
-        else Assignment(
-            topic_partitions=[
-                TopicPartitions(topic_id=topic_id, partitions=[*partitions])
-                for topic_id, partitions in reply.assigned.items()
-            ]
-        ),
-    )
-
-
-def _beat(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
-    owned = request.topic_partitions
-    return ConsumerHeartbeat(
-        member_id=request.member_id,
-        epoch=request.member_epoch,
-        instance_id=request.instance_id,
-        rack_id=request.rack_id,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        topic_names=request.subscribed_topic_names,
-        topic_regex=request.subscribed_topic_regex,
-        server_assignor=request.server_assignor,
-        owned=None if owned is None else {item.topic_id: item.partitions for item in owned},
-        client_id=ctx.client_id or "",
-        client_host=ctx.client_host,
-    )
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:

@@ -13,16 +13,26 @@ from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import (
     ConsumerGroupSettings,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatReply,
     ConsumerMachine,
     GroupChange,
 )
 from aiokafka_lite.broker.groups.kip848.member import JOINING
 from aiokafka_lite.broker.groups.kip848.migration import upgraded
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync, Synced
+from aiokafka_lite.broker.groups.values import (
+    ErrorType,
+    GroupClient,
+    Join,
+    Joined,
+    Leaver,
+    Sync,
+    Synced,
+)
 from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 
@@ -60,16 +70,19 @@ class ConsumerDriver:
         # Groups whose regular expressions will be resolved in the next turn of the loop.
         self._resolving: dict[str, None] = {}
 
-    def heartbeat(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
+    def heartbeat(
+        self, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
+    ) -> ConsumerGroupHeartbeatResponse:
         """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
-        if beat.epoch < JOINING:
-            change = _change(self._stored(group_id))
+        if beat.member_epoch < JOINING:
+            change = _change(self._stored(beat.group_id))
             reply = self._machine.leave(change, beat)
         else:
-            group, records = self._group_for(group_id, is_joining=beat.epoch == JOINING)
+            is_joining = beat.member_epoch == JOINING
+            group, records = self._group_for(beat.group_id, is_joining=is_joining)
             change = _change(group)
             change.records += records
-            reply = self._machine.heartbeat(change, beat)
+            reply = self._machine.heartbeat(change, beat, client)
             if records:
                 self._start_classic_sessions(change)
         self._store_or_raise(change)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,6 +51,7 @@ from aiokafka_lite.broker.groups.kip848.records import (
     target_record,
 )
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash, topic_ids
+from aiokafka_lite.broker.groups.values import GroupClient
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
@@ -58,6 +59,12 @@ from aiokafka_lite.errors import (
     InvalidRegularExpressionError,
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
 )
 
 REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
@@ -81,41 +88,6 @@ class ConsumerGroupSettings:
     can_upgrade: bool = True
     can_downgrade: bool = True
     classic_max_size: int = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat request. None and -1 mean "unchanged"."""
-
-    member_id: str
-    epoch: int
-    instance_id: str | None = None
-    rack_id: str | None = None
-    rebalance_timeout_ms: int = -1
-    topic_names: Sequence[str] | None = None
-    topic_regex: str | None = None
-    server_assignor: str | None = None
-    owned: Owned = None
-    client_id: str = ""
-    client_host: str = ""
-
-    @property
-    def is_full(self) -> bool:
-        return (
-            self.rebalance_timeout_ms != -1
-            and not (self.topic_names is None and self.topic_regex is None)
-            and self.owned is not None
-        )
-
-
-@dataclass(frozen=True)
-class ConsumerHeartbeatReply:
-    """The reply to a heartbeat. `assigned` is None if unchanged."""
-
-    member_id: str
-    epoch: int
-    heartbeat_interval_ms: int = 0
-    assigned: Mapping[bytes, Sequence[int]] | None = None
 
 
 @dataclass
@@ -163,7 +135,9 @@ class ConsumerMachine:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def heartbeat(self, change: GroupChange, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
+    def heartbeat(
+        self, change: GroupChange, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
+    ) -> ConsumerGroupHeartbeatResponse:
         """Answer a member that joins (epoch 0) or stays. Raises the error of its response."""
         self.check_room(change.group, beat.member_id)
         member_id = beat.member_id or self._new_id()
@@ -179,33 +153,39 @@ class ConsumerMachine:
             if beat.server_assignor is None
             else beat.server_assignor,
             topic_names=member.topic_names
-            if beat.topic_names is None
-            else frozenset(beat.topic_names),
-            topic_regex=member.topic_regex if beat.topic_regex is None else beat.topic_regex,
-            client_id=beat.client_id,
-            client_host=beat.client_host,
+            if beat.subscribed_topic_names is None
+            else frozenset(beat.subscribed_topic_names),
+            topic_regex=member.topic_regex
+            if beat.subscribed_topic_regex is None
+            else beat.subscribed_topic_regex,
+            client_id=client.client_id,
+            client_host=client.host,
             classic=None,
         )
-        updated = self.advance(change, member, updated, beat.owned)
+        updated = self.advance(change, member, updated, _owned(beat))
         settings = self.settings_of(change.group.group_id)
         change.start(MemberTimer.SESSION, member_id, settings.session_timeout_ms)
-        is_reply_full = beat.epoch == JOINING or beat.is_full or member.assigned != updated.assigned
-        return ConsumerHeartbeatReply(
-            member_id,
-            updated.epoch,
-            settings.heartbeat_interval_ms,
-            partitions_of(updated.assigned) if is_reply_full else None,
+        is_new = beat.member_epoch == JOINING or member.assigned != updated.assigned
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=updated.epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            assignment=_assignment(updated.assigned) if is_new or _is_full(beat) else None,
         )
 
-    def leave(self, change: GroupChange, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
+    def leave(
+        self, change: GroupChange, beat: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
         """Remove a member. A static member with epoch -2 keeps its place for a session."""
         member = self.identify(change.group, beat.member_id, beat.instance_id)
-        if beat.instance_id is not None and beat.epoch == LEAVING_FOR_NOW:
+        if beat.instance_id is not None and beat.member_epoch == LEAVING_FOR_NOW:
             left = member.left_for_now()
             change.records.append(assignment_record(change.group.group_id, left))
         else:
             self.fence(change, [member.member_id])
-        return ConsumerHeartbeatReply(beat.member_id, beat.epoch)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=beat.member_id, member_epoch=beat.member_epoch
+        )
 
     def fence(self, change: GroupChange, member_ids: Sequence[str]) -> None:
         """Remove members. If only classic members remain, the group becomes a classic group."""
@@ -428,10 +408,10 @@ class ConsumerMachine:
         return member
 
     def _member_of(
-        self, change: GroupChange, beat: ConsumerHeartbeat, member_id: str
+        self, change: GroupChange, beat: ConsumerGroupHeartbeatRequest, member_id: str
     ) -> ConsumerGroupMember:
         group = change.group
-        if beat.epoch != JOINING:
+        if beat.member_epoch != JOINING:
             member = self.identify(group, member_id, beat.instance_id)
             _check_epoch(member, beat)
             return member
@@ -456,8 +436,26 @@ class ConsumerMachine:
             change.stop(member.member_id, timer)
 
 
-def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
-    return {topic_id: sorted(held) for topic_id, held in assigned.items()}
+def _is_full(beat: ConsumerGroupHeartbeatRequest) -> bool:
+    return (
+        beat.rebalance_timeout_ms != -1
+        and not (beat.subscribed_topic_names is None and beat.subscribed_topic_regex is None)
+        and beat.topic_partitions is not None
+    )
+
+
+def _owned(beat: ConsumerGroupHeartbeatRequest) -> Owned:
+    owned = beat.topic_partitions
+    return None if owned is None else {item.topic_id: item.partitions for item in owned}
+
+
+def _assignment(assigned: PartitionEpochs) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, partitions=sorted(held))
+            for topic_id, held in assigned.items()
+        ]
+    )
 
 
 def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:
@@ -466,14 +464,15 @@ def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:
     return max(votes, key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
 
 
-def _check_epoch(member: ConsumerGroupMember, beat: ConsumerHeartbeat) -> None:
+def _check_epoch(member: ConsumerGroupMember, beat: ConsumerGroupHeartbeatRequest) -> None:
     """Accept the member's epoch, and the previous one if the last response may have been lost."""
-    is_before = member.previous_epoch == beat.epoch < member.epoch
-    if beat.epoch == member.epoch or (is_before and _is_subset(beat.owned, member)):
+    epoch = beat.member_epoch
+    is_before = member.previous_epoch == epoch < member.epoch
+    if epoch == member.epoch or (is_before and _is_subset(_owned(beat), member)):
         return
     raise FencedMemberEpochError(
-        f"The consumer group member has a {'greater' if beat.epoch > member.epoch else 'smaller'} "
-        f"member epoch ({beat.epoch}) than the one known by the group coordinator "
+        f"The consumer group member has a {'greater' if epoch > member.epoch else 'smaller'} "
+        f"member epoch ({epoch}) than the one known by the group coordinator "
         f"({member.epoch}). The member must abandon all its partitions and rejoin."
     )
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.machine import (
-    ConsumerGroupSettings,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatReply,
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.values import (
+    ErrorType,
+    GroupClient,
+    Join,
+    Joined,
+    Sync,
+    Synced,
 )
-from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Sync, Synced
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -20,8 +28,16 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
 )
 from tests.broker.groups.fakes import Services, elect_all
 
+CLIENT = GroupClient("c", "/h")
 SESSION_S = 45
 REBALANCE_MS = 60_000
+
+
+class Reply(NamedTuple):
+    member_id: str
+    epoch: int
+    heartbeat_interval_ms: int
+    assigned: Mapping[bytes, Sequence[int]] | None = None
 
 
 class Driven:
@@ -57,15 +73,20 @@ class Driven:
         instance_id: str | None = None,
         regex: str | None = None,
         rebalance_ms: int = REBALANCE_MS,
-    ) -> ConsumerHeartbeatReply:
+    ) -> Reply:
         self.held[member_id] = {}
         names = topics or (() if regex else ("t",))
         return self._send(
-            ConsumerHeartbeat(
-                member_id, 0, instance_id, None, rebalance_ms, names, regex, owned={},
-                client_id="c", client_host="/h",
+            ConsumerGroupHeartbeatRequest(
+                group_id="g",
+                member_id=member_id,
+                instance_id=instance_id,
+                rebalance_timeout_ms=rebalance_ms,
+                subscribed_topic_names=[*names],
+                subscribed_topic_regex=regex,
+                topic_partitions=[],
             )
-        )  # fmt: skip
+        )
 
     def beat(
         self,
@@ -74,20 +95,30 @@ class Driven:
         owned: bool = True,
         topics: Sequence[str] | None = None,
         regex: str | None = None,
-    ) -> ConsumerHeartbeatReply:
+    ) -> Reply:
         """Send a heartbeat; one that does not say what it owns has not revoked anything yet."""
         held = self.held[member_id] if owned else None
         return self._send(
-            ConsumerHeartbeat(
-                member_id, self.epochs[member_id], topic_names=topics, topic_regex=regex,
-                owned=held, client_id="c", client_host="/h",
+            ConsumerGroupHeartbeatRequest(
+                group_id="g",
+                member_id=member_id,
+                member_epoch=self.epochs[member_id],
+                subscribed_topic_names=None if topics is None else [*topics],
+                subscribed_topic_regex=regex,
+                topic_partitions=None
+                if held is None
+                else [
+                    TopicPartitions(topic_id=topic_id, partitions=[*partitions])
+                    for topic_id, partitions in held.items()
+                ],
             )
-        )  # fmt: skip
+        )
 
     def leave(self, member_id: str, epoch: int = -1, *, instance_id: str | None = None) -> None:
-        self.coordinator.consumer_group_heartbeat(
-            "g", ConsumerHeartbeat(member_id, epoch, instance_id)
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=member_id, member_epoch=epoch, instance_id=instance_id
         )
+        self.coordinator.consumer_group_heartbeat(beat, CLIENT)
 
     def settle(self, *member_ids: str) -> None:
         for _ in range(20):
@@ -95,12 +126,15 @@ class Driven:
                 self.beat(member_id)
         assert self.state == "Stable"
 
-    def _send(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
-        reply = self.coordinator.consumer_group_heartbeat("g", beat)
+    def _send(self, beat: ConsumerGroupHeartbeatRequest) -> Reply:
+        answer = self.coordinator.consumer_group_heartbeat(beat, CLIENT)
+        reply = Reply(answer.member_id or "", answer.member_epoch, answer.heartbeat_interval_ms)
         self.epochs[reply.member_id] = reply.epoch
-        if reply.assigned is not None:
-            self.held[reply.member_id] = reply.assigned
-        return reply
+        if answer.assignment is None:
+            return reply
+        topics = answer.assignment.topic_partitions
+        self.held[reply.member_id] = {topic.topic_id: topic.partitions for topic in topics}
+        return reply._replace(assigned=self.held[reply.member_id])
 
     def log_size(self) -> int:
         """Return how many batches the log of the group has."""

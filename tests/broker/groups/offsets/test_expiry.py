@@ -10,16 +10,16 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
-from aiokafka_lite.broker.groups.kip848.machine import ConsumerHeartbeat
 from aiokafka_lite.broker.groups.offsets.cache import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,
 )
-from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
+from aiokafka_lite.broker.groups.values import GroupClient, Join, Leaver, Sync
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
 from aiokafka_lite.protocol.codec import encode_versioned
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -55,6 +55,16 @@ def expire(coordinator: GroupCoordinator) -> None:
 
 def known(coordinator: GroupCoordinator, *tps: TopicPartition, group_id: str = "g") -> list[bool]:
     return [coordinator.committed(group_id, tp, ZERO_UUID) is not NOTHING_COMMITTED for tp in tps]
+
+
+def heartbeat(group_id: str, topic: str) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id="m",
+        rebalance_timeout_ms=9,
+        subscribed_topic_names=[topic],
+        topic_partitions=[],
+    )
 
 
 async def member(
@@ -143,8 +153,8 @@ async def test_group_of_kip_848_loses_only_what_it_does_not_consume(
 ) -> None:
     for tp in (CONSUMED, LEFT):
         commit(coordinator, tp=tp)
-    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=9, topic_names=[CONSUMED.topic], owned={})
-    coordinator.consumer_group_heartbeat("g", beat)
+    beat = heartbeat("g", CONSUMED.topic)
+    coordinator.consumer_group_heartbeat(beat, GroupClient("c", "/h"))
     services.now_ms += RETENTION_MS
     expire(coordinator)
     assert known(coordinator, CONSUMED, LEFT) == [True, False]
@@ -174,8 +184,8 @@ async def test_group_that_begins_while_others_are_looked_at_stays(
     services.now_ms += RETENTION_MS
     steps = coordinator.expire_offsets(RETENTION_MS)
     next(steps)
-    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=9, topic_names=["t"], owned={})
-    coordinator.consumer_group_heartbeat("h", beat)
+    beat = heartbeat("h", "t")
+    coordinator.consumer_group_heartbeat(beat, GroupClient("c", "/h"))
     for _ in steps:
         pass
     assert list(coordinator.groups) == ["h"]
