@@ -24,6 +24,7 @@ from aiokafka_lite.settings.raw_options import (
     is_topic_name,
     trimmed,
 )
+from aiokafka_lite.spark.subscribed import Subscribed
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -87,45 +88,6 @@ class AtTimestamps(_Value):
 Position: TypeAlias = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
 
 
-class Assign(_Value):
-    __match_args__ = ("partitions",)
-
-    def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
-        self.partitions = partitions
-
-
-class Subscribe(_Value):
-    __match_args__ = ("topics",)
-
-    def __init__(self, topics: tuple[str, ...]) -> None:
-        self.topics = topics
-
-
-class SubscribePattern(_Value):
-    """The topics in whose names a pattern of Java is found, without internal ones.
-
-    As in Spark's own source, ``b`` finds ``abc``.
-
-    Raises:
-        JavaPatternError: The pattern is wrong, or has no equivalent in Python.
-    """
-
-    __match_args__ = ("pattern",)
-
-    def __init__(self, pattern: str) -> None:
-        # Imported where it is used: most queries name their topics.
-        from aiokafka_lite.spark.java_pattern import compile_java
-
-        self.pattern = pattern
-        self._search = compile_java(pattern)
-
-    def matches(self, topic: str) -> bool:
-        return self._search.search(topic) is not None
-
-
-Subscription: TypeAlias = Assign | Subscribe | SubscribePattern
-
-
 ChoiceT = TypeVar("ChoiceT", bound=str)
 TimestampStrategy: TypeAlias = Literal["error", "latest"]
 AdmissionControl: TypeAlias = Literal["engine", "source"]
@@ -184,7 +146,7 @@ class SourceOptions(KafkaOptions):
     """
 
     is_streaming: bool
-    subscription: Subscription
+    subscription: Subscribed
     starting: Position
     ending: Position = Latest()
     timestamp_strategy: TimestampStrategy = "error"
@@ -285,7 +247,7 @@ def names_topics(raw: Mapping[str, str]) -> bool:
     return any(name.lower() in lowered for name in SUBSCRIPTIONS)
 
 
-def _subscription(raw: RawOptions) -> Subscription:
+def _subscription(raw: RawOptions) -> Subscribed:
     chosen = [name for name in SUBSCRIPTIONS if name in raw]
     if not chosen:
         raise OptionError(f"no topics are named: set one of the options {', '.join(SUBSCRIPTIONS)}")
@@ -294,7 +256,7 @@ def _subscription(raw: RawOptions) -> Subscription:
             f"the options {' and '.join(chosen)} exclude each other: set only one of the options"
         )
     if chosen == ["assign"]:
-        return Assign(raw.partitions("assign"))
+        return Subscribed("assign", partitions=raw.partitions("assign"))
     text = trimmed(raw.text(chosen[0]) or "")
     if chosen == ["subscribe"]:
         topics = dict.fromkeys(filter(None, map(trimmed, text.split(","))))
@@ -306,13 +268,13 @@ def _subscription(raw: RawOptions) -> Subscription:
         for topic in topics:
             if not is_topic_name(topic):
                 raise raw.refusal("subscribe", f"{topic!r} is not a valid topic name")
-        return Subscribe(tuple(topics))
+        return Subscribed("subscribe", topics=topics)
     if not text:
         raise raw.refusal(
             "subscribePattern", "the value must be a regular expression for topic names"
         )
     try:
-        return SubscribePattern(text)
+        return Subscribed("subscribePattern", pattern=text)
     except ValueError as error:
         raise raw.refusal("subscribePattern", str(error)) from error
 

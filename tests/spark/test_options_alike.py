@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.java_pattern import JavaPatternError, compile_java
-from aiokafka_lite.spark.options import SubscribePattern
+from aiokafka_lite.spark.subscribed import Subscribed
 from tests.spark.options.cases import ACCEPTED, BROKER, REFUSED, STRICTER, Case
 from tests.spark.options.kafka_cases import KAFKA_ACCEPTED, KAFKA_REFUSED, KAFKA_STRICTER
 from tests.spark.options.patterns import BROKEN, NAMES, NOT_HERE, PATTERNS, random_pattern
@@ -143,6 +143,6 @@ def test_pattern_chooses_the_topics_that_spark_chooses(
     frame = spark_with_connector.read.format("kafka").option("subscribePattern", pattern)
     frame = frame.option("kafka.bootstrap.servers", kafka_broker.bootstrap_servers)
     theirs = {row.topic for row in frame.load().select("topic").collect()}
-    ours = SubscribePattern(pattern)
+    ours = Subscribed("subscribePattern", pattern=pattern)
     assert theirs == {name for name in kafka_broker.topics if ours.matches(name)}
     assert theirs == {"flights", "flights.old", "Flights", "__internal"}

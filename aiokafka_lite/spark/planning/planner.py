@@ -28,7 +28,7 @@ from aiokafka_lite.spark.planning.data_loss import (
     check_continuation,
     named,
 )
-from aiokafka_lite.spark.planning.resolution import Bounds, Edge, Subscribed
+from aiokafka_lite.spark.planning.resolution import Bounds, Edge
 from aiokafka_lite.spark.planning.splitting import Task, split
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
@@ -61,7 +61,7 @@ class Planner:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
-        self._subscribed = Subscribed(options.subscription)
+        self._subscribed = options.subscription
         self._data_loss = DataLossPolicy(are_fatal=options.fail_on_data_loss)
         self._attempts = max(options.fetch_retries, 1)
         self._sleep = sleep

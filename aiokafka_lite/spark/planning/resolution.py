@@ -7,109 +7,19 @@ from typing import Literal, NamedTuple
 
 from aiokafka_lite.client.offset_lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
-from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import (
-    KafkaError,
     OptionError,
-    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.spark.options import (
-    Assign,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
     Earliest,
     Latest,
     Position,
-    Subscribe,
-    Subscription,
 )
 from aiokafka_lite.spark.planning.data_loss import DataLossPolicy, named
 from aiokafka_lite.structs import TopicPartition
-
-
-class Subscribed:
-    """The partitions of a subscription, in a view of the cluster.
-
-    As in Spark's own source, internal topics and assigned partitions that do not exist are left
-    out. `topics` are those whose metadata are needed, or None for all.
-    """
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._assigned: dict[str, set[int]] | None = None
-        self.topics: frozenset[str] | None = None
-        match subscription:
-            case Assign(partitions):
-                self._assigned = {}
-                for topic, partition in partitions:
-                    self._assigned.setdefault(topic, set()).add(partition)
-                self.topics = frozenset(self._assigned)
-            case Subscribe(topics):
-                self.topics = frozenset(topics)
-        self._option = {Assign: "assign", Subscribe: "subscribe"}.get(
-            type(subscription), "subscribePattern"
-        )
-
-    def partitions(self, view: ClusterView) -> list[TopicPartition]:
-        assigned = self._assigned
-        return [
-            TopicPartition(name, index)
-            for name, topic in sorted(view.topics.items())
-            if not topic.is_internal and self._means(name)
-            for index in topic.partitions
-            if assigned is None or index in assigned[name]
-        ]
-
-    def missing(self, view: ClusterView) -> dict[str, KafkaError]:
-        """Return the named topics without partitions, each with its error."""
-        return {
-            name: self._error(name, view.topics.get(name))
-            for name in sorted(self.topics or ())
-            if (topic := view.topics.get(name)) is None
-            or (not topic.partitions and not topic.is_internal)
-        }
-
-    def left_out(self, view: ClusterView) -> list[str]:
-        """Return warnings about named topics and partitions that are not read."""
-        unread: list[str] = []
-        if self.topics is None and not self.partitions(view):
-            unread.append(
-                "no existing topic matches the option subscribePattern: no records are read until "
-                "one matches"
-            )
-        for name in sorted(self.topics or ()):
-            topic = view.topics.get(name)
-            if topic is None:
-                continue
-            if topic.is_internal:
-                unread.append(f"topic {name} is internal to Kafka, so it is not read")
-            elif self._assigned is not None:
-                absent = sorted(self._assigned[name] - topic.partitions.keys())
-                if absent and topic.partitions:
-                    unread.append(
-                        f"the option assign names partition {', '.join(map(str, absent))} of topic "
-                        f"{name}, which does not exist yet: it is read as soon as it exists"
-                    )
-        return unread
-
-    def _means(self, topic: str) -> bool:
-        subscription = self._subscription
-        if isinstance(subscription, Assign | Subscribe):
-            return self.topics is not None and topic in self.topics
-        return subscription.matches(topic)
-
-    def _error(self, name: str, topic: TopicView | None) -> KafkaError:
-        error_class = (topic.error if topic is not None else None) or UnknownTopicOrPartitionError
-        if error_class is UnknownTopicOrPartitionError:
-            return error_class(
-                f"topic {name}, which the option {self._option} names, does not exist: create it, "
-                "or check its name"
-            )
-        return error_class(
-            f"topic {name}, which the option {self._option} names, cannot be read: "
-            f"{error_class.description.rstrip('.')}"
-        )
 
 
 class Bounds(NamedTuple):

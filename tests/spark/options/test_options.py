@@ -9,15 +9,12 @@ import pytest
 
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
 from aiokafka_lite.spark.options import (
-    Assign,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
     Earliest,
     Latest,
     SourceOptions,
-    Subscribe,
-    SubscribePattern,
     parse_options,
 )
 from aiokafka_lite.structs import TopicPartition
@@ -70,7 +67,7 @@ def test_defaults_are_those_of_sparks_own_source() -> None:
     assert (read.starting, read.ending) == (Earliest(), Latest())
     assert (streamed.starting, streamed.ending) == (Latest(), Latest())
     for options in (read, streamed):
-        assert options.subscription == Subscribe(("flights",))
+        assert options.subscription.topics == {"flights"}
         assert options.fail_on_data_loss is True
         assert options.include_headers is False
         assert options.timestamp_strategy == "error"
@@ -125,17 +122,17 @@ def test_names_are_taken_in_any_case() -> None:
 
 def test_topics_of_a_list_are_taken_once_without_spaces() -> None:
     options = parse_options({**BROKER, "subscribe": " a , b,,a"}, is_streaming=False)
-    assert options.subscription == Subscribe(("a", "b"))
+    assert options.subscription.topics == {"a", "b"}
 
 
 def test_partitions_are_assigned() -> None:
     options = parse_options({**BROKER, "assign": '{"flights":[1,0,1]}'}, is_streaming=False)
-    assert options.subscription == Assign((ONE, ZERO))
+    assert options.subscription.assigned == {"flights": {0, 1}}
 
 
 def test_pattern_finds_topics_by_a_part_of_their_names() -> None:
     options = parse_options({**BROKER, "subscribePattern": "li"}, is_streaming=False)
-    assert isinstance(options.subscription, SubscribePattern)
+    assert options.subscription.topics is None
     assert options.subscription.matches("flights")
     assert not options.subscription.matches("weather")
 

@@ -10,8 +10,9 @@ import pytest
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.spark.options import Earliest, Position, SourceOptions, Subscribe, Subscription
+from aiokafka_lite.spark.options import Earliest, Position, SourceOptions
 from aiokafka_lite.spark.planning.planner import Planner
+from aiokafka_lite.spark.subscribed import Subscribed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class Planners:
     def __call__(
         self,
         servers: str,
-        subscribe: str | Subscription,
+        subscribe: str | Subscribed,
         *,
         starting: Position | None = None,
         is_streaming: bool = False,
@@ -39,7 +40,9 @@ class Planners:
         settings.setdefault("fetch_retry_interval_s", 0.01)
         options = SourceOptions(
             is_streaming=is_streaming,
-            subscription=Subscribe((subscribe,)) if isinstance(subscribe, str) else subscribe,
+            subscription=Subscribed("subscribe", topics=(subscribe,))
+            if isinstance(subscribe, str)
+            else subscribe,
             starting=starting or Earliest(),
             client=client,
             **settings,  # type: ignore[arg-type] # each has its type

@@ -12,16 +12,14 @@ from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import KafkaError, OptionError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.errors import DataLossError
 from aiokafka_lite.spark.options import (
-    Assign,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
     Latest,
     Position,
-    Subscribe,
-    SubscribePattern,
 )
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
+from aiokafka_lite.spark.subscribed import Subscribed
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.planning.conftest import Planners
 from tests.support.cluster import KafkaHandle, unique
@@ -57,7 +55,9 @@ async def test_topics_and_assigned_partitions_are_found(
     all_three = [TopicPartition(topic, partition) for partition in range(3)]
     planner = new_planner(kafka.bootstrap_servers, topic)
     assert await wait(planner.partitions) == all_three
-    planner = new_planner(kafka.bootstrap_servers, Assign((all_three[2], all_three[0])))
+    planner = new_planner(
+        kafka.bootstrap_servers, Subscribed("assign", partitions=(all_three[2], all_three[0]))
+    )
     assert await wait(planner.partitions) == [all_three[0], all_three[2]]
 
 
@@ -67,9 +67,13 @@ async def test_pattern_finds_topics_anywhere_in_their_names_but_no_internal_ones
     stem = unique("pattern")
     for name in (f"a-{stem}-1", f"b-{stem}-2"):
         await kafka.create_topic(name, partitions=2)
-    planner = new_planner(kafka.bootstrap_servers, SubscribePattern(f"{stem}-[12]"))
+    planner = new_planner(
+        kafka.bootstrap_servers, Subscribed("subscribePattern", pattern=f"{stem}-[12]")
+    )
     assert {tp.topic for tp in await wait(planner.partitions)} == {f"a-{stem}-1", f"b-{stem}-2"}
-    planner = new_planner(kafka.bootstrap_servers, SubscribePattern("^__consumer_offsets$"))
+    planner = new_planner(
+        kafka.bootstrap_servers, Subscribed("subscribePattern", pattern="^__consumer_offsets$")
+    )
     assert await wait(planner.partitions) == []
     assert await wait(planner.batch_ranges) == []
 
@@ -78,7 +82,9 @@ async def test_pattern_without_topics_warns_and_reads_those_that_come(
     kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
 ) -> None:
     stem = unique("none-yet")
-    planner = new_planner(kafka.bootstrap_servers, SubscribePattern(stem), is_streaming=True)
+    planner = new_planner(
+        kafka.bootstrap_servers, Subscribed("subscribePattern", pattern=stem), is_streaming=True
+    )
     with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
         assert (await wait(planner.beginning)).offsets == {}
     assert "subscribePattern" in caplog.text
@@ -94,7 +100,10 @@ async def test_missing_topic_is_an_error_that_names_it_after_some_attempts(
 ) -> None:
     topic, missing = await kafka.create_topic(), unique("missing")
     slept: list[float] = []
-    for subscription in (missing, Assign((TopicPartition(topic, 0), TopicPartition(missing, 0)))):
+    for subscription in (
+        missing,
+        Subscribed("assign", partitions=(TopicPartition(topic, 0), TopicPartition(missing, 0))),
+    ):
         planner = new_planner(
             kafka.bootstrap_servers,
             subscription,
@@ -120,7 +129,7 @@ async def test_assigned_partition_that_is_not_there_is_left_out_with_a_warning(
     kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await filled(kafka, 5)
-    assigned = Assign((TopicPartition(topic, 0), TopicPartition(topic, 9)))
+    assigned = Subscribed("assign", partitions=(TopicPartition(topic, 0), TopicPartition(topic, 9)))
     planner = new_planner(kafka.bootstrap_servers, assigned)
     with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
         assert bounds_of(await wait(planner.batch_ranges)) == {0: (0, 5)}
@@ -429,7 +438,7 @@ async def test_deleted_topic_is_a_loss_and_the_others_go_on(
     failing, going_on = [
         new_planner(
             kafka.bootstrap_servers,
-            Subscribe((stays, goes)),
+            Subscribed("subscribe", topics=(stays, goes)),
             is_streaming=True,
             fail_on_data_loss=is_fatal,
         )
@@ -461,7 +470,7 @@ async def test_deleted_topic_does_not_stop_a_query_that_goes_on_without_it(
     failing, going_on = [
         new_planner(
             kafka.bootstrap_servers,
-            Subscribe((stays, missing)),
+            Subscribed("subscribe", topics=(stays, missing)),
             is_streaming=True,
             fail_on_data_loss=is_fatal,
         )
