@@ -9,8 +9,8 @@ A revocation has these steps:
 3. Auto-commit commits the finished offsets.
 4. The listener is called, and events are published. Lost partitions have only this step.
 
-The caller sends heartbeats during these steps, and then removes the partitions by
-`Assignment.change`: until then their positions can be read.
+The caller sends heartbeats during these steps. Until the partitions are removed at the end, their
+positions can be read.
 
 New partitions are withheld until the listener has returned. All others can be read. Partitions that
 unsubscribe() gave up are no longer assigned, and the group task's next step calls their listener.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -160,186 +160,6 @@ class HoldLimits(NamedTuple):
     works: Mapping[Work, float]
 
 
-class Revocation:
-    """Revokes partitions of one consumer. Called by the group task only."""
-
-    def __init__(
-        self, around: Surroundings, member: GroupMember, listener_calls: ListenerCalls
-    ) -> None:
-        self._config, self._state, self._commits = around.config, around.state, around.commits
-        self._works, self._finished = around.works, around.finished
-        self._events, self._observers = around.events, around.observers
-        self._member = member
-        self._listener_calls = listener_calls
-        self.awaited_work: AwaitedWork | None = None
-        # It waits for the end of works that were given up.
-        self._is_giving_up = False
-
-    def start(self) -> None:
-        self._observers.subscription_changed.add(self._application_acted)
-        self._observers.acted.add(self._application_acted)
-
-    def _application_acted(self) -> None:
-        if self.awaited_work is not None or self._is_giving_up:
-            self._member.notify()
-
-    async def give_back(
-        self,
-        partitions: Iterable[TopicPartition],
-        reason: str,
-        *,
-        deadline: float,
-        why_lost: WhyLost,
-        waits: bool = True,
-        tells_of_none: bool = False,
-    ) -> None:
-        """Take steps 1 to 4. The partitions are still assigned at the end.
-
-        If it is cancelled, no further step is taken, and the partitions stay revoking. `why_lost`
-        is called before each step. aiokafka's listener is also called for no partitions
-        (`tells_of_none`).
-        """
-        state, loop = self._state, asyncio.get_running_loop()
-        gone, listener = frozenset(partitions), state.listener
-        state.begin_revocation(gone & state.assignment.keys())
-        if waits and why_lost() is None:
-            # Handlers have as long as the group waits; commit and listener have at least rest_s.
-            config = self._config
-            of_group = deadline + config.group_timeout_s - config.rebalance_timeout_s
-            await self._wait_for_application(gone, of_group, why_lost)
-            rest_s = config.rebalance_timeout_s / 2
-            deadline = min(of_group, max(deadline, loop.time() + rest_s))
-        self._works.give_up(gone, loop.time())
-        await self._until_given_up(gone, deadline)
-        # Half of the rest, because the listener may commit or flush, too.
-        commit_by = (loop.time() + deadline) / 2
-        await self._commits.settle_departed(commit_by)
-        finished: Offsets = {}
-        while self._config.enable_auto_commit and why_lost() is None and loop.time() < commit_by:
-            offsets, before = self._finished.processed_offsets(), finished
-            finished = {tp: offsets[tp] for tp in offsets.keys() & gone}
-            if finished == before:  # no record was finished during the last commit
-                break
-            await self._commits.commit_last(finished, deadline=commit_by)
-        if gone or tells_of_none:
-            await self.tell(gone, listener, reason, deadline=deadline, why_lost=why_lost)
-
-    async def tell(
-        self,
-        gone: frozenset[TopicPartition],
-        listener: ConsumerRebalanceListener | None,
-        reason: str,
-        *,
-        deadline: float,
-        why_lost: WhyLost,
-    ) -> None:
-        group_id = self._member.group_id
-        why = why_lost() if gone else None
-        if why is not None:
-            self._works.give_up(gone, asyncio.get_running_loop().time())
-            log.warning("group %s: lost partitions %s: %s", group_id, sorted(gone), why or reason)
-            self._events.publish(Lost(gone, why or reason))
-        else:
-            log.info("group %s: revoking %s", group_id, sorted(gone))
-            if gone:
-                self._events.publish(Revoked(gone, reason))
-        if listener is None:
-            return
-        name = "on_partitions_revoked" if why is None else "on_partitions_lost"
-        method = listener.on_partitions_revoked if why is None else listener.on_partitions_lost
-        await self._listener_calls.call(name, method, set(gone), deadline=deadline)
-
-    # --- Waiting for the application ------------------------------------------------------
-    async def _wait_for_application(
-        self, gone: frozenset[TopicPartition], deadline: float, why_lost: WhyLost
-    ) -> None:
-        limits = self._limits(gone, deadline)
-        until = self._next_limit(gone, limits)
-        if until is None:
-            return
-        awaited, now = self.awaited_work, limits.now
-        if awaited is not None and awaited.offsets:
-            offsets = {tp: OffsetRange(*each) for tp, each in awaited.offsets.items()}
-            self._events.publish(WorkAwaited(offsets, awaited.until - now))
-        try:
-            while until is not None and why_lost() is None:
-                try:
-                    async with timeout_at(until):
-                        await self._member.wait_for_change()
-                except asyncio.TimeoutError:
-                    pass
-                until = self._next_limit(gone, limits)
-        finally:
-            self.awaited_work = None
-        if why_lost() is None and (left := self._works.unfinished(gone)):
-            log.warning(
-                "group %s: the application did not finish all records in the time that "
-                "rebalance_hold_ms, or a batch's max_hold_ms, allows. The partitions' next owners "
-                "will read these offsets again: %s",
-                self._member.group_id,
-                {
-                    f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
-                    for tp, (first, end) in sorted(left.items())
-                },
-            )
-
-    async def _until_given_up(self, gone: frozenset[TopicPartition], deadline: float) -> None:
-        now = asyncio.get_running_loop().time()
-        until = now + min(LONGEST_END_S, (deadline - now) / 4)
-        self._is_giving_up = True
-        try:
-            async with timeout_at(until):
-                while self._works.is_ending(gone):
-                    await self._member.wait_for_change()
-        except asyncio.TimeoutError:
-            log.warning(
-                "group %s: handlers were cancelled but have not ended. The next owners of %s "
-                "may process the same records concurrently",
-                self._member.group_id,
-                sorted(gone),
-            )
-        finally:
-            self._is_giving_up = False
-
-    def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> HoldLimits:
-        config, now = self._config, asyncio.get_running_loop().time()
-        left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
-        works: dict[Work, float] = {}
-        for work in self._works.begun:
-            if not work.undone(gone):
-                continue
-            hold_s = config.rebalance_hold_s if work.hold_s is None else work.hold_s
-            works[work] = until = now + min(hold_s, config.most_hold_s, left_s)
-            work.is_wanted_by(until)
-        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
-
-    def _next_limit(self, gone: frozenset[TopicPartition], limits: HoldLimits) -> float | None:
-        """Update `awaited_work`, and return until when to wait for it, None if it is finished.
-
-        A commit by the application counts as work.
-        """
-        now = asyncio.get_running_loop().time()
-        offsets: dict[TopicPartition, Range] = {}
-        waits: list[float] = []
-        others = gone
-        for work, until in limits.works.items():
-            if not work.is_open:
-                continue
-            of_work = gone & work.partitions()
-            others -= of_work
-            undone = work.undone(of_work)
-            if until > now and (undone or self._commits.is_committing(of_work)):
-                offsets |= undone
-                waits.append(until)
-        if limits.of_gets > now:
-            undone = self._works.unfinished(others)
-            if undone or self._commits.is_committing(others):
-                offsets |= undone
-                waits.append(limits.of_gets)
-        self.awaited_work = AwaitedWork(offsets, max(waits)) if waits else None
-        return min(waits, default=None)
-
-
 Partitions = frozenset[TopicPartition]
 
 
@@ -351,14 +171,17 @@ class Handover:
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
         self._config, self._state, self._commits = around.config, around.state, around.commits
-        self._reads, self._gate, self._events = around.reads, around.gate, around.events
+        self._reads, self._works, self._finished = around.reads, around.works, around.finished
+        self._gate, self._events, self._observers = around.gate, around.events, around.observers
         self._member = member
         self._why_lost = why_lost
         self._loop = asyncio.get_running_loop()
         self.calls = ListenerCalls(around.scope, self)
-        self._revocation = Revocation(around, member, self.calls)
         # Being revoked.
         self._going: Partitions = frozenset()
+        self.awaited_work: AwaitedWork | None = None
+        # It waits for the end of works that were given up.
+        self._is_giving_up = False
         # Given up by unsubscribe(), until the listener is called.
         self._left: Departure | None = None
         # The listener was called for those, so a revocation of no partitions does not call it.
@@ -368,14 +191,15 @@ class Handover:
         # Their on_partitions_assigned was cancelled.
         self._untold: frozenset[Cursor] = frozenset()
 
-    # --- Revocation -----------------------------------------------------------------------
     def start(self) -> None:
-        self._revocation.start()
+        self._observers.subscription_changed.add(self._application_acted)
+        self._observers.acted.add(self._application_acted)
 
-    @property
-    def awaited_work(self) -> AwaitedWork | None:
-        return self._revocation.awaited_work
+    def _application_acted(self) -> None:
+        if self.awaited_work is not None or self._is_giving_up:
+            self._member.notify()
 
+    # --- Revocation -----------------------------------------------------------------------
     async def revoke(
         self,
         gone: Set[TopicPartition],
@@ -390,33 +214,55 @@ class Handover:
 
         They are marked before the commit, so that no record behind the committed offset is returned
         (KAFKA-16460). The group sees them as owned until this has returned. Without a deadline it
-        takes at most the rebalance timeout.
+        takes at most the rebalance timeout. If it is cancelled, they stay revoking.
 
         Args:
             gone: Those that are not assigned are ignored.
             reason: For events and logs.
             deadline: Loop time.
             waits: Take step 2.
-            tells_of_none: Call the listener even without partitions.
+            tells_of_none: Call the listener even without partitions, as aiokafka.
             stays_readable: They stay in the assignment until the next one.
         """
-        state = self._state
-        self._going = frozenset(gone & state.assignment.keys())
-        told, self._has_told_of_departed = self._has_told_of_departed, False
+        state, config, loop = self._state, self._config, self._loop
+        deadline = self._time_for_all() if deadline is None else deadline
+        self._going = gone = frozenset(gone & state.assignment.keys())
+        listener, told = state.listener, self._has_told_of_departed
+        self._has_told_of_departed = False
         try:
-            await self._revocation.give_back(
-                self._going,
-                reason,
-                deadline=self._time_for_all() if deadline is None else deadline,
-                why_lost=self._why_lost,
-                waits=waits,
-                tells_of_none=tells_of_none and not told,
-            )
+            state.begin_revocation(gone)
+            if waits and self._why_lost() is None:
+                # Handlers have as long as the group waits; commit and listener have half a timeout.
+                of_group = deadline + config.group_timeout_s - config.rebalance_timeout_s
+                await self._wait_for_application(gone, of_group)
+                rest_s = config.rebalance_timeout_s / 2
+                deadline = min(of_group, max(deadline, loop.time() + rest_s))
+            self._works.give_up(gone, loop.time())
+            await self._until_given_up(gone, deadline)
+            await self._commit_last(gone, deadline)
+            if gone or (tells_of_none and not told):
+                await self._tell(gone, listener, reason, deadline)
             # Unless the application has unsubscribed.
             if not stays_readable and is_subscribed(state):
-                state.change(self._going, ())
+                state.change(gone, ())
         finally:
             self._going = frozenset()
+
+    async def _commit_last(self, gone: Partitions, deadline: float) -> None:
+        # Half of the rest, because the listener may commit or flush, too.
+        commit_by = (self._loop.time() + deadline) / 2
+        await self._commits.settle_departed(commit_by)
+        finished: Offsets = {}
+        while (
+            self._config.enable_auto_commit
+            and self._why_lost() is None
+            and self._loop.time() < commit_by
+        ):
+            offsets, before = self._finished.processed_offsets(), finished
+            finished = {tp: offsets[tp] for tp in offsets.keys() & gone}
+            if finished == before:  # no record was finished during the last commit
+                break
+            await self._commits.commit_last(finished, deadline=commit_by)
 
     async def lose(self) -> None:
         state, deadline = self._state, self._time_for_all()
@@ -424,7 +270,8 @@ class Handover:
         listener = state.listener
         state.begin_revocation(gone)
         await self._tell_of_departed("", deadline)
-        await self._tell(gone, listener, "", deadline)
+        if gone:
+            await self._tell(gone, listener, "", deadline)
         if is_subscribed(state):
             state.change(gone, ())
 
@@ -450,7 +297,7 @@ class Handover:
         left, self._left = self._left, None
         if left is not None:
             await self._tell(left.partitions, left.listener, reason, deadline)
-            self._has_told_of_departed = bool(left.partitions) and left.listener is not None
+            self._has_told_of_departed = left.listener is not None
 
     async def _tell(
         self,
@@ -459,10 +306,109 @@ class Handover:
         reason: str,
         deadline: float,
     ) -> None:
-        if gone:
-            await self._revocation.tell(
-                gone, listener, reason, deadline=deadline, why_lost=self._why_lost
+        group_id = self._member.group_id
+        why = self._why_lost() if gone else None
+        if why is not None:
+            self._works.give_up(gone, self._loop.time())
+            log.warning("group %s: lost partitions %s: %s", group_id, sorted(gone), why or reason)
+            self._events.publish(Lost(gone, why or reason))
+        else:
+            log.info("group %s: revoking %s", group_id, sorted(gone))
+            if gone:
+                self._events.publish(Revoked(gone, reason))
+        if listener is None:
+            return
+        name = "on_partitions_revoked" if why is None else "on_partitions_lost"
+        method = listener.on_partitions_revoked if why is None else listener.on_partitions_lost
+        await self.calls.call(name, method, set(gone), deadline=deadline)
+
+    # --- Waiting for the application ------------------------------------------------------
+    async def _wait_for_application(self, gone: Partitions, deadline: float) -> None:
+        limits = self._limits(gone, deadline)
+        until = self._next_limit(gone, limits)
+        if until is None:
+            return
+        awaited, now = self.awaited_work, limits.now
+        if awaited is not None and awaited.offsets:
+            offsets = {tp: OffsetRange(*each) for tp, each in awaited.offsets.items()}
+            self._events.publish(WorkAwaited(offsets, awaited.until - now))
+        try:
+            while until is not None and self._why_lost() is None:
+                try:
+                    async with timeout_at(until):
+                        await self._member.wait_for_change()
+                except asyncio.TimeoutError:
+                    pass
+                until = self._next_limit(gone, limits)
+        finally:
+            self.awaited_work = None
+        if self._why_lost() is None and (left := self._works.unfinished(gone)):
+            log.warning(
+                "group %s: the application did not finish all records in the time that "
+                "rebalance_hold_ms, or a batch's max_hold_ms, allows. The partitions' next owners "
+                "will read these offsets again: %s",
+                self._member.group_id,
+                {
+                    f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
+                    for tp, (first, end) in sorted(left.items())
+                },
             )
+
+    async def _until_given_up(self, gone: Partitions, deadline: float) -> None:
+        now = self._loop.time()
+        until = now + min(LONGEST_END_S, (deadline - now) / 4)
+        self._is_giving_up = True
+        try:
+            async with timeout_at(until):
+                while self._works.is_ending(gone):
+                    await self._member.wait_for_change()
+        except asyncio.TimeoutError:
+            log.warning(
+                "group %s: handlers were cancelled but have not ended. The next owners of %s "
+                "may process the same records concurrently",
+                self._member.group_id,
+                sorted(gone),
+            )
+        finally:
+            self._is_giving_up = False
+
+    def _limits(self, gone: Partitions, deadline: float) -> HoldLimits:
+        config, now = self._config, self._loop.time()
+        left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
+        works: dict[Work, float] = {}
+        for work in self._works.begun:
+            if not work.undone(gone):
+                continue
+            hold_s = config.rebalance_hold_s if work.hold_s is None else work.hold_s
+            works[work] = until = now + min(hold_s, config.most_hold_s, left_s)
+            work.is_wanted_by(until)
+        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
+
+    def _next_limit(self, gone: Partitions, limits: HoldLimits) -> float | None:
+        """Update `awaited_work`, and return until when to wait for it, None if it is finished.
+
+        A commit by the application counts as work.
+        """
+        now = self._loop.time()
+        offsets: dict[TopicPartition, Range] = {}
+        waits: list[float] = []
+        others = gone
+        for work, until in limits.works.items():
+            if not work.is_open:
+                continue
+            of_work = gone & work.partitions()
+            others -= of_work
+            undone = work.undone(of_work)
+            if until > now and (undone or self._commits.is_committing(of_work)):
+                offsets |= undone
+                waits.append(until)
+        if limits.of_gets > now:
+            undone = self._works.unfinished(others)
+            if undone or self._commits.is_committing(others):
+                offsets |= undone
+                waits.append(limits.of_gets)
+        self.awaited_work = AwaitedWork(offsets, max(waits)) if waits else None
+        return min(waits, default=None)
 
     # --- Assignment -----------------------------------------------------------------------
     async def assign(

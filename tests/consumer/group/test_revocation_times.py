@@ -13,7 +13,7 @@ from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.membership.group_task import Surroundings
-from aiokafka_lite.consumer.membership.handover import ListenerCalls, Revocation
+from aiokafka_lite.consumer.membership.handover import Handover, ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits, Offsets
 from aiokafka_lite.events import OffsetRange, WorkAwaited
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -81,14 +81,13 @@ async def test_an_application_that_hangs_leaves_time_for_the_commit_and_the_list
     config = ConsumerConfig(
         group_id="g", rebalance_timeout_ms=int(TIMEOUT_S * 1000), rebalance_hold_ms=60_000
     )
-    revocation = Revocation(
-        around(config, buffers.state, commits),
-        cast(GroupMember, Member()),
-        cast(ListenerCalls, None),
+    buffers.state.listener = None
+    handover = Handover(
+        around(config, buffers.state, commits), cast(GroupMember, Member()), why_lost=lambda: None
     )
     now = asyncio.get_running_loop().time()
     deadline = now + TIMEOUT_S
-    await revocation.give_back({A}, "a test", deadline=deadline, why_lost=lambda: None)
+    await handover.revoke({A}, "a test", deadline=deadline)
     latest = deadline - HOLD_MARGIN * TIMEOUT_S
     assert now < commits.began_at <= latest < deadline
     assert commits.deadline == pytest.approx((commits.began_at + deadline) / 2)
@@ -179,12 +178,13 @@ class Going:
             session_timeout_ms=int(TIMEOUT_S * 1000),
             heartbeat_interval_ms=100,
         )
-        self.revocation = Revocation(
+        self.handover = Handover(
             around(config, self.state, self.commits),
             cast(GroupMember, self),
-            cast(ListenerCalls, self.listening),
+            why_lost=lambda: self.why_lost,
         )
-        self.revocation.start()
+        self.handover.calls = cast(ListenerCalls, self.listening)
+        self.handover.start()
 
     group_id = "g"
 
@@ -195,16 +195,10 @@ class Going:
     async def wait_for_change(self) -> None:
         await self.changed.wait()
 
-    async def give_back(self, *tps: TopicPartition, **options: bool) -> float:
+    async def revoke(self, *tps: TopicPartition, **options: bool) -> float:
         """Return how long it takes."""
         began_at = self.loop.time()
-        await self.revocation.give_back(
-            tps,
-            "a test",
-            deadline=began_at + TIMEOUT_S,
-            why_lost=lambda: self.why_lost,
-            **options,
-        )
+        await self.handover.revoke(set(tps), "a test", deadline=began_at + TIMEOUT_S, **options)
         return self.loop.time() - began_at
 
 
@@ -212,7 +206,7 @@ async def test_each_work_is_waited_for_as_long_as_it_may_hold_up_a_rebalance() -
     await asyncio.sleep(5)
     works = [Task(C), Task(A, hold_s=2), Task(A, B), Task(B, hold_s=60)]
     going = Going(*works)
-    assert await going.give_back(A, B) == pytest.approx(TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)
+    assert await going.revoke(A, B) == pytest.approx(TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)
     assert [work.wanted_until for work in works] == [
         [],  # it has nothing that goes
         [5 + 2],
@@ -225,7 +219,7 @@ async def test_a_work_is_waited_for_no_longer_than_there_is_time() -> None:
     await asyncio.sleep(5)
     work = Task(A, hold_s=60)
     going = Going(work)
-    await going.revocation.give_back({A}, "a test", deadline=10, why_lost=lambda: None)
+    await going.handover.revoke({A}, "a test", deadline=10)
     assert work.wanted_until == [pytest.approx(10 - HOLD_MARGIN * TIMEOUT_S)]
 
 
@@ -233,7 +227,7 @@ async def test_a_handler_may_take_as_long_as_the_group_waits_and_the_rest_has_ha
     None
 ):
     going = Going(Task(A, hold_s=60), timeout_ms=None)
-    assert await going.give_back(A) == 60
+    assert await going.revoke(A) == 60
     assert going.commits.began_at == 60
     assert going.commits.deadline == 60 + TIMEOUT_S / 4
 
@@ -241,28 +235,28 @@ async def test_a_handler_may_take_as_long_as_the_group_waits_and_the_rest_has_ha
 async def test_a_work_that_ends_is_waited_for_no_more() -> None:
     first, second = Task(A), Task(B, hold_s=3)
     going = Going(first, second)
-    revoking = asyncio.create_task(going.give_back(A, B))
+    revoking = asyncio.create_task(going.revoke(A, B))
     await asyncio.sleep(1)
-    awaited = going.revocation.awaited_work
+    awaited = going.handover.awaited_work
     assert awaited is not None
     assert awaited.offsets == {A: (3, 5), B: (3, 5)}
     assert awaited.until == 4
     first.is_open = False
     going.state.observers.acted.observers[-1]()  # a get begins
     await asyncio.sleep(0.1)
-    awaited = going.revocation.awaited_work
+    awaited = going.handover.awaited_work
     assert awaited is not None
     assert (awaited.offsets, awaited.until) == ({B: (3, 5)}, 3)
     assert await revoking == 3
-    assert going.revocation.awaited_work is None
+    assert going.handover.awaited_work is None
 
 
 async def test_a_commit_of_its_own_is_waited_for_as_well_and_without_works() -> None:
     going = Going()
     going.commits.committing = {A}
-    revoking = asyncio.create_task(going.give_back(A))
+    revoking = asyncio.create_task(going.revoke(A))
     await asyncio.sleep(1)
-    awaited = going.revocation.awaited_work
+    awaited = going.handover.awaited_work
     assert awaited is not None
     assert (awaited.offsets, awaited.until) == ({}, 4)
     going.commits.committing = set()
@@ -275,7 +269,7 @@ async def test_a_work_is_waited_for_only_because_of_what_goes() -> None:
     """It is done with what goes, and not with a partition that stays."""
     work = Task(A, C)
     going = Going(work)
-    revoking = asyncio.create_task(going.give_back(A, B))
+    revoking = asyncio.create_task(going.revoke(A, B))
     await asyncio.sleep(1)
     work.tps = {C}
     going.notify()
@@ -286,7 +280,7 @@ async def test_what_gets_have_returned_of_other_partitions_is_waited_for_next_to
     going = Going(Task(A, C, hold_s=1))
     cursor = going.state.partition(B)
     going.state.reads.hand_out(cursor, 0, 3, ())
-    assert await going.give_back(A, B) == 4
+    assert await going.revoke(A, B) == 4
 
 
 async def test_what_a_work_that_has_ended_leaves_is_waited_for_as_what_gets_have_returned() -> None:
@@ -299,7 +293,7 @@ async def test_what_a_work_that_has_ended_leaves_is_waited_for_as_what_gets_have
         going.notify()
 
     going.loop.call_later(1, end)
-    assert await going.give_back(A) == 4
+    assert await going.revoke(A) == 4
 
 
 async def test_a_get_wakes_no_task_while_no_partition_is_revoked() -> None:
@@ -309,7 +303,7 @@ async def test_a_get_wakes_no_task_while_no_partition_is_revoked() -> None:
         going.state.observers.acted.observers[-1]()
 
     assert not await is_woken(going, begin_get)
-    await going.give_back(A)
+    await going.revoke(A)
     assert not await is_woken(going, begin_get)
 
 
@@ -317,7 +311,7 @@ async def test_what_is_awaited_is_an_event_with_its_limit() -> None:
     await asyncio.sleep(5)
     going = Going(Task(A))
     with going.state.events.subscribe() as events:
-        await going.give_back(A)
+        await going.revoke(A)
         awaited, _ = events_so_far(events)
     assert awaited == WorkAwaited({A: OffsetRange(3, 5)}, 4.0)
 
@@ -338,13 +332,13 @@ async def test_records_that_the_next_owner_reads_again_are_logged_if_they_were_w
 
     if not is_late:
         going.loop.call_later(1, finish)
-    await going.give_back(A)
+    await going.revoke(A)
     assert ("will read these offsets again: {'t/0': '3 to 4'}" in caplog.text) is is_logged
 
 
 async def test_partitions_that_are_lost_wait_for_nothing() -> None:
     going = Going(Task(A))
-    revoking = asyncio.create_task(going.give_back(A))
+    revoking = asyncio.create_task(going.revoke(A))
     await asyncio.sleep(1)
     going.why_lost = "the group has forgotten the member"
     going.notify()
@@ -355,13 +349,13 @@ async def test_partitions_that_are_lost_wait_for_nothing() -> None:
     assert going.state.works.begun[0].given_up_at == 1  # type: ignore[attr-defined]
     going = Going(Task(A))
     going.why_lost = ""  # nobody knows why
-    assert await going.give_back(A) == 0
+    assert await going.revoke(A) == 0
     assert going.state.events.counts == {"lost": 1}
 
 
 async def test_nothing_waits_if_the_application_stays_away() -> None:
     going = Going(Task(A))
-    assert await going.give_back(A, waits=False) == 0
+    assert await going.revoke(A, waits=False) == 0
     assert going.commits.began_at == 0
     assert going.state.assignment[A].is_revoking
     assert not going.state.assignment[B].is_revoking
@@ -373,7 +367,7 @@ async def test_a_work_that_is_given_up_has_a_moment_to_end(
     ends_after_s: float, took_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     going = Going(Task(A, ends_after_s=ends_after_s), hold_ms=0)
-    revoking = asyncio.create_task(going.give_back(A))
+    revoking = asyncio.create_task(going.revoke(A))
     await asyncio.sleep(0.5)
     going.state.observers.acted.observers[-1]()  # a get begins
     assert await revoking == took_s
@@ -383,13 +377,13 @@ async def test_a_work_that_is_given_up_has_a_moment_to_end(
 async def test_the_moment_is_shorter_where_little_time_is_left() -> None:
     await asyncio.sleep(5)
     going = Going(Task(A, ends_after_s=3))
-    await going.revocation.give_back({A}, "a test", deadline=7, why_lost=lambda: None, waits=False)
+    await going.handover.revoke({A}, "a test", deadline=7, waits=False)
     assert going.loop.time() == 5.5
 
 
 async def test_the_listener_has_what_the_commit_leaves_of_the_time() -> None:
     going = Going(Task(A))
-    await going.give_back(A)
+    await going.revoke(A)
     ((name, tps, deadline),) = going.listening.calls
     assert (name, tps) == ("on_partitions_revoked", {A})
     assert deadline == TIMEOUT_S
@@ -401,7 +395,7 @@ async def test_the_listener_has_what_the_commit_leaves_of_the_time() -> None:
 @pytest.mark.parametrize("tells", [False, True])
 async def test_a_listener_hears_of_nothing_only_where_that_is_asked_for(tells: bool) -> None:
     going = Going()
-    await going.give_back(tells_of_none=tells)
+    await going.revoke(tells_of_none=tells)
     calls = [(name, tps) for name, tps, _ in going.listening.calls]
     assert calls == ([("on_partitions_revoked", set())] if tells else [])
     assert going.state.events.counts == {}

@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.commits import commits as commits_module
 from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-from aiokafka_lite.consumer.membership.handover import Revocation
+from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.consumer.processing.lanes import Lanes
@@ -236,7 +236,7 @@ BUGS: Final = (
     Bug("a back-off never ends", Cursor, "end_back_off", _nothing, EACH),
     Bug(
         "a rebalance does not wait for what is being processed",
-        Revocation,
+        Handover,
         "_next_limit",
         _nothing,
         EACH,
