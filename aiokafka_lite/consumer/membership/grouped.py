@@ -93,7 +93,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
-            stood_in_count=heartbeat.stood_in_count,
+            stood_in_count=heartbeat.thread.count,
             withheld=self._handover.withheld,
             awaited_work=self._handover.awaited_work,
         )

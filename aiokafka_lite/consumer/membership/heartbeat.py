@@ -134,7 +134,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self._backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, around.rng)
         self._log_limit = LogLimit()
         self.thread = HeartbeatThread(
-            member.group_id, around.open_cluster, scope=around.scope, owner=self
+            member.group_id, around.open_cluster, self.take_outcome, scope=around.scope
         )
         self.lease = Lease(session_s, around.gate, around.state, member, self.thread)
         # Loop time of the latest answered request; 0.0: there was none.
@@ -151,13 +151,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
     @abstractmethod
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
         """Return the thread's heartbeat, its interval, and the rest of max_poll_interval_ms."""
-
-    @property
-    def stood_in_count(self) -> int:
-        return self.thread.count
-
-    def rest(self) -> None:
-        self.thread.rest()
 
     def _note_next(self, next_s: float) -> bool:
         if not self.thread.is_there:

@@ -6,18 +6,18 @@ responds, or until the application has requested no records for `max_poll_interv
 never joins, leaves or commits. A program that keeps the GIL, as some extensions do, blocks the
 thread as well.
 
-It reads one immutable snapshot of the member, and reports outcomes in order to
-`ThreadOwner.take_outcome`. Each shared field has one writer:
+It reads one immutable snapshot of the member, and reports outcomes in order by one callback,
+`take_outcome`, on the loop. Each shared field has one writer:
 
     _snapshot    the loop      the member, and the time of the loop's next heartbeat
     _begun       the thread    the number of heartbeats that it has begun
-    _taken       the loop      the number of outcomes that it has taken
+    count, _taken  the loop    the numbers of answered heartbeats, and of outcomes taken
     latest       the thread    the latest response, and whether the member is lost
     _connection  the thread    the loop may close it
     _ending      the loop      set once: the thread has to end
 
-Loop and thread take turns (`Sender.claim`), because a response may change the identity of the next
-heartbeat. The lock is held while two numbers are compared.
+Loop and thread take turns (`HeartbeatThread.claim`), because a response may change the identity of
+the next heartbeat. The lock is held while two numbers are compared.
 """
 
 from __future__ import annotations
@@ -106,40 +106,40 @@ class LoopClosedError(Exception):
     """The event loop is closed, so the thread has to end."""
 
 
-class ThreadOwner(Protocol):
-    def take_outcome(self, outcome: Outcome) -> None: ...
+def _nothing() -> None:
+    """Prove, on the loop, that it is not closed."""
 
 
-class LoopSide(Protocol):
-    def post(self, call: Callable[[], None]) -> None:
-        """Have the loop call a function. Any thread may call this.
+class HeartbeatThread:
+    """One member's thread; its methods run on the loop, except those under "the thread".
 
-        Raises:
-            LoopClosedError: The loop is closed.
-        """
-
-    def take_outcome(self, outcome: Outcome) -> None: ...
-
-
-class Sender:
-    """The thread's side: its methods run in the thread, except those under "the loop"."""
+    Without `open_cluster` there is no thread.
+    """
 
     def __init__(
         self,
         group_id: str,
-        open_cluster: OpenCluster,
-        loop_side: LoopSide,
+        open_cluster: OpenCluster | None,
+        take_outcome: Callable[[Outcome], None],
+        *,
+        scope: TaskScope,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group_id = group_id
         self._open_cluster = open_cluster
-        self._loop_side = loop_side
+        self._take_outcome = take_outcome
+        self._scope = scope
         self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ended = Event()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._snapshot: Snapshot | None = None
         self._begun = 0
         self._taken = 0
+        # Answered heartbeats.
+        self.count = 0
         self._ending = threading.Event()
         self.latest = LastHeartbeat()
         self._cluster: BlockingCluster | None = None
@@ -152,7 +152,62 @@ class Sender:
         self._not_before = -math.inf
         self._is_over = False
 
-    # --- The loop -------------------------------------------------------------------------
+    # --- Its life -------------------------------------------------------------------------
+    @property
+    def is_there(self) -> bool:
+        return self._open_cluster is not None
+
+    def start(self) -> None:
+        if self.is_there:
+            self._loop = asyncio.get_running_loop()
+            self._task = self._scope.spawn(self._until_ended(), name=NAME)
+
+    async def _until_ended(self) -> None:
+        name = f"heartbeats of {self._group_id}"
+        thread = threading.Thread(target=self.run, name=name, daemon=True)
+        thread.start()
+        try:
+            await self._ended.wait()
+        finally:
+            self.abandon()
+            with suppress(asyncio.TimeoutError):  # while it connects: it ends when that does
+                async with timeout(END_S):
+                    await self._ended.wait()
+                thread.join()  # its last step
+
+    def abandon(self) -> None:
+        self._ending.set()
+        self._wake.set()
+        self.hang_up()
+
+    async def end(self) -> None:
+        """End the thread, and wait for it at most `END_S`."""
+        if self._task is not None:
+            await self._scope.stop(self._task)
+
+    # --- Turns ----------------------------------------------------------------------------
+    def note_next(
+        self,
+        send_heartbeat: SendHeartbeat,
+        sent_as: Identity,
+        node: Node | None,
+        *,
+        next_s: float,
+        interval_s: float,
+        left_s: float,
+    ) -> bool:
+        """Replace the snapshot, and return whether the loop may send now.
+
+        `next_s`: until the loop's next heartbeat. `left_s`: until max_poll_interval_ms is over.
+        """
+        now = self._clock()
+        return self.claim(
+            Snapshot(send_heartbeat, sent_as, node, now + next_s, interval_s, now + left_s)
+        )
+
+    def rest(self) -> None:
+        self.claim(None)
+
     def claim(self, snapshot: Snapshot | None) -> bool:
         """Replace the snapshot, or stop the thread's heartbeats.
 
@@ -170,18 +225,30 @@ class Sender:
     def has_news(self) -> bool:
         return self._begun != self._taken
 
-    def note_taken(self) -> None:
-        with self._lock:
-            self._taken += 1
-
     def hang_up(self) -> None:
         if (connection := self._connection) is not None:
             connection.close()
 
-    def end(self) -> None:
-        self._ending.set()
-        self._wake.set()
-        self.hang_up()
+    # --- Outcomes -------------------------------------------------------------------------
+    def note_outcome(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._taken += 1
+        if outcome.error is None:
+            self.count += 1
+        outcome = outcome._replace(sent_at=self._as_loop_time(outcome.sent_at))
+        self._scope.guard(lambda: self._take_outcome(outcome), name=NAME)()
+
+    def heard(self, identity: Identity) -> tuple[float, bool]:
+        """Return the loop time of the latest answered heartbeat, and whether the member is lost.
+
+        The loop may not have taken these outcomes yet.
+        """
+        sent_at, lost_as = self.latest
+        is_lost = self.has_news and lost_as == identity != NO_IDENTITY
+        return self._as_loop_time(sent_at), is_lost
+
+    def _as_loop_time(self, at: float) -> float:
+        return asyncio.get_running_loop().time() - (self._clock() - at)
 
     # --- The thread -----------------------------------------------------------------------
     def run(self) -> None:
@@ -191,18 +258,36 @@ class Sender:
                 self._wake.clear()
         except LoopClosedError:
             pass
+        except Exception as error:  # noqa: BLE001 -- raised by every get
+            failure = error  # which the name of an exception handler does not outlive
+            with suppress(LoopClosedError):
+                self.post(lambda: self._scope.fail(failure, name=NAME))
         finally:
             if self._cluster is not None:
                 self._cluster.close()
+            with suppress(LoopClosedError):
+                self.post(self._ended.set)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop call a function.
+
+        Raises:
+            LoopClosedError: The loop is closed.
+        """
+        assert self._loop is not None  # noqa: S101 -- `start` begins the thread
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError as error:
+            raise LoopClosedError from error
 
     def turn(self) -> float:
         snapshot, now = self._snapshot, self._clock()
         if snapshot is None:
-            self._loop_side.post(_nothing)
+            self.post(_nothing)
             return IDLE_S
         late_s = snapshot.interval_s * LATE_SHARE
         if self.has_news and snapshot.sent_as == self.latest.lost_as:
-            self._loop_side.post(_nothing)
+            self.post(_nothing)
             return min(IDLE_S, late_s)
         due_at = max(snapshot.due_at + late_s, self._not_before)
         if now < due_at:
@@ -229,7 +314,7 @@ class Sender:
 
     def _does_loop_run(self, patience_s: float) -> bool:
         answered = threading.Event()
-        self._loop_side.post(answered.set)
+        self.post(answered.set)
         return answered.wait(patience_s)
 
     def _begin(self, snapshot: Snapshot) -> bool:
@@ -252,7 +337,7 @@ class Sender:
         self._chain = snapshot.sent_as, identity
         self._note(snapshot, sent_as, sent_at, error)
         outcome = Outcome(sent_as, identity, answer, error, sent_at)
-        self._loop_side.post(lambda: self._loop_side.take_outcome(outcome))
+        self.post(lambda: self.note_outcome(outcome))
 
     def _note(
         self, snapshot: Snapshot, sent_as: Identity, sent_at: float, error: KafkaError | None
@@ -285,9 +370,9 @@ class Sender:
         return snapshot.send_heartbeat(self._connect(), sent_as)
 
     def _connect(self) -> Send:
-        if self._cluster is None:
-            self._cluster = self._open_cluster(self._pause)
-        cluster = self._cluster
+        if (cluster := self._cluster) is None:
+            assert self._open_cluster is not None  # noqa: S101 -- `start` begins the thread
+            cluster = self._cluster = self._open_cluster(self._pause)
         if self._node is None:
             node_id = cluster.coordinator(self._group_id)
             self._node = cluster.view.nodes[node_id]
@@ -306,135 +391,3 @@ class Sender:
     def _raise_if_ending(self) -> None:
         if self._ending.is_set():
             raise ClientClosedError("the consumer is being stopped")
-
-
-def _nothing() -> None:
-    """Prove, on the loop, that it is not closed."""
-
-
-class HeartbeatThread:
-    """The loop's side of one member's thread. Without `open_cluster` there is no thread."""
-
-    def __init__(
-        self,
-        group_id: str,
-        open_cluster: OpenCluster | None,
-        *,
-        scope: TaskScope,
-        owner: ThreadOwner,
-    ) -> None:
-        self._group_id = group_id
-        self._scope = scope
-        self._owner = owner
-        self._loop = asyncio.get_running_loop()
-        self._ended = Event()
-        self._task: asyncio.Task[None] | None = None
-        self._sender: Sender | None = None
-        if open_cluster is not None:
-            self._sender = Sender(group_id, open_cluster, self)
-        # Answered heartbeats.
-        self.count = 0
-
-    # --- Its life -------------------------------------------------------------------------
-    @property
-    def is_there(self) -> bool:
-        return self._sender is not None
-
-    def start(self) -> None:
-        if self._sender is not None:
-            self._task = self._scope.spawn(self._run(self._sender), name=NAME)
-
-    async def _run(self, sender: Sender) -> None:
-        thread = threading.Thread(
-            target=self._run_thread,
-            args=(sender,),
-            name=f"heartbeats of {self._group_id}",
-            daemon=True,
-        )
-        thread.start()
-        try:
-            await self._ended.wait()
-        finally:
-            sender.end()
-            with suppress(asyncio.TimeoutError):  # while it connects: it ends when that does
-                async with timeout(END_S):
-                    await self._ended.wait()
-                thread.join()  # its last step
-
-    def _run_thread(self, sender: Sender) -> None:
-        try:
-            sender.run()
-        except Exception as error:  # noqa: BLE001 -- raised by every get
-            failure = error  # which the name of an exception handler does not outlive
-            with suppress(LoopClosedError):
-                self.post(lambda: self._scope.fail(failure, name=NAME))
-        with suppress(LoopClosedError):
-            self.post(self._ended.set)
-
-    def post(self, call: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError as error:
-            raise LoopClosedError from error
-
-    def abandon(self) -> None:
-        if self._sender is not None:
-            self._sender.end()
-
-    async def end(self) -> None:
-        """End the thread, and wait for it at most `END_S`."""
-        if self._task is not None:
-            await self._scope.stop(self._task)
-
-    # --- Turns ----------------------------------------------------------------------------
-    def rest(self) -> None:
-        if self._sender is not None:
-            self._sender.claim(None)
-
-    def note_next(
-        self,
-        send_heartbeat: SendHeartbeat,
-        sent_as: Identity,
-        node: Node | None,
-        *,
-        next_s: float,
-        interval_s: float,
-        left_s: float,
-    ) -> bool:
-        """Replace the snapshot, and return whether the loop may send now.
-
-        `next_s`: until the loop's next heartbeat. `left_s`: until max_poll_interval_ms is over.
-        """
-        if self._sender is None:
-            return True
-        now = time.monotonic()
-        return self._sender.claim(
-            Snapshot(send_heartbeat, sent_as, node, now + next_s, interval_s, now + left_s)
-        )
-
-    def hang_up(self) -> None:
-        if self._sender is not None:
-            self._sender.hang_up()
-
-    # --- Outcomes -------------------------------------------------------------------------
-    def take_outcome(self, outcome: Outcome) -> None:
-        if self._sender is not None:
-            self._sender.note_taken()
-        if outcome.error is None:
-            self.count += 1
-        outcome = outcome._replace(sent_at=self._as_loop_time(outcome.sent_at))
-        self._scope.guard(lambda: self._owner.take_outcome(outcome), name=NAME)()
-
-    def heard(self, identity: Identity) -> tuple[float, bool]:
-        """Return the loop time of the latest answered heartbeat, and whether the member is lost.
-
-        The loop may not have taken these outcomes yet.
-        """
-        if (sender := self._sender) is None:
-            return -math.inf, False
-        sent_at, lost_as = sender.latest
-        is_lost = sender.has_news and lost_as == identity != NO_IDENTITY
-        return self._as_loop_time(sent_at), is_lost
-
-    def _as_loop_time(self, at: float) -> float:
-        return self._loop.time() - (time.monotonic() - at)

@@ -320,7 +320,7 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     assert (due.sent_as, due.node) == (ME, it.coordinator.node)
     assert (due.due_at, due.interval_s, due.over_at) == (1.0, 1.0, POLL_S - 2)
     assert sending[3:] == due[3:]
-    it.heartbeat.rest()
+    it.heartbeat.thread.rest()
     it.member.enter(MemberState.PREPARING)
     async with it.heartbeat.kept_alive():
         await asyncio.sleep(1)

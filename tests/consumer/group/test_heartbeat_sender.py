@@ -28,7 +28,6 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import (
     LoopClosedError,
     Outcome,
     Send,
-    Sender,
     SendHeartbeat,
     Snapshot,
 )
@@ -124,8 +123,27 @@ class Voice:
         return answer, HeartbeatResponse()
 
 
+class Posting(HeartbeatThread):
+    """A thread that the test plays; its outcomes are those of the stage."""
+
+    def __init__(self, stage: Stage, clock: Callable[[], float]) -> None:
+        scope = cast("TaskScope", None)
+        super().__init__("g", stage.open, stage.outcomes.append, scope=scope, clock=clock)
+        self._stage = stage
+
+    def post(self, call: Callable[[], None]) -> None:
+        self._stage.post(call)
+
+    def note_outcome(self, outcome: Outcome) -> None:
+        self._stage.outcomes.append(outcome)
+
+    def note_taken(self) -> None:
+        """Have the loop take an outcome."""
+        self._taken += 1
+
+
 class Stage:
-    """A sender, and a loop that is blocked until it is let go."""
+    """A thread, and a loop that is blocked until it is let go."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -137,14 +155,11 @@ class Stage:
         self.is_blocked = True
         self.pause: Callable[[float], None] | None = None
         self.on_post: Callable[[], object] | None = None
-        self.sender = Sender("g", self.open, self, self.clock)
+        self.sender = Posting(self, self.clock)
 
     def open(self, pause: Callable[[float], None]) -> BlockingCluster:
         self.pause = pause
         return cast("BlockingCluster", self.cluster)
-
-    def take_outcome(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
 
     def post(self, call: Callable[[], None]) -> None:
         self.post_count += 1
@@ -245,7 +260,7 @@ def test_it_is_silent_if_the_loop_has_spoken_while_it_was_asked(stage: Stage) ->
 
 def test_it_begins_nothing_if_it_is_to_end_while_the_loop_is_asked(stage: Stage) -> None:
     stage.sender.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
-    stage.on_post = stage.sender.end
+    stage.on_post = stage.sender.abandon
     stage.clock.now += 1
     stage.sender.turn()
     assert stage.cluster.connected == []
@@ -357,8 +372,8 @@ def test_it_ends_with_a_loop_that_is_closed_or_when_it_is_told(stage: Stage) -> 
         def post(self, call: Callable[[], None]) -> None:
             raise LoopClosedError
 
-    Sender("g", stage.open, Closed()).run()
-    stage.sender.end()
+    Closed().sender.run()
+    stage.sender.abandon()
     stage.sender.run()
     assert stage.cluster.close_count == 0
 
@@ -379,7 +394,7 @@ def test_it_ends_with_a_loop_that_is_closed_also_when_the_member_is_lost(stage: 
 def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
     stage.sender.hang_up()
     stage.voice.answers = [KafkaConnectionError("closed")]
-    stage.voice.on_beat = stage.sender.end
+    stage.voice.on_beat = stage.sender.abandon
     stage.sender.claim(stage.pulse())
     stage.turns(0.152)
     assert stage.cluster.close_count == 1
@@ -388,7 +403,7 @@ def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
 
 
 def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage) -> None:
-    stage.cluster.on_connection = stage.sender.end
+    stage.cluster.on_connection = stage.sender.abandon
     stage.sender.claim(stage.pulse())
     stage.turns(0.152)
     assert stage.voice.sent_as == []
@@ -399,7 +414,7 @@ def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage
 
 def test_the_thread_wakes_when_there_is_something_to_do() -> None:
     stage = Stage()
-    sender = Sender("g", stage.open, stage)
+    sender = Posting(stage, time.monotonic)
     asked = threading.Event()
     stage.on_post = asked.set
     thread = threading.Thread(target=sender.run)
@@ -414,7 +429,7 @@ def test_the_thread_wakes_when_there_is_something_to_do() -> None:
     paused_at = time.monotonic()
     stage.pause(0.02)
     assert time.monotonic() - paused_at >= 0.02
-    sender.end()
+    sender.abandon()
     thread.join(PATIENCE_S)
     assert 0.02 < time.monotonic() - began_at < IDLE_S
     assert stage.cluster.close_count == 2  # the connection, and all of them
@@ -551,11 +566,9 @@ async def test_the_thread_gives_the_token_that_the_loop_had_last() -> None:
 
 
 # --- The loop's side ---------------------------------------------------------------------------
-class Ignoring:
-    """Has no use for outcomes."""
-
-    def take_outcome(self, outcome: Outcome) -> None:
-        raise AssertionError("there is no thread")
+def take_none(outcome: Outcome) -> None:
+    """Have no use for outcomes."""
+    raise AssertionError("there is no thread")
 
 
 class Waiting(MemberHeartbeat[Any]):
@@ -606,7 +619,7 @@ async def test_the_loop_asks_again_whether_it_may_speak_when_something_changes_o
         await changed.wait()
 
     loop.call_later(0.2, changed.set)
-    thread = HeartbeatThread("g", None, scope=TaskScope("g"), owner=Ignoring())
+    thread = HeartbeatThread("g", None, take_none, scope=TaskScope("g"))
     await Waiting(thread, note_next, wait_for_change).wait()
     assert asked_at == pytest.approx([0, 0.2, TURN_S, 2 * TURN_S, 3 * TURN_S])
 
@@ -620,7 +633,10 @@ class Standing:
         self.voice, self.cluster = Voice(), Cluster()
         self.heard = list[tuple[Outcome, float]]()
         self.thread = HeartbeatThread(
-            "g", lambda _: cast("BlockingCluster", self.cluster), scope=self.scope, owner=self
+            "g",
+            lambda _: cast("BlockingCluster", self.cluster),
+            self.take_outcome,
+            scope=self.scope,
         )
 
     def take_outcome(self, outcome: Outcome) -> None:
@@ -757,7 +773,7 @@ async def test_a_loop_that_waits_for_its_turn_cuts_off_a_thread_that_gets_no_ans
 
 
 async def test_without_a_thread_the_loop_speaks_whenever_it_wants() -> None:
-    thread = HeartbeatThread("g", None, scope=TaskScope("g"), owner=Ignoring())
+    thread = HeartbeatThread("g", None, take_none, scope=TaskScope("g"))
     assert not thread.is_there
     assert thread.count == 0
     assert thread.heard(ME) == (-math.inf, False)

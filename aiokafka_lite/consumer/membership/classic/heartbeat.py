@@ -104,7 +104,7 @@ class Heartbeat(MemberHeartbeat[Member]):
             self.failure_count += 1
         if interruption is not None and interruption.is_loss:
             if outcome.sent_as == member.identity:
-                self.rest()
+                self.thread.rest()
                 if self.lease.delivers:
                     self._gate.hold(Hold.LOST)
             member.interrupt(outcome.sent_as, interruption)

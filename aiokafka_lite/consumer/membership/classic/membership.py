@@ -434,7 +434,7 @@ class ClassicMembership(GroupedMembership[Member]):
 
     async def _withdraw(self, reason: str) -> None:
         member = self._member
-        self._heartbeat.rest()
+        self._heartbeat.thread.rest()
         if member.identity.member_id and not member.is_static:
             now = asyncio.get_running_loop().time()
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)

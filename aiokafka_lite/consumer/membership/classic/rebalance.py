@@ -159,7 +159,7 @@ class Rebalance:
         """
         member = self._member
         member.begin_rebalance()
-        self._heartbeat.rest()
+        self._heartbeat.thread.rest()
         try:
             assigned = await self._take_part(topics, owned, reason)
         except KafkaError as error:

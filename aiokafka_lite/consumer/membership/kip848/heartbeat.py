@@ -135,7 +135,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
     async def run(self) -> Never:
         while True:
             if not self._member.is_heard:
-                self.rest()
+                self.thread.rest()
                 await self._member.wait_for_change()
             elif (due_at := self._due_at()) > self._loop.time():
                 self._note_next(due_at - self._loop.time())

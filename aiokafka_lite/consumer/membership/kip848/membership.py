@@ -412,7 +412,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         log.info("leaving group %s: %s", member.group_id, reason)
         may_be_known = self._may_be_known
         self.held.clear()
-        self._heartbeat.rest()
+        self._heartbeat.thread.rest()
         leaving = self._schedule.leave()
         self._last_leave = self._schedule.leave(for_good=True) if member.is_static else None
         # No more heartbeats: one after the last would be refused, or join again.
