@@ -170,7 +170,7 @@ class Running:
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.membership.choice import member_of
         from aiokafka_lite.consumer.membership.coordinator import Coordinator
-        from aiokafka_lite.consumer.membership.group_task import Surroundings
+        from aiokafka_lite.consumer.membership.surroundings import Surroundings
 
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, engine.events)

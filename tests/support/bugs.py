@@ -114,7 +114,7 @@ PASSING = {
     "fetch": Place(Source, "_recover", cut, "fetch"),
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(ClassicMembership, "_hold", subscribe_anew, "group"),
-    "heartbeat": Place(Heartbeat, "_sleep_until_due", nothing, "group"),
+    "heartbeat": Place(Heartbeat, "_beat", nothing, "group"),
     "group, KIP-848": Place(ConsumerMembership, "_reconcile", subscribe_anew, "group", "consumer"),
     "heartbeat, KIP-848": Place(EpochHeartbeat, "_beat", nothing, "group", "consumer"),
     "auto-commit": Place(Commits, "not_committed_yet", nothing, "group"),

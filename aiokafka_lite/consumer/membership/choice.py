@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
     GroupStatus,
     Membership,
 )
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     KafkaError,

@@ -1,38 +1,64 @@
-"""The part of a group membership that both group protocols share."""
+"""The part of a group membership that both group protocols share, with the group task.
+
+The task runs from `start` until the consumer stops, and is restarted after a transient error. If
+the application requests no records for too long, the member leaves the group until the next read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from aiokafka_lite._compat import Never
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import match_pattern
-from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
+from aiokafka_lite.consumer.assignment.subscription import is_subscribed, match_pattern
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.heartbeat import Lease, MemberHeartbeat
+from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.protocol import GroupMember, GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 
 log = logging.getLogger(__name__)
 
 UNSUBSCRIBED: Final = "the consumer unsubscribed"
+# Of the time to stop: the part for leaving the group, and the part in which to return.
+LEAVE_SHARE: Final = 0.25
+RETURN_SHARE: Final = 0.02
+# Leaving saves the other members a session timeout, which is worth a short wait only.
+LEAVE_MAX_S: Final = 2.0
 
 MemberT = TypeVar("MemberT", bound=GroupMember)
 
 
+class Ending(NamedTuple):
+    commit_by: float
+    leave_by: float
+
+
+def ending(now: float, deadline: float) -> Ending:
+    left_s = max(0.0, deadline - now)
+    leave_by = deadline - left_s * RETURN_SHARE
+    return Ending(leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE), leave_by)
+
+
 class GroupedMembership(ABC, Generic[MemberT]):
-    """Implements Membership, but for the group task, which alone changes the assignment."""
+    """Implements Membership, but for the steps of the group task, which writes the assignment.
+
+    Tasks: "group" runs `_run`, "heartbeat" the heartbeats, "listener" one callback.
+    """
 
     # Created by the subclass.
-    _lease: Lease
+    _heartbeat: MemberHeartbeat[Any]
 
     def __init__(self, around: Surroundings, member: MemberT) -> None:
         self._config = around.config
         self._state = around.state
         self._reads = around.reads
+        self._works = around.works
         self._gate = around.gate
         self._events = around.events
         self._observers = around.observers
@@ -44,7 +70,11 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._handover = Handover(around, member, why_lost=self._why_lost)
-        self._task = GroupTask(around, member, self)
+        self._task: asyncio.Task[Never] | None = None
+        self._is_halted = False
+        self._error: KafkaError | None = None
+        # The member has left the group until the application's next read.
+        self.sits_out = False
         # The latest subscription for which the group task was woken.
         self._noticed_version: int | None = None
 
@@ -71,23 +101,13 @@ class GroupedMembership(ABC, Generic[MemberT]):
     def is_called_by_listener(self) -> bool:
         return self._handover.calls.is_calling()
 
-    def halt(self) -> None:
-        self._task.halt()
-
-    async def wait_assigned(self) -> None:
-        await self._task.wait_assigned()
-
-    def _status(
-        self,
-        state: str,
-        joining_since: float | None,
-        heartbeat: MemberHeartbeat[Any],
-    ) -> GroupStatus:
+    def _status(self, state: str, joining_since: float | None) -> GroupStatus:
+        heartbeat = self._heartbeat
         return GroupStatus(
             self._member.group_id,
             state,
             joining_since,
-            sits_out=self._task.sits_out,
+            sits_out=self.sits_out,
             is_settled=self.is_settled,
             coordinator_id=self._coordinator.node_id,
             last_contact_at=heartbeat.last_contact_at,
@@ -99,16 +119,36 @@ class GroupedMembership(ABC, Generic[MemberT]):
         )
 
     # --- Beginning and end ----------------------------------------------------------------
-    def _observe(self) -> None:
+    async def start(self) -> None:
         self._handover.start()
         self._observers.subscription_changed.add(self._application_acted)
         self._observers.acted.add(self._application_acted)
         self._observers.departed.add(self._note_departure)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
+        self.begin()
+        self._heartbeat.start()
+
+    def begin(self) -> asyncio.Task[Never]:
+        self._task = self._scope.supervise(self._run, name="group")
+        self._task.add_done_callback(lambda _: self._member.notify())
+        return self._task
+
+    def halt(self) -> None:
+        if self._task is not None and not self._is_halted:
+            self._is_halted = True
+            self._scope.cancel(self._task)
+
+    async def halted(self) -> None:
+        self.halt()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    @abstractmethod
+    async def _run(self) -> Never: ...
 
     async def _end_what_runs(self, deadline: float) -> None:
         self._cluster.remove_listener(self._metadata_changed)
-        await self._task.halted()
+        await self.halted()
         await self._commits.stop_auto_commit()
         now = self._loop.time()
         await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
@@ -123,6 +163,60 @@ class GroupedMembership(ABC, Generic[MemberT]):
         if not self.is_called_by_listener():
             await self._handover.settle_departed(UNSUBSCRIBED, deadline)
         return uncommitted
+
+    # --- Waits for an assignment ----------------------------------------------------------
+    async def wait_assigned(self) -> None:
+        """See Membership. Raises ConsumerStoppedError if the consumer was stopped."""
+        while is_subscribed(self._state) and not self.is_settled:
+            self._scope.raise_if_failed()
+            if self._error is not None:
+                raise self._error
+            task = self._task
+            if task is None or task.done():
+                # The scope may not have handled its failure yet.
+                if task is not None and not task.cancelled() and (died := task.exception()):
+                    raise died
+                raise ConsumerStoppedError(
+                    "the consumer was stopped before it was assigned partitions"
+                )
+            await self._member.wait_for_change()
+        self._scope.raise_if_failed()
+
+    def surface(self, error: KafkaError) -> None:
+        """Raise a permanent error from the next read and from `wait_assigned`."""
+        self._error = error
+        self._gate.post(error)
+        self._member.notify()
+
+    def forget_error(self) -> None:
+        self._error = None
+
+    # --- The application is away ----------------------------------------------------------
+    def overdue_text(self) -> str:
+        idle_s = self._reads.idle_s(self._loop.time())
+        busy_with = ", ".join(
+            f"{tp.topic}-{tp.partition} offset {first}"
+            + (f" to {end - 1}" if end - first > 1 else "")
+            for tp, (first, end) in sorted(self._works.being_processed().items())
+        )
+        return (
+            f"the application requested no records for {idle_s:.1f} s, longer than "
+            f"max_poll_interval_ms={self._config.max_poll_interval_ms}"
+            + (f" (returned last: {busy_with})" if busy_with else "")
+        )
+
+    @property
+    def is_away(self) -> bool:
+        return self._reads.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
+
+    async def sit_out(self) -> None:
+        """Wait until the application requests records again, or unsubscribes."""
+        self.sits_out = True
+        try:
+            while is_subscribed(self._state) and self.is_away:
+                await self._member.wait_for_change()
+        finally:
+            self.sits_out = False
 
     # --- Changes --------------------------------------------------------------------------
     @abstractmethod
@@ -146,9 +240,9 @@ class GroupedMembership(ABC, Generic[MemberT]):
         Checks the lease first: a read after the loop was blocked must not return records of lost
         partitions.
         """
-        self._lease.look()
+        self._heartbeat.lease.look()
         version = self._state.subscription_version
-        if self._task.sits_out or self._noticed_version != version:
+        if self.sits_out or self._noticed_version != version:
             self._noticed_version = version
             self._member.notify()
 

@@ -16,18 +16,18 @@ import math
 from abc import ABC, abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
-from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
 from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.heartbeat_thread import (
     HeartbeatThread,
     Outcome,
     SendHeartbeat,
 )
 from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -122,6 +122,8 @@ class Lease:
 
 
 class MemberHeartbeat(ABC, Generic[MemberT]):
+    """Sends one member's heartbeats in the task "heartbeat", and applies the responses."""
+
     def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
         self._config = around.config
         self._reads = around.reads
@@ -143,6 +145,49 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self.failure_count = 0
         # The length of a long block of the event loop since then.
         self._blocked_s = 0.0
+        self._beating: asyncio.Task[Never] | None = None
+
+    # --- The task -------------------------------------------------------------------------
+    def start(self) -> None:
+        self._beating = self._scope.supervise(self.run, name="heartbeat")
+        # The lease's timer must not outlive the tasks, even if all are cancelled at once.
+        self._beating.add_done_callback(lambda _: self.lease.end())
+        self.thread.start()
+
+    def abandon(self) -> None:
+        if self._beating is not None:
+            self._scope.cancel(self._beating)
+        self.thread.abandon()
+
+    async def end(self) -> None:
+        if self._beating is not None:
+            await self._scope.stop(self._beating)
+        await self.thread.end()
+
+    async def run(self) -> Never:
+        while True:
+            due_at = self._due_at()
+            if due_at is not None and due_at <= self._loop.time():
+                await self._beat()
+                continue
+            if due_at is None:
+                self.thread.rest()
+            else:
+                self._note_next(due_at - self._loop.time())
+            try:
+                async with timeout_at(due_at):
+                    await self._member.wait_for_change()
+            except asyncio.TimeoutError:
+                self._note_lateness(self._loop.time() - (due_at or 0.0))
+
+    @abstractmethod
+    def _due_at(self) -> float | None:
+        """Return the time of the next heartbeat, or of another look. None: after a change."""
+
+    @abstractmethod
+    async def _beat(self) -> None: ...
+
+    # --- The heartbeat thread -------------------------------------------------------------
 
     @abstractmethod
     def take_outcome(self, outcome: Outcome) -> None:

@@ -18,9 +18,9 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
 from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.support.pulses import Thread
@@ -99,8 +99,7 @@ class Beating:
             self.scope,
             random.Random(1),
         )
-        task = GroupTask(around, self.member, self)
-        self.heartbeat = Heartbeat(around, self.member, task)
+        self.heartbeat = Heartbeat(around, self.member, self)
         self.heartbeat.thread = cast("HeartbeatThread", self.thread)
         self.member.enter(MemberState.PREPARING)
         self.member.begin_rebalance()
@@ -112,9 +111,15 @@ class Beating:
     def holds(self) -> frozenset[Hold]:
         return self.state.gate.holds
 
-    async def ended(self, task: asyncio.Task[Interruption]) -> tuple[Interruption, float]:
-        """Return what the heartbeats end by, and when."""
-        return await task, self.loop.time()
+    def surface(self, error: KafkaError) -> None:
+        self.state.gate.post(error)
+
+    async def interrupted(self) -> tuple[Interruption, float]:
+        """Start the heartbeats, and return what interrupts the member, and when."""
+        self.heartbeat.start()
+        while (interruption := self.member.interruption) is None:
+            await self.member.wait_for_change()
+        return interruption, self.loop.time()
 
 
 # --- The pace ---------------------------------------------------------------------------------
@@ -122,7 +127,7 @@ async def test_it_beats_once_an_interval_after_the_last_contact() -> None:
     it = Beating()
     assert (it.heartbeat.beat_count, it.heartbeat.failure_count) == (0, 0)
     assert it.heartbeat.last_contact_at is None
-    task = it.heartbeat.start()
+    it.heartbeat.start()
     await asyncio.sleep(3.5)
     assert it.coordinator.sent_at == [1.0, 2.0, 3.0]
     assert it.coordinator.limits == [pytest.approx((5.0, 5.0))] * 3
@@ -134,7 +139,7 @@ async def test_it_beats_once_an_interval_after_the_last_contact() -> None:
     request = it.coordinator.sent[-1]
     assert (request.group_id, request.group_instance_id) == ("g", "one")
     assert (request.member_id, request.generation_id) == ME
-    await it.heartbeat.stop(task)
+    await it.heartbeat.end()
     await asyncio.sleep(3)
     assert len(it.coordinator.sent) == 4
 
@@ -187,7 +192,7 @@ async def test_an_answer_interrupts_the_membership(
 ) -> None:
     it = Beating(error)
     waiting = asyncio.ensure_future(it.member.wait_for_change())
-    assert await it.ended(it.heartbeat.start()) == (interruption, 1.0)
+    assert await it.interrupted() == (interruption, 1.0)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert waiting.done()
@@ -198,25 +203,25 @@ async def test_an_answer_interrupts_the_membership(
 async def test_a_loss_holds_nothing_of_a_consumer_that_has_unsubscribed() -> None:
     it = Beating(errors.UnknownMemberIdError("no"))
     it.state.unsubscribe()
-    await it.heartbeat.start()
+    await it.interrupted()
     assert it.holds == frozenset()
 
 
 async def test_an_application_that_stays_away_ends_it_to_the_moment() -> None:
     it = Beating()
     it.state.reads.restart_idle(0.0)
-    assert await it.ended(it.heartbeat.start()) == (Interruption.POLL_INTERVAL_EXCEEDED, POLL_S)
+    assert await it.interrupted() == (Interruption.POLL_INTERVAL_EXCEEDED, POLL_S)
     assert it.coordinator.sent_at == [float(n) for n in range(1, 61)]
 
 
 async def test_an_application_that_comes_back_in_time_does_not_end_it() -> None:
     it = Beating()
     it.state.reads.restart_idle(0.0)
-    task = it.heartbeat.start()
+    it.heartbeat.start()
     await asyncio.sleep(POLL_S - 0.5)
     it.state.reads.restart_idle(it.loop.time())
     await asyncio.sleep(POLL_S - 0.5)
-    assert not task.done()
+    assert it.member.interruption is None
 
 
 # --- While something else is done -------------------------------------------------------------
@@ -225,51 +230,65 @@ async def test_it_beats_meanwhile_and_a_rebalance_or_an_absence_is_no_news() -> 
     it.state.reads.restart_idle(0.0)
     bugs = list[object]()
     it.loop.set_exception_handler(lambda _, context: bugs.append(context))
-    async with it.heartbeat.kept_alive():
-        await asyncio.sleep(POLL_S + 5)
+    it.member.enter(MemberState.PREPARING)
+    it.is_settled = False
+    it.heartbeat.start()
+    await asyncio.sleep(POLL_S + 5)
     assert len(it.coordinator.sent) == 65
     assert it.heartbeat.last_contact_at == 65.0  # it is heard of
     assert it.member.interruption is None
     assert it.holds == frozenset()
+    await it.heartbeat.end()
     await asyncio.sleep(5)
     assert len(it.coordinator.sent) == 65
     assert bugs == []
 
 
 async def test_a_loss_meanwhile_is_posted() -> None:
-    it = Beating(errors.UnknownMemberIdError("no"))
-    async with it.heartbeat.kept_alive():
-        await asyncio.sleep(2)
-        assert it.member.interruption is Interruption.LOST_MEMBERSHIP
-        assert it.holds == {Hold.LOST}
+    it = Beating(errors.UnknownMemberIdError("no"), is_cooperative=True)
+    it.member.enter(MemberState.PREPARING)
+    it.is_settled = False
+    it.heartbeat.start()
+    await asyncio.sleep(2)
+    assert it.member.interruption is Interruption.LOST_MEMBERSHIP
+    assert it.holds == {Hold.LOST}
     assert len(it.coordinator.sent) == 1
     it.heartbeat.note_counted_in()
     assert it.holds == frozenset()
 
 
-async def test_nobody_beats_for_a_member_that_is_none_or_after_a_failure() -> None:
+@pytest.mark.parametrize("is_cooperative", [False, True])
+async def test_an_eager_member_does_not_beat_while_it_joins(is_cooperative: bool) -> None:
+    it = Beating(is_cooperative=is_cooperative)
+    it.heartbeat.start()
+    it.member.enter(MemberState.PREPARING)
+    it.is_settled = False
+    it.member.begin_rebalance()
+    await asyncio.sleep(2.5)
+    assert len(it.coordinator.sent) == (2 if is_cooperative else 0)
+    assert (it.thread.pulses[-1] is None) is not is_cooperative
+
+
+async def test_nobody_beats_for_a_member_that_is_none() -> None:
     it = Beating()
     it.member.lose_generation()
-    async with it.heartbeat.kept_alive():
-        await asyncio.sleep(3)
-    it = Beating()
-    it.scope.fail(LookupError(), name="another task")
-    async with it.heartbeat.kept_alive():
-        await asyncio.sleep(3)
+    it.heartbeat.start()
+    await asyncio.sleep(3)
     assert it.coordinator.sent == []
-    assert it.thread.pulses == []
+    assert it.thread.pulses == [None]
 
 
 # --- A loop that was blocked ------------------------------------------------------------------
 async def test_a_heartbeat_that_is_late_by_half_a_session_tells_of_a_blocked_loop() -> None:
     it = Beating(None, errors.UnknownMemberIdError("no"))
-    task = it.heartbeat.start()
+    it.heartbeat.start()
     await asyncio.sleep(0.5)
     it.loop.pass_time(0.5 + 0.5 * SESSION_S)
     await asyncio.sleep(0.5)
     assert it.heartbeat.why_silent == ""
     it.loop.pass_time(0.5 + SESSION_S)
-    assert await task is Interruption.LOST_MEMBERSHIP
+    await asyncio.sleep(0.5)
+    assert it.member.interruption is Interruption.LOST_MEMBERSHIP
     assert "was blocked for 1" in it.heartbeat.why_silent
     assert "from the heartbeat thread either" in it.heartbeat.why_silent
     it.thread.is_there = False
@@ -289,7 +308,7 @@ async def test_an_answer_that_is_read_long_after_its_deadline_tells_of_a_blocked
         raise errors.UnknownMemberIdError("no")
 
     it.coordinator.script.append(wait_beyond_the_deadline)
-    await it.heartbeat.start()
+    await it.interrupted()
     assert bool(it.heartbeat.why_silent) is is_blocked
 
 
@@ -322,8 +341,9 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     assert sending[3:] == due[3:]
     it.heartbeat.thread.rest()
     it.member.enter(MemberState.PREPARING)
-    async with it.heartbeat.kept_alive():
-        await asyncio.sleep(1)
+    it.is_settled = False
+    it.member.notify()
+    await asyncio.sleep(1)
     busy = it.thread.pulses[-1]
     assert busy is not None
     assert busy.over_at == POLL_S  # the application is not waited for
@@ -362,6 +382,7 @@ async def test_an_outcome_of_the_thread_counts_as_a_heartbeat(
     await asyncio.sleep(2)
     if not is_stable:
         it.member.enter(MemberState.PREPARING)
+    it.is_settled = False
     is_lost = interruption is Interruption.LOST_MEMBERSHIP
     hear = it.heartbeat.take_outcome
     former = ME._replace(generation=2)

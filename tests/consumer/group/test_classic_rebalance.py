@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
 import pytest
@@ -164,6 +163,10 @@ class Taking:
         return await self.refreshing()
 
     # --- The heartbeat --------------------------------------------------------------------
+    @property
+    def thread(self) -> Taking:
+        return self
+
     def rest(self) -> None:
         self.beats.append("rest")
 
@@ -172,12 +175,6 @@ class Taking:
 
     def note_contact(self, asked_at: float) -> None:
         self.beats.append(asked_at)
-
-    @contextlib.asynccontextmanager
-    async def kept_alive(self) -> AsyncIterator[None]:
-        self.beats.append("begin")
-        yield
-        self.beats.append("end")
 
     # --- Taking part ----------------------------------------------------------------------
     async def take_part(self, *answers: Answer, owned: Iterable[int] = ()) -> AssignedPartitions:
@@ -211,7 +208,7 @@ async def test_a_leader_joins_shares_out_and_learns_its_own_share() -> None:
     assert (sync.protocol_type, sync.protocol_name) == ("consumer", "range")
     assert [each.member_id for each in sync.assignments] == ["me"]
     assert it.watched == [{"t"}]
-    assert it.beats == ["rest", 0.0, "counted in", "begin", "end"]
+    assert it.beats == ["rest", 0.0, "counted in"]
     assert (it.member.state, it.member.identity) == (MemberState.SYNCING, ("me", 5))
     assert it.member.has_kept(TopicPartition("t", 2), Identity("me", 4))
 
@@ -253,7 +250,7 @@ async def test_a_member_without_an_id_joins_again_with_the_one_that_it_is_given(
     await joining
     joins = it.requests(JoinGroupRequest)
     assert [each.member_id for each in joins if isinstance(each, JoinGroupRequest)] == ["", "me"]
-    assert it.beats == ["rest", 1.0, "counted in", "begin", "end"]
+    assert it.beats == ["rest", 1.0, "counted in"]
 
 
 async def test_an_answer_that_asks_for_an_id_and_gives_none_is_an_error() -> None:
@@ -277,7 +274,7 @@ async def test_a_member_that_hands_out_beats_while_it_joins_and_nothing_new_begi
     it.hold()
     same = it.joined(leader="other", generation=4, protocol_name="cooperative-sticky")
     await it.take_part(same, it.synced(1), owned=[1])
-    assert it.beats == ["rest", "begin", "end", "counted in", "begin", "end"]
+    assert it.beats == ["rest", "counted in"]
     (join,) = it.requests(JoinGroupRequest)
     assert isinstance(join, JoinGroupRequest)
     (member,) = decode_subscriptions(

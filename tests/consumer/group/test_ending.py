@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, ending
+from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S, ending
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,12 @@ import pytest
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.group_task import (
-    LEAVE_MAX_S,
-    GroupTask,
-    Surroundings,
-    ending,
-)
+from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S, GroupedMembership, ending
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     GroupAuthorizationFailedError,
@@ -32,6 +29,27 @@ pytestmark = pytest.mark.virtual_time
 
 A = TopicPartition("t", 0)
 POLL_S = 60.0
+
+
+class Idle(GroupedMembership[GroupMember]):
+    """A membership whose group task is that of the test."""
+
+    def __init__(self, around: Surroundings, running: Running) -> None:
+        super().__init__(around, cast("GroupMember", running))
+        self._running = running
+
+    @property
+    def is_settled(self) -> bool:
+        return self._running.is_settled
+
+    async def _run(self) -> Never:
+        await self._running.run()
+
+    def _why_lost(self) -> None:
+        return None
+
+    def _note_departure(self, departure: Departure) -> None:
+        raise AssertionError("nothing departs")
 
 
 class Running:
@@ -65,8 +83,7 @@ class Running:
             self.scope,
             random.Random(1),
         )
-        member = cast("GroupMember", self)
-        self.task = GroupTask(around, member, self)
+        self.task = Idle(around, self)
 
     async def run(self) -> Never:
         try:
@@ -88,7 +105,7 @@ class Running:
 async def test_the_task_has_ended_when_its_end_was_waited_for() -> None:
     it = Running()
     await it.task.halted()  # there is none
-    task = it.task.start(it.run)
+    task = it.task.begin()
     await asyncio.sleep(5)
     it.task.halt()
     await asyncio.sleep(0.5)
@@ -103,7 +120,7 @@ async def test_the_task_has_ended_when_its_end_was_waited_for() -> None:
 
 async def test_who_waits_for_an_assignment_goes_on_when_the_subscription_has_one() -> None:
     it = Running()
-    it.task.start(it.run)
+    it.task.begin()
     waiting = asyncio.create_task(it.task.wait_assigned())
     it.notify()
     await asyncio.sleep(1)
@@ -122,7 +139,7 @@ async def test_who_waits_for_an_assignment_goes_on_when_the_subscription_has_one
 
 async def test_who_waits_for_an_assignment_is_told_what_keeps_the_member_from_it() -> None:
     it = Running()
-    it.task.start(it.run)
+    it.task.begin()
     error = GroupAuthorizationFailedError("no")
     waiting = asyncio.create_task(it.task.wait_assigned())
     await asyncio.sleep(0)
@@ -141,7 +158,7 @@ async def test_who_waits_for_an_assignment_is_told_that_the_consumer_is_stopped(
     it = Running()
     with pytest.raises(ConsumerStoppedError):
         await it.task.wait_assigned()  # it has not begun
-    it.task.start(it.run)
+    it.task.begin()
     waiting = asyncio.create_task(it.task.wait_assigned())
     await asyncio.sleep(0)
     it.task.halt()
@@ -152,7 +169,7 @@ async def test_who_waits_for_an_assignment_is_told_that_the_consumer_is_stopped(
 
 async def test_who_waits_for_an_assignment_is_told_what_the_task_died_of() -> None:
     it = Running()
-    it.task.start(it.run)
+    it.task.begin()
     waiting = asyncio.create_task(it.task.wait_assigned())
     await asyncio.sleep(0)
     it.fails_by = LookupError("from the task")
@@ -166,7 +183,7 @@ async def test_who_waits_for_an_assignment_is_told_what_the_task_died_of() -> No
 
 async def test_who_waits_for_an_assignment_is_told_what_another_task_died_of() -> None:
     it = Running()
-    it.task.start(it.run)
+    it.task.begin()
     waiting = asyncio.create_task(it.task.wait_assigned())
     await asyncio.sleep(0)
     it.scope.fail(LookupError("from another task"), name="another")
@@ -176,7 +193,7 @@ async def test_who_waits_for_an_assignment_is_told_what_another_task_died_of() -
 
 async def test_what_the_task_has_just_died_of_is_raised_before_its_scope_has_heard_of_it() -> None:
     it = Running()
-    task = it.task.start(it.run)
+    task = it.task.begin()
     it.fails_by = LookupError("from the task")
     await asyncio.sleep(0)
     await asyncio.sleep(1)

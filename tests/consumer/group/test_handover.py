@@ -15,7 +15,6 @@ from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
@@ -23,6 +22,7 @@ from aiokafka_lite.consumer.membership.protocol import (
     LastCommits,
     Offsets,
 )
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.events import Assigned, ListenerFailed, Lost
 from aiokafka_lite.structs import TopicPartition

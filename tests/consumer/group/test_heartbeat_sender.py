@@ -19,7 +19,6 @@ from aiokafka_lite.client.sasl import LatestToken, RememberedTokens
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.heartbeat import TURN_S, MemberHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import (
     END_S,
@@ -40,6 +39,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     ClientClosedError,
     FencedMemberEpochError,
@@ -592,6 +592,12 @@ class Waiting(MemberHeartbeat[Any]):
         return self._ask()
 
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
+        raise NotImplementedError
+
+    def _due_at(self) -> float | None:
+        raise NotImplementedError
+
+    async def _beat(self) -> None:
         raise NotImplementedError
 
     def take_outcome(self, outcome: Outcome) -> None:

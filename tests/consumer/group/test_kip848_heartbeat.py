@@ -18,7 +18,6 @@ from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.heartbeat import Lease
 from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
@@ -30,6 +29,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule, Subscription
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

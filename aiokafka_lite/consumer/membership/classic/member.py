@@ -199,6 +199,13 @@ class Member(StatefulMember[MemberState]):
         return keeps or self.state is MemberState.STABLE
 
     @property
+    def is_heard(self) -> bool:
+        """Whether it sends heartbeats."""
+        is_lost = self._interruption is not None and self._interruption.is_loss
+        is_joining = self.state is MemberState.JOINING and not self.delivers
+        return self.is_member and not is_lost and not is_joining
+
+    @property
     def is_fenced(self) -> bool:
         return Interruption.FENCED in (self._interruption, self.lost_by)
 

@@ -28,10 +28,15 @@ from aiokafka_lite.consumer.membership.classic.member import (
     interruption_by,
 )
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
-from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
-from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
+from aiokafka_lite.consumer.membership.grouped import (
+    LEAVE_MAX_S,
+    UNSUBSCRIBED,
+    GroupedMembership,
+    ending,
+)
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import Assigned
 from aiokafka_lite.structs import TopicPartition
@@ -42,17 +47,14 @@ JoinOutcome: TypeAlias = AssignedPartitions | KafkaError
 
 
 class ClassicMembership(GroupedMembership[Member]):
-    """One consumer's membership. It writes the member, and the assignment in `state`.
+    """One consumer's membership. A task "rebalance" runs one rebalance."""
 
-    Tasks: "group" runs `_run`, "rebalance" one rebalance, "heartbeat" the heartbeats, "listener"
-    one callback.
-    """
+    _heartbeat: Heartbeat
 
     def __init__(self, around: Surroundings, member: Member) -> None:
         super().__init__(around, member)
         config = around.config
-        self._heartbeat = Heartbeat(around, member, self._task)
-        self._lease = self._heartbeat.lease
+        self._heartbeat = Heartbeat(around, member, self)
         self._rebalance = Rebalance(
             config, around.cluster, around.coordinator, member, self._heartbeat
         )
@@ -73,21 +75,12 @@ class ClassicMembership(GroupedMembership[Member]):
     # --- For the consumer -----------------------------------------------------------------
     @property
     def status(self) -> GroupStatus:
-        status = self._status(
-            self._member.state.name, self._rebalance.joining_since, self._heartbeat
-        )
+        status = self._status(self._member.state.name, self._rebalance.joining_since)
         return status._replace(is_eager=not self._is_cooperative)
 
     @property
     def is_settled(self) -> bool:
         return self._assigned_version == self._state.subscription_version
-
-    async def start(self) -> None:
-        self._observe()
-        # Its timer must not outlive the tasks, even if all are cancelled at once.
-        lease = self._lease
-        self._task.start(self._run).add_done_callback(lambda _: lease.end())
-        self._heartbeat.thread.start()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -108,19 +101,18 @@ class ClassicMembership(GroupedMembership[Member]):
         member.enter(MemberState.LEAVING)
         commit_by, leave_by = ending(loop.time(), deadline)
         is_told = True
-        async with self._heartbeat.kept_alive():
-            uncommitted = {**left, **await self._commit_at_the_end(offsets, commit_by)}
-            if leaves is None:
-                leaves = not member.is_static
-            if member.identity.member_id and leaves:
-                leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
-                is_told = await self._rebalance.leave("the consumer stops", deadline=leave_by)
+        uncommitted = {**left, **await self._commit_at_the_end(offsets, commit_by)}
+        if leaves is None:
+            leaves = not member.is_static
+        if member.identity.member_id and leaves:
+            leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
+            is_told = await self._rebalance.leave("the consumer stops", deadline=leave_by)
         if is_told:
             member.lose_membership()
         else:  # the group still has it: the next start takes its place
             member.lose_generation()
         member.enter(MemberState.LEFT)
-        await self._heartbeat.thread.end()
+        await self._heartbeat.end()
         return uncommitted
 
     async def _end_joining(
@@ -167,11 +159,10 @@ class ClassicMembership(GroupedMembership[Member]):
             if not is_subscribed(self._state):
                 if member.state is not MemberState.UNJOINED:
                     await self._settle_departed()
+                    member.lose_generation()  # it sends no more heartbeats
                     await self._withdraw(UNSUBSCRIBED)
                     self._rebalance.watch_for_the_group(())
-                    if member.is_static:  # the group keeps its place
-                        member.lose_generation()
-                    else:
+                    if not member.is_static:  # the group keeps the place of a static one
                         member.lose_membership()
                     # The application may read partitions that it has assigned itself.
                     self._gate.release(Hold.LOST)
@@ -187,13 +178,13 @@ class ClassicMembership(GroupedMembership[Member]):
                 continue
             interruption = await self._hold(assigned)
             reason = interruption.text
-            overdue = self._task.overdue_text()
+            overdue = self.overdue_text()
             is_away = interruption is Interruption.POLL_INTERVAL_EXCEEDED
             await self._prepare(reason, leaves=is_away)
             if member.is_fenced:
                 await self._give_up()
             if is_away:
-                await self._sit_out(overdue)
+                await self._leave_until_next_read(overdue)
 
     async def _prepare(self, reason: str, *, leaves: bool = False) -> None:
         """Revoke the partitions that the member does not keep during the next rebalance.
@@ -211,18 +202,17 @@ class ClassicMembership(GroupedMembership[Member]):
         if is_subscribed(state):
             state.begin_revocation(self._not_kept(leaves=leaves))
         self._gate.release(Hold.LISTENER, Hold.LOST)  # all lost partitions are revoking
-        async with self._heartbeat.kept_alive():
-            await self._handover.settle_departed(reason, deadline)
-            if is_subscribed(state):
-                is_eager = not self._is_cooperative
-                await self._handover.revoke(
-                    self._not_kept(leaves=leaves),
-                    reason,
-                    deadline=deadline,
-                    waits=not leaves,
-                    tells_of_none=is_eager,
-                    stays_readable=is_eager,
-                )
+        await self._handover.settle_departed(reason, deadline)
+        if is_subscribed(state):
+            is_eager = not self._is_cooperative
+            await self._handover.revoke(
+                self._not_kept(leaves=leaves),
+                reason,
+                deadline=deadline,
+                waits=not leaves,
+                tells_of_none=is_eager,
+                stays_readable=is_eager,
+            )
 
     def _not_kept(self, *, leaves: bool) -> frozenset[TopicPartition]:
         state = self._state
@@ -237,8 +227,7 @@ class ClassicMembership(GroupedMembership[Member]):
 
     async def _settle_departed(self) -> None:
         if self._handover.has_departed:
-            async with self._heartbeat.kept_alive():
-                await self._handover.settle_departed(UNSUBSCRIBED)
+            await self._handover.settle_departed(UNSUBSCRIBED)
 
     def _settle_interruption(self) -> None:
         was_member = self._member.is_member
@@ -258,7 +247,7 @@ class ClassicMembership(GroupedMembership[Member]):
         """Join and sync until success. None: the subscription has changed."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
-        self._task.forget_error()
+        self.forget_error()
         is_first = True
         while True:
             member.settle_interruption()
@@ -284,7 +273,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 self._joined_version = self._joined_last = version
                 self._joined_topics = topics
                 self._shared_out, self._unchanged_in = assigned.shared_out, None
-                self._task.forget_error()
+                self.forget_error()
                 return assigned
             log.info(
                 "group %s: the subscription changed during the rebalance, so the consumer joins "
@@ -343,7 +332,7 @@ class ClassicMembership(GroupedMembership[Member]):
         elif recovery is Recovery.LOST_MEMBERSHIP:
             member.lose_membership(Interruption.LOST_MEMBERSHIP)
         elif recovery is Recovery.SURFACE:
-            self._task.surface(error)
+            self.surface(error)
         log.info("group %s: joining failed, trying again: %s", member.group_id, error)
         if not member.is_member:
             await self._lose_what_was_kept()  # before the pause: it has new owners
@@ -365,18 +354,14 @@ class ClassicMembership(GroupedMembership[Member]):
             await self._take_all(assigned.partitions)
         if member.interruption is not None and member.interruption.is_loss:
             self._gate.hold(Hold.LOST)
-        self._lease.look()
+        self._heartbeat.lease.look()
         self._gate.release(Hold.LISTENER)
         self._assigned_version = self._joined_version
         member.notify()
         if has_given_back and member.is_member:
             return Interruption.PARTITIONS_REVOKED
-        heartbeat = self._heartbeat.start()
-        try:
-            while (interruption := self._interruption(heartbeat)) is None:
-                await member.wait_for_change()
-        finally:
-            await self._heartbeat.stop(heartbeat)
+        while (interruption := self._interruption()) is None:
+            await member.wait_for_change()
         log.info("group %s: rebalance: %s", member.group_id, interruption.text)
         return interruption
 
@@ -388,8 +373,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member.take_assignment()
         self._events.publish(Assigned(partitions, member.identity.generation))
         if state.listener is not None:
-            async with self._heartbeat.kept_alive():
-                await self._handover.tell_of_new(state.listener, partitions)
+            await self._handover.tell_of_new(state.listener, partitions)
 
     async def _take_what_is_new(self, partitions: frozenset[TopicPartition]) -> bool:
         """Revoke partitions with new owners, assign new ones, and call the listener.
@@ -406,22 +390,19 @@ class ClassicMembership(GroupedMembership[Member]):
         for tp in before & partitions:
             if (cursor := state.assignment[tp]).is_revoking:
                 state.keep(cursor)  # unsubscribed and subscribed again
-        async with self._heartbeat.kept_alive():
-            if gone:
-                await self._handover.revoke(gone, "the partitions are reassigned to other members")
-                if not member.is_member or not is_subscribed(state):
-                    return False
-            await self._handover.assign(new)
+        if gone:
+            await self._handover.revoke(gone, "the partitions are reassigned to other members")
+            if not member.is_member or not is_subscribed(state):
+                return False
+        await self._handover.assign(new)
         for tp in new & state.assignment.keys():
             state.keep(state.assignment[tp])
         return bool(gone)
 
-    def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
+    def _interruption(self) -> Interruption | None:
         member = self._member
         if not member.is_member:  # lost during a revocation
             return member.lost_by or Interruption.LOST_GENERATION
-        if heartbeat.done() and not heartbeat.cancelled():
-            member.interrupt(member.identity, heartbeat.result())
         if member.interruption is not None:
             return member.interruption
         if self._joined_version != self._state.subscription_version:
@@ -439,13 +420,13 @@ class ClassicMembership(GroupedMembership[Member]):
             now = asyncio.get_running_loop().time()
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
 
-    async def _sit_out(self, overdue: str) -> None:
+    async def _leave_until_next_read(self, overdue: str) -> None:
         self._warn_of_absence(overdue)
         # Before LeaveGroup: from now on, commits are too late.
         self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED.text)
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
-        await self._task.sit_out()
+        await self.sit_out()
 
     # --- Changes --------------------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:

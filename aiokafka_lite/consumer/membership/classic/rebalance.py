@@ -174,12 +174,7 @@ class Rebalance:
     ) -> AssignedPartitions:
         member = self._member
         try:
-            if member.delivers:
-                # JoinGroup may take longer than a session.
-                async with self._heartbeat.kept_alive():
-                    joined = await self._join(topics, owned, reason)
-            else:
-                joined = await self._join(topics, owned, reason)
+            joined = await self._join(topics, owned, reason)
         finally:
             self.joining_since = None
         self._heartbeat.note_counted_in()
@@ -198,13 +193,12 @@ class Rebalance:
         assignor = self._assignor(joined)
         if not member.is_leader:
             self.watch_for_the_group(())
-        async with self._heartbeat.kept_alive():
-            assignments: Mapping[str, bytes] = {}
-            shared_out = SharedOut()
-            if member.is_leader:
-                assignments, shared_out = await self._share_out(assignor, joined)
-            # This does not renew the lease: SyncGroup after the leader's starts no new session.
-            blob = await self._sync(joined, assignments)
+        assignments: Mapping[str, bytes] = {}
+        shared_out = SharedOut()
+        if member.is_leader:
+            assignments, shared_out = await self._share_out(assignor, joined)
+        # This does not renew the lease: SyncGroup after the leader's starts no new session.
+        blob = await self._sync(joined, assignments)
         assignment = decode_assignment(blob, topics)
         assignor.on_assignment(assignment)
         if isinstance(assignor, LearnsGeneration):

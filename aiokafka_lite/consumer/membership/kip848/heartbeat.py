@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Collection
 from functools import partial
 from typing import Final, Protocol
 
-from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import CONSUMER_SESSION_S
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
@@ -34,6 +31,7 @@ from aiokafka_lite.consumer.membership.kip848.schedule import (
 )
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC, Recovery, recovery_for
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedMemberEpochError,
@@ -132,23 +130,10 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         # The latest join was refused, so the group does not have this member.
         self.is_refused = False
 
-    async def run(self) -> Never:
-        while True:
-            if not self._member.is_heard:
-                self.thread.rest()
-                await self._member.wait_for_change()
-            elif (due_at := self._due_at()) > self._loop.time():
-                self._note_next(due_at - self._loop.time())
-                try:
-                    async with timeout_at(due_at):
-                        await self._member.wait_for_change()
-                except asyncio.TimeoutError:
-                    self._note_lateness(self._loop.time() - due_at)
-            else:
-                await self._beat()
-
-    def _due_at(self) -> float:
+    def _due_at(self) -> float | None:
         member, schedule = self._member, self._schedule
+        if not member.is_heard or self._not_before == math.inf:
+            return None
         if (
             not member.is_member
             or member.is_epoch_stale

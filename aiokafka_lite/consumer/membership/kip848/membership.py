@@ -16,8 +16,12 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, is_subscribed
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
-from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
+from aiokafka_lite.consumer.membership.grouped import (
+    LEAVE_MAX_S,
+    UNSUBSCRIBED,
+    GroupedMembership,
+    ending,
+)
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     PRESENT,
@@ -35,6 +39,7 @@ from aiokafka_lite.consumer.membership.kip848.schedule import (
     as_re2,
 )
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     KafkaError,
     UnknownMemberIdError,
@@ -64,11 +69,9 @@ class OtherProtocol(Protocol):
 
 
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
-    """One consumer's membership. It writes the member, `held`, and the assignment in `state`.
+    """One consumer's membership. Without `other_protocol`, reads raise the broker's refusal."""
 
-    Tasks: "group" runs `_run`, "heartbeat" the heartbeats, "listener" one callback. Without
-    `other_protocol`, reads raise the broker's refusal.
-    """
+    _heartbeat: Heartbeat
 
     def __init__(
         self,
@@ -80,9 +83,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         super().__init__(around, member)
         self._schedule = HeartbeatSchedule(around.config, member, self)
         self._heartbeat = Heartbeat(around, member, self._schedule, self)
-        self._lease = self._heartbeat.lease
         self._other_protocol = other_protocol
-        self._beating: asyncio.Task[Never] | None = None
         # Assigned and not revoked yet: the owned partitions in heartbeats.
         self.held: dict[PartitionId, TopicPartition] = {}
         # The subscription version of the assignment.
@@ -110,7 +111,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def status(self) -> GroupStatus:
         state = self._member.state
         joining_since = self._joining_since if state is MemberState.JOINING else None
-        return self._status(state.name, joining_since, self._heartbeat)._replace(
+        return self._status(state.name, joining_since)._replace(
             protocol="consumer",
             is_eager=False,
             session_s=self._config.group_session_s,
@@ -134,21 +135,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def is_settled(self) -> bool:
         return self._settled_version == self._state.subscription_version
 
-    async def start(self) -> None:
-        self._observe()
-        self._task.start(self._run)
-        self._beating = self._scope.supervise(self._heartbeat.run, name="heartbeat")
-        # Its timer must not outlive the tasks, even if all are cancelled at once.
-        lease = self._lease
-        self._beating.add_done_callback(lambda _: lease.end())
-        self._heartbeat.thread.start()
-
     def stop_trying(self) -> None:
         self._cluster.remove_listener(self._metadata_changed)
         self.halt()
-        if self._beating is not None:
-            self._scope.cancel(self._beating)
-        self._heartbeat.thread.abandon()
+        self._heartbeat.abandon()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -172,9 +162,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             member.enter(MemberState.LEAVING)
         # Heartbeats continue.
         uncommitted = await self._commit_at_the_end(offsets, commit_by)
-        if self._beating is not None:
-            await self._scope.stop(self._beating)
-        await self._heartbeat.thread.end()
+        await self._heartbeat.end()
         if may_be_known and (member.is_static or leaves is not False):
             leaving = self._schedule.leave(for_good=leaves is True)
             await self._send_leave(leaving, min(leave_by, loop.time() + LEAVE_MAX_S))
@@ -249,7 +237,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         elif member.state is MemberState.UNJOINED:
             self._begin_to_join()
         elif self._is_overdue():
-            await self._sit_out()
+            await self._leave_until_next_read()
         else:
             return member.state in PRESENT and await self._reconcile()
         return True
@@ -269,7 +257,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     def _begin_to_join(self) -> None:
         self._settled_version = None
-        self._task.forget_error()
+        self.forget_error()
         self._last_leave = None
         self._joining_since = self._loop.time()
         self._is_first_told = self._was_settled = False
@@ -309,7 +297,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if not self._is_first_told:
             await self._assign({})
             return True
-        self._task.forget_error()
+        self.forget_error()
         if not self.is_settled:
             if not self._was_settled:
                 self._was_settled = True
@@ -426,11 +414,11 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     # --- The application is away ----------------------------------------------------------
     def _is_overdue(self) -> bool:
-        return self._member.state in PRESENT and self._was_settled and self._task.is_away
+        return self._member.state in PRESENT and self._was_settled and self.is_away
 
-    async def _sit_out(self) -> None:
+    async def _leave_until_next_read(self) -> None:
         state, member = self._state, self._member
-        overdue = self._task.overdue_text()
+        overdue = self.overdue_text()
         self._warn_of_absence(overdue)
         self._settled_version = None
         reason = Loss.POLL_INTERVAL.value
@@ -439,7 +427,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             return
         member.note_reason(Loss.POLL_INTERVAL, overdue)
         await self._withdraw(reason)
-        await self._task.sit_out()
+        await self.sit_out()
 
     # --- Subscription ---------------------------------------------------------------------
     @property
@@ -476,9 +464,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def idle_s(self) -> float:
         """How long the application has requested no records, once it could."""
         return self._reads.idle_s(self._loop.time()) if self._was_settled else 0.0
-
-    def surface(self, error: KafkaError) -> None:
-        self._task.surface(error)
 
     def match_here(self) -> None:
         self._regex = None
