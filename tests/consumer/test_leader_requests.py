@@ -14,6 +14,7 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.positions.leader_requests import (
     OVERDUE_S,
+    Kind,
     LeaderRequests,
 )
 from aiokafka_lite.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
@@ -43,25 +44,6 @@ class Even(random.Random):
         return (a + b) / 2
 
 
-class Requests(LeaderRequests[str, str, str]):
-    """Requests whose results a test notes."""
-
-    name = "ask"
-    asked: Asked
-
-    async def send(self, node_id: int, questions: Mapping[TopicPartition, str]) -> Answers:
-        return await self.asked.ask(node_id, questions)
-
-    def answered(self, wish: str, answer: str, leader_epoch: int) -> None:
-        self.asked.answered.append((wish, answer, leader_epoch))
-
-    def failed(self, wish: str, error: KafkaError) -> None:
-        self.asked.failed.append((wish, type(error)))
-
-    def ended(self) -> None:
-        self.asked.end()
-
-
 class Asked:
     """Requests to the leaders of a cluster, which answer when the test has them do so."""
 
@@ -77,8 +59,14 @@ class Asked:
         self.invalidated_at: list[float] = []
         self.suspected: list[frozenset[int]] = []
         self._answers: dict[int, asyncio.Future[Answers]] = {}
-        self.requests = Requests(cast("Any", self), self.scope, rng or Even(), FIRST_S)
-        self.requests.asked = self
+        kind = Kind("ask", self.ask, self.note_answer, self.note_failure, self.end)
+        self.requests = LeaderRequests(kind, cast("Any", self), self.scope, rng or Even(), FIRST_S)
+
+    def note_answer(self, wish: str, answer: str, leader_epoch: int) -> None:
+        self.answered.append((wish, answer, leader_epoch))
+
+    def note_failure(self, wish: str, error: KafkaError) -> None:
+        self.failed.append((wish, type(error)))
 
     async def ask(self, node_id: int, questions: Mapping[TopicPartition, str]) -> Answers:
         self.questions.append((node_id, dict(questions)))

@@ -201,7 +201,8 @@ async def test_the_end_of_a_log_is_stale_unless_a_broker_has_named_it_lately_or_
     asked: set[Cursor] = set()
     nothing = cast("Any", None)
     fetches = cast("Any", SimpleNamespace(is_asking_for=asked.__contains__))
-    ends = LogEnds(ConsumerConfig(), nothing, nothing, fetches, scope=nothing, rng=nothing)
+    lookup = cast("Any", SimpleNamespace(ask=None))
+    ends = LogEnds(ConsumerConfig(), nothing, lookup, fetches, scope=nothing, rng=nothing)
     cursor = Cursor(TopicPartition("t", 0))
     assert not ends.is_stale(cursor, 100.0)  # its position is looked up
     cursor.start_at(5, -1, -1, is_in_work=False)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
@@ -65,20 +65,42 @@ class Failure(NamedTuple):
     retry_at: float
 
 
-class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
-    """Sends requests of one kind to the leaders of partitions. A subclass is a kind.
+def _ignore(*_: object) -> None: ...
 
-    A wish is a hashable object that identifies one wanted result.
+
+class Kind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
+    """One kind of requests.
 
     Attributes:
         name: The tasks' name, before the node.
+        send: Sends one request to a node.
+        answered: Takes a result, with the leader's epoch.
+        failed: Takes an error. The wish is retried while it is wanted.
+        ended: Called after each request.
     """
 
-    name: ClassVar[str]
+    name: str
+    send: Callable[[int, Mapping[TopicPartition, QuestionT]], Awaitable[Answered[AnswerT]]]
+    answered: Callable[[WishT, AnswerT, int], None]
+    failed: Callable[[WishT, KafkaError], None] = _ignore
+    ended: Callable[[], None] = _ignore
+
+
+class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
+    """Sends requests of one kind to the leaders of partitions.
+
+    A wish is a hashable object that identifies one wanted result.
+    """
 
     def __init__(
-        self, cluster: Cluster, scope: TaskScope, rng: random.Random, first_delay_s: float
+        self,
+        kind: Kind[WishT, QuestionT, AnswerT],
+        cluster: Cluster,
+        scope: TaskScope,
+        rng: random.Random,
+        first_delay_s: float,
     ) -> None:
+        self._kind = kind
         self._cluster = cluster
         self._scope = scope
         self._rng = rng
@@ -91,23 +113,6 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
         self._overdue: frozenset[int] = frozenset()
         self._failures: dict[WishT, Failure] = {}
 
-    # --- Of the kind ----------------------------------------------------------------------
-    @abstractmethod
-    async def send(
-        self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
-    ) -> Answered[AnswerT]: ...
-
-    @abstractmethod
-    def answered(self, wish: WishT, answer: AnswerT, leader_epoch: int) -> None: ...
-
-    def failed(self, wish: WishT, error: KafkaError) -> None:
-        """Note an error. The wish is retried while it is wanted."""
-        return
-
-    def ended(self) -> None:
-        return
-
-    # --- Requests -------------------------------------------------------------------------
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
         """Send the requests that are possible now, and return the end of the next back-off, if any.
 
@@ -132,7 +137,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
             self._miss_leader(wish, wanted[wish][0], delays)
         for node_id, questions in asked.items():
             task = self._pending[node_id] = self._scope.spawn(
-                self._put(node_id, questions), name=f"{self.name} node {node_id}"
+                self._put(node_id, questions), name=f"{self._kind.name} node {node_id}"
             )
             # The scope has handled a failure by then.
             task.add_done_callback(partial(self._ended, node_id))
@@ -155,7 +160,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
     async def _put(
         self, node_id: int, asked: Mapping[WishT, tuple[TopicPartition, QuestionT, Leader]]
     ) -> None:
-        found, failures = await self.send(
+        found, failures = await self._kind.send(
             node_id, {tp: question for tp, question, _ in asked.values()}
         )
         delays: dict[int, float] = {}
@@ -164,7 +169,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
                 continue
             if tp in found:
                 self._failures.pop(wish, None)
-                self.answered(wish, found[tp], leader.epoch)
+                self._kind.answered(wish, found[tp], leader.epoch)
             else:
                 self._fail(wish, failures[tp], leader, delays)
 
@@ -184,7 +189,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
         self._timers.pop(node_id).cancel()
         if node_id in self._overdue:
             self._suspect(self._overdue - {node_id})
-        self.ended()
+        self._kind.ended()
 
     def _suspect(self, overdue: frozenset[int]) -> None:
         self._overdue = overdue
@@ -206,7 +211,7 @@ class LeaderRequests(ABC, Generic[WishT, QuestionT, AnswerT]):
         delay_s = delay_after(count, self._first_delay_s, LONGEST_BACKOFF_S, self._rng)
         retry_at = self._loop.time() + delays.setdefault(count, delay_s)
         self._failures[wish] = Failure(leader, count + 1, retry_at)
-        self.failed(wish, error)
+        self._kind.failed(wish, error)
 
 
 async def until_set(event: Event, deadline: float | None) -> None:
@@ -249,30 +254,19 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
         except KafkaError as error:
             failures.update(dict.fromkeys(questions, error))
         else:
-            self._sort(questions, response, found, failures)
+            for tp, answer in self._answers(response, questions):
+                if tp not in questions:
+                    continue
+                if isinstance(answer, KafkaError):
+                    failures[tp] = answer.at(tp)
+                else:
+                    found[tp] = answer
+            for tp in questions.keys() - found.keys() - failures.keys():
+                text = f"the leader's response does not contain {tp}"
+                failures[tp] = KafkaTimeoutError(text).at(tp)
         if any(error.invalid_metadata for error in failures.values()):
             self._cluster.invalidate()
         return found, failures
-
-    def _sort(
-        self,
-        asked: Mapping[TopicPartition, QuestionT],
-        response: ResponseT,
-        found: dict[TopicPartition, AnswerT],
-        failures: dict[TopicPartition, KafkaError],
-    ) -> None:
-        for tp, answer in self._answers(response, asked):
-            if tp not in asked:
-                continue
-            if isinstance(answer, KafkaError):
-                failures[tp] = answer.at(tp)
-            else:
-                found[tp] = answer
-        for tp in asked:
-            if tp not in found and tp not in failures:
-                failures[tp] = KafkaTimeoutError(f"the leader's response does not contain {tp}").at(
-                    tp
-                )
 
 
 UNDEFINED: Final = -1
@@ -332,34 +326,6 @@ def _raise_what_does_not_pass(
             raise error
 
 
-class OffsetSearch(LeaderRequests[TopicPartition, int, FoundOffset]):
-    name = "look offsets up at"
-
-    def __init__(
-        self, lookup: OffsetLookup, cluster: Cluster, scope: TaskScope, rng: random.Random,
-        first_delay_s: float,
-    ) -> None:  # fmt: skip
-        super().__init__(cluster, scope, rng, first_delay_s)
-        self._lookup = lookup
-        self.found: dict[TopicPartition, FoundOffset] = {}
-        self.failures: dict[TopicPartition, KafkaError] = {}
-        self.wake = Event()
-
-    async def send(
-        self, node_id: int, questions: Mapping[TopicPartition, int]
-    ) -> Answered[FoundOffset]:
-        return await self._lookup.ask(node_id, questions)
-
-    def answered(self, wish: TopicPartition, answer: FoundOffset, leader_epoch: int) -> None:
-        self.found[wish] = answer
-
-    def failed(self, wish: TopicPartition, error: KafkaError) -> None:
-        self.failures[wish] = error
-
-    def ended(self) -> None:
-        self.wake.set()
-
-
 class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     """Looks up offsets by time; -2 means the first offset, -1 the last."""
 
@@ -401,26 +367,35 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
             KafkaTimeoutError: Not all were found. Lists the others with their reasons.
             KafkaError: A broker refused permanently.
         """
-        search = OffsetSearch(
-            self, self._cluster, self._scope, self._rng, self._config.retry_backoff_s
-        )
-        found, wake = search.found, search.wake
+        found: dict[TopicPartition, FoundOffset] = {}
+        failures: dict[TopicPartition, KafkaError] = {}
+        wake = Event()
+
+        def answered(tp: TopicPartition, offset: FoundOffset, _: int) -> None:
+            found[tp] = offset
 
         def view_changed(_: ClusterView) -> None:
             wake.set()
 
+        search = LeaderRequests(
+            Kind("look offsets up at", self.ask, answered, failures.__setitem__, wake.set),
+            self._cluster,
+            self._scope,
+            self._rng,
+            self._config.retry_backoff_s,
+        )
         self._cluster.add_listener(view_changed)
         try:
             async with timeout_at(deadline):
                 while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
-                    _raise_what_does_not_pass(search.failures, missing)
+                    _raise_what_does_not_pass(failures, missing)
                     self._scope.raise_if_failed()
                     self._cluster.raise_if_closed()
                     wake.clear()
                     retry_at = search.advance({tp: (tp, at) for tp, at in missing.items()})
                     await until_set(wake, retry_at)
         except asyncio.TimeoutError:
-            raise self._not_found(missing, search.failures, search.pending_nodes) from None
+            raise self._not_found(missing, failures, search.pending_nodes) from None
         finally:
             search.cancel()
             self._cluster.remove_listener(view_changed)

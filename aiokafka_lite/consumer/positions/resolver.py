@@ -53,11 +53,10 @@ from aiokafka_lite.consumer.config import (
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.positions.leader_requests import (
-    Answered,
-    AnswerT,
     EpochEnd,
     EpochEndLookup,
     FoundOffset,
+    Kind,
     LeaderRequests,
     OffsetLookup,
     until_set,
@@ -137,8 +136,16 @@ class PositionResolver:
         self._rng = rng
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
-        self._checks = Checks(self, cluster, scope, rng, config)
-        self._resets = Resets(self, cluster, scope, rng, config)
+        epoch_ends = EpochEndLookup(config, cluster)
+        check = Kind(
+            "check positions at", epoch_ends.ask, self._checked, self._not_checked, self.wake
+        )
+        reset = Kind(
+            "look positions up at", self._ask_for_starts, self._found, self._not_found, self.wake
+        )
+        delay_s = config.retry_backoff_s
+        self._checks = LeaderRequests(check, cluster, scope, rng, delay_s)
+        self._resets = LeaderRequests(reset, cluster, scope, rng, delay_s)
         observers.assignment_changed.add(self._wake.set)
         observers.partition_changed.add(self._partition_changed)
 
@@ -285,11 +292,11 @@ class PositionResolver:
         )
 
     # --- Validation -----------------------------------------------------------------------
-    def checked(self, search: Search, end: EpochEnd, leader_epoch: int) -> None:
+    def _checked(self, search: Search, end: EpochEnd, leader_epoch: int) -> None:
         if search.is_current:
             self._judge(search.cursor, end, leader_epoch)
 
-    def not_checked(self, search: Search, error: KafkaError) -> None:
+    def _not_checked(self, search: Search, error: KafkaError) -> None:
         partition = search.cursor
         if not search.is_current:
             return
@@ -346,7 +353,7 @@ class PositionResolver:
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
     # --- Reset ----------------------------------------------------------------------------
-    def found(self, search: Search, start: Start, leader_epoch: int) -> None:
+    def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
         is_found_by_all = (
             search.reason == NOTHING_COMMITTED
             and self._config.reset_timestamp == EARLIEST_TIMESTAMP
@@ -388,11 +395,11 @@ class PositionResolver:
         if reason:
             self._publish_reset(partition.tp, before, offset.offset, reason, start.log_start)
 
-    def not_found(self, search: Search, error: KafkaError) -> None:
+    def _not_found(self, search: Search, error: KafkaError) -> None:
         if search.is_current:
             self._note_failure(search.cursor, error)
 
-    async def ask_for_starts(
+    async def _ask_for_starts(
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, KafkaError]]:
         """Look up start offsets at a leader, and the starts of its logs if needed."""
@@ -466,48 +473,3 @@ class PositionResolver:
         again, failed = await self._lookup.ask(node_id, {tp: timestamps[tp] for tp in ends})
         found = {tp: ends[tp] if offset.offset < 0 else offset for tp, offset in again.items()}
         return found, {**failures, **failed}
-
-
-class _Requests(LeaderRequests[Search, int, AnswerT]):
-    def __init__(
-        self,
-        resolver: PositionResolver,
-        cluster: Cluster,
-        scope: TaskScope,
-        rng: random.Random,
-        config: ConsumerConfig,
-    ) -> None:
-        super().__init__(cluster, scope, rng, config.retry_backoff_s)
-        self._resolver = resolver
-        self._epoch_ends = EpochEndLookup(config, cluster)
-
-    def ended(self) -> None:
-        self._resolver.wake()
-
-
-class Checks(_Requests[EpochEnd]):
-    name = "check positions at"
-
-    async def send(
-        self, node_id: int, questions: Mapping[TopicPartition, int]
-    ) -> Answered[EpochEnd]:
-        return await self._epoch_ends.ask(node_id, questions)
-
-    def answered(self, wish: Search, answer: EpochEnd, leader_epoch: int) -> None:
-        self._resolver.checked(wish, answer, leader_epoch)
-
-    def failed(self, wish: Search, error: KafkaError) -> None:
-        self._resolver.not_checked(wish, error)
-
-
-class Resets(_Requests[Start]):
-    name = "look positions up at"
-
-    async def send(self, node_id: int, questions: Mapping[TopicPartition, int]) -> Answered[Start]:
-        return await self._resolver.ask_for_starts(node_id, questions)
-
-    def answered(self, wish: Search, answer: Start, leader_epoch: int) -> None:
-        self._resolver.found(wish, answer, leader_epoch)
-
-    def failed(self, wish: Search, error: KafkaError) -> None:
-        self._resolver.not_found(wish, error)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
@@ -21,12 +20,11 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_requests import (
-    Answered,
     FoundOffset,
+    Kind,
     LeaderRequests,
     OffsetLookup,
 )
-from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.positions.resolver import PositionResolver
@@ -52,8 +50,6 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
     Paused partitions, and those of which enough is buffered or being handled, are not fetched.
     """
 
-    name = "look log ends up at"
-
     def __init__(
         self,
         config: ConsumerConfig,
@@ -64,9 +60,9 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
         scope: TaskScope,
         rng: random.Random,
     ) -> None:
-        super().__init__(cluster, scope, rng, config.retry_backoff_s)
+        kind = Kind("look log ends up at", lookup.ask, self._note_end)
+        super().__init__(kind, cluster, scope, rng, config.retry_backoff_s)
         self._is_stable = config.is_read_committed
-        self._lookup = lookup
         self._fetches = fetches
 
     def is_stale(self, cursor: Cursor, now: float) -> bool:
@@ -84,15 +80,10 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
             }
         )
 
-    async def send(
-        self, node_id: int, questions: Mapping[TopicPartition, int]
-    ) -> Answered[FoundOffset]:
-        return await self._lookup.ask(node_id, questions)
-
-    def answered(self, wish: Cursor, answer: FoundOffset, leader_epoch: int) -> None:
+    def _note_end(self, cursor: Cursor, end: FoundOffset, _: int) -> None:
         now = self._loop.time()
-        if wish.is_assigned and self.is_stale(wish, now):
-            wish.log_ends_at(answer.offset, now, is_stable=self._is_stable)
+        if cursor.is_assigned and self.is_stale(cursor, now):
+            cursor.log_ends_at(end.offset, now, is_stable=self._is_stable)
 
 
 class Standstill(NamedTuple):
