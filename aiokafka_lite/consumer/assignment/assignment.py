@@ -47,11 +47,7 @@ class Assignment:
         return self._assignment
 
     def partition(self, tp: TopicPartition) -> Cursor:
-        """Return the cursor of a partition.
-
-        Raises:
-            IllegalStateError: It is not assigned.
-        """
+        """Return the cursor of a partition. Raises IllegalStateError if it is not assigned."""
         try:
             return self._assignment[tp]
         except KeyError:

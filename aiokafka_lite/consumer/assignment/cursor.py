@@ -396,11 +396,7 @@ class Cursor:
     ) -> None:
         """Set a position that was sought or found. The buffer must be empty.
 
-        Args:
-            offset: The position.
-            leader_epoch: Of the record before it.
-            validated_epoch: The leader epoch in which it was validated.
-            is_in_work: Records of the latest read are being processed.
+        `is_in_work`: Records of the latest read are being processed.
         """
         if is_in_work:
             self.go_back_to(offset)
@@ -794,9 +790,7 @@ class Cursor:
     def advance(self, next_position: int, epochs: Epochs) -> None:
         """Move the position behind records that are returned or skipped.
 
-        Args:
-            next_position: The new position.
-            epochs: The opened batches' epochs; some batches may lie behind the position.
+        `epochs` are those of the opened batches; some batches may lie behind the position.
         """
         if epochs and epochs[-1][1] != self.leader_epoch:
             self._note_epochs(next_position, epochs)
@@ -831,14 +825,7 @@ class Cursor:
         block: object = None,
         is_stored: bool = False,
     ) -> None:
-        """Let a transaction decide whether the records from `first` on are finished.
-
-        Args:
-            transaction: Decides when it ends.
-            first: The first of the records.
-            block: Their block, which may commit them outside of the transaction.
-            is_stored: See `Undecided`.
-        """
+        """Let a transaction decide whether records from `first` on, of a block, are finished."""
         earlier = self.undecided.get((transaction, block), Undecided(first, is_stored))
         self.undecided = {
             **{each: what for each, what in self.undecided.items() if not each[0].is_settled},

@@ -164,13 +164,8 @@ class Finished:
         """Count as processed the offsets that the application commits by name.
 
         During `consumer.run` this finishes only records of the current task, since other handlers
-        have records before the offset.
-
-        Returns:
-            The offsets to commit, and the partitions whose offset is exactly the named one.
-
-        Raises:
-            IllegalStateError: It would finish records of other handlers of `run`.
+        have records before the offset. Returns the offsets to commit, and the partitions whose
+        offset is exactly the named one.
         """
         processing = self._reads.processing
         own = None if processing is None else processing.own_records()

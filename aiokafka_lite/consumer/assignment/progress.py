@@ -183,9 +183,7 @@ class Progress:
     def verify_ahead(self, epoch_end: int | None, leader_epoch: int) -> None:
         """Keep the ranges ahead that a leader's log has.
 
-        Args:
-            epoch_end: Where the newest known epoch ends in that log; None: it has none of it.
-            leader_epoch: Of that leader.
+        `epoch_end` is where the newest known epoch ends in that log; None: it has none of it.
         """
         if epoch_end is None:
             self.forget_ahead()
@@ -197,11 +195,7 @@ class Progress:
         """Keep the ranges ahead that the batches' log may have. Return whether any are left.
 
         A leader epoch newer than the known ones means a truncation: from there on, other records
-        have the same offsets.
-
-        Args:
-            epochs: Of the batches.
-            epoch_before: Of the record before them; -1: not known, as after a seek.
+        have the same offsets. `epoch_before` is that of the record before the batches, if known.
         """
         if not self.has_finished_before:
             return False

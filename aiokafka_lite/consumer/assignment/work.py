@@ -183,11 +183,7 @@ class Processing(Work, Protocol):
         """Start no more records. Cancel those still processed at the deadline."""
 
     def receipts(self) -> Iterable[HeldRecord]:
-        """Return the records that the application is processing.
-
-        Raises:
-            IllegalOperation: Handlers have them.
-        """
+        """Return the records that the application is processing. Raises if handlers have them."""
 
     def troubles(self, now: float) -> Iterator[str]: ...
 

@@ -130,11 +130,7 @@ class Works:
 
     # --- Records that are finished one by one ---------------------------------------------
     def open_processing(self, processing: Processing) -> None:
-        """Let `processing` have all records, until `close_processing`.
-
-        Raises:
-            IllegalStateError: Another has them already, or a read waits.
-        """
+        """Let `processing` have all records, until `close_processing`."""
         reads = self._reads
         if reads.processing is not None:
             raise IllegalStateError(
@@ -185,14 +181,7 @@ class Works:
         epochs: Epochs,
         holder_of: Callable[[ConsumerRecord], HolderT],
     ) -> list[HolderT]:
-        """Return the holders of records that are finished singly, without those finished before.
-
-        Args:
-            cursor: Of their partition.
-            records: In offset order, behind all returned ones.
-            epochs: Of their batches.
-            holder_of: Makes the holder of a record.
-        """
+        """Return the holders of records that are finished singly, without those finished before."""
         progress = cursor.progress
         if progress is None:
             progress = Progress()

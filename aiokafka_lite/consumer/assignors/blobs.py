@@ -111,13 +111,9 @@ def encode_assignments(
 
 
 def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMemberAssignment:
-    """Decode the leader's assignment for this member.
+    """Decode the leader's assignment for this member. An empty blob is no assignment.
 
-    An empty blob is no assignment. Topics that are not subscribed, and invalid partition numbers,
-    are ignored with a warning.
-
-    Raises:
-        KafkaProtocolError: The bytes are malformed.
+    Topics that are not subscribed, and invalid partition numbers, are ignored with a warning.
     """
     if not blob:
         return ConsumerProtocolMemberAssignment(0, [])

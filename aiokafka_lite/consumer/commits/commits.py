@@ -302,11 +302,7 @@ class Commits(CommittedReader):
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit these, and those given up before; `stop_auto_commit` is called first.
-
-        Returns:
-            The offsets that could not be committed, now or when they were given up.
-        """
+        """See LastCommits; `stop_auto_commit` is called first."""
         for departed in tuple(self._auto_commit.departed):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
             self._auto_commit.settle(departed, left)
@@ -429,11 +425,7 @@ class Commits(CommittedReader):
         await self._auto_commit.stop()
 
     async def commit_by_itself(self, offsets: Offsets, departed: Departed | None = None) -> Offsets:
-        """Make an automatic commit. Reads raise its permanent errors.
-
-        Returns:
-            The offsets that could not be committed.
-        """
+        """Make an automatic commit, and return what was not committed. Reads raise its errors."""
         commit = self._make(offsets, departed)
         try:
             await self._commit(commit, self._deadline(None))
@@ -539,11 +531,7 @@ class Commits(CommittedReader):
         return True
 
     async def _attempt(self, commit: PendingCommit, deadline: float) -> None:
-        """Send the rest of a commit once.
-
-        Raises:
-            KafkaError: Offsets were refused, those in `commit.left`.
-        """
+        """Send the rest of a commit once. Refused offsets stay in `commit.left`."""
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
                 commit.left.pop(tp, None)

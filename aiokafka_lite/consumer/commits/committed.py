@@ -81,10 +81,6 @@ class CommittedReader(ABC):
         """Return the committed offsets, in one round trip. See `AIOKafkaConsumer.committed`.
 
         Waits for transactions that are about to commit offsets (KIP-447).
-
-        Raises:
-            KafkaTimeoutError: No complete response was received in time.
-            KafkaError: The coordinator refuses.
         """
         return _as_committed(await self._read(partitions, timeout_s))
 

@@ -92,13 +92,10 @@ class OffsetsInTransaction:
         is_all: bool = False,
         is_batch: bool = False,
     ) -> None:
-        """Refuse records that auto-commit may commit even if the transaction aborts.
+        """Raise AutoCommitError if auto-commit may commit records even if the transaction aborts.
 
         `is_all`: they are all that the application has, and not those that count as processed.
         `is_batch`: they are of batches, and not of earlier reads.
-
-        Raises:
-            AutoCommitError: An abort would not return some of them again.
         """
         if not self.commits.is_automatic or not ends:
             return
@@ -205,13 +202,7 @@ class OffsetsInTransaction:
         return await self.commits.committed_now(wanted) == wanted
 
     def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, OffsetToCommit]:
-        """Return the offsets that finish a delivery, with their leader epochs.
-
-        Raises:
-            BatchRevokedError: A partition was revoked.
-            CommitFailedError: A topic was deleted.
-            OffsetMetadataTooLargeError: Too many records are finished out of order.
-        """
+        """Return the offsets that finish a delivery. See `DeliveryInTransaction.to_commit`."""
         delivery.leave_out_refused()
         if revoked := delivery.revoked():
             self._finished.forget_lost(revoked)
@@ -350,10 +341,7 @@ class DeliveryToCommit:
 class NamedOffsets:
     """Offsets by name of a consumer's group in a transaction.
 
-    Args:
-        group: The group metadata.
-        offsets: By partition.
-        is_told: Apply the outcome to the consumer. Otherwise the caller does.
+    `is_told`: Apply the outcome to the consumer. Otherwise the caller does.
     """
 
     def __init__(self, group: HeldGroup, offsets: DecidedOffsets, *, is_told: bool = True) -> None:

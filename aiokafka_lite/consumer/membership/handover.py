@@ -92,12 +92,9 @@ class ListenerCalls:
         return self._running is not None and caller.is_in(self._running[1])
 
     async def finish(self, *, deadline: float) -> bool:
-        """Wait for the running callback, if any, and cancel it at the deadline.
+        """Wait for the running callback until the deadline. Return whether it ended by itself.
 
         Returns at once if the caller is the callback, as when it stops the consumer.
-
-        Returns:
-            Whether it ended by itself, also if its future was cancelled.
         """
         if self._running is None or self.is_calling():
             return True

@@ -209,11 +209,7 @@ class HeartbeatThread:
         self.claim(None)
 
     def claim(self, snapshot: Snapshot | None) -> bool:
-        """Replace the snapshot, or stop the thread's heartbeats.
-
-        Returns:
-            Whether the loop may send now: no heartbeat of the thread is in flight or unprocessed.
-        """
+        """Replace the snapshot. Return whether the loop may send: it has taken all outcomes."""
         with self._lock:
             had_none, self._snapshot = self._snapshot is None, snapshot
             may_send = snapshot is None or not self.has_news
@@ -239,10 +235,7 @@ class HeartbeatThread:
         self._scope.guard(lambda: self._take_outcome(outcome), name=NAME)()
 
     def heard(self, identity: Identity) -> tuple[float, bool]:
-        """Return the loop time of the latest answered heartbeat, and whether the member is lost.
-
-        The loop may not have taken these outcomes yet.
-        """
+        """Return the loop time of the latest answered heartbeat, and whether the member is lost."""
         sent_at, lost_as = self.latest
         is_lost = self.has_news and lost_as == identity != NO_IDENTITY
         return self._as_loop_time(sent_at), is_lost
@@ -269,11 +262,7 @@ class HeartbeatThread:
                 self.post(self._ended.set)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop call a function.
-
-        Raises:
-            LoopClosedError: The loop is closed.
-        """
+        """Have the loop call a function. Raises LoopClosedError."""
         assert self._loop is not None  # noqa: S101 -- `start` begins the thread
         try:
             self._loop.call_soon_threadsafe(call)

@@ -69,11 +69,7 @@ class NoGroup:
         self._follow()
 
     async def wait_assigned(self) -> None:
-        """Wait until metadata covers the present subscription.
-
-        Raises:
-            KafkaError: The metadata could not be read in time.
-        """
+        """Wait until metadata covers the present subscription."""
         if not self.is_settled:
             self._metadata_changed(await self._cluster.refresh())
 

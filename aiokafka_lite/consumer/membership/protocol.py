@@ -174,11 +174,7 @@ class GroupMember(Protocol):
         """
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        """Note the effect of a refused commit on the membership.
-
-        Returns:
-            Whether the partitions are lost, so that reads return no more of their records.
-        """
+        """Note the effect of a refused commit. Return whether the partitions are lost."""
 
     def why_lost(self) -> CommitFailedError | FencedInstanceIdError: ...
 

@@ -46,11 +46,6 @@ class StatefulMember(Generic[StateT]):
         return self.group_instance_id is not None
 
     def enter(self, state: StateT) -> None:
-        """Change the state.
-
-        Raises:
-            IllegalStateError: The transition is not legal.
-        """
         if state not in self._legal[self.state]:
             raise IllegalStateError(
                 f"a group member cannot change its state from {self.state.name} to {state.name}"

@@ -337,12 +337,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         self._rng = rng
 
     async def until_listed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait until the metadata of existing topics have these partitions.
-
-        Raises:
-            UnknownTopicOrPartitionError: A topic has lacked a partition for `GONE_AFTER_S`.
-            KafkaError: The metadata could not be refreshed.
-        """
+        """Wait until the metadata of existing topics have these partitions, for `GONE_AFTER_S`."""
         wanted = tuple(partitions)
         clock = asyncio.get_running_loop().time
         until = clock() + GONE_AFTER_S
@@ -361,12 +356,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     async def find(
         self, timestamps: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, FoundOffset]:
-        """Look up all offsets, with retries until the deadline.
-
-        Raises:
-            KafkaTimeoutError: Not all were found. Lists the others with their reasons.
-            KafkaError: A broker refused permanently.
-        """
+        """Look up all offsets, with retries until the deadline. Its error lists the reasons."""
         found: dict[TopicPartition, FoundOffset] = {}
         failures: dict[TopicPartition, KafkaError] = {}
         wake = Event()

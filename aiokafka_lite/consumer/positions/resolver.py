@@ -220,11 +220,7 @@ class PositionResolver:
         return min((at for at in retries if at is not None), default=None)
 
     async def _start_from_committed(self) -> None:
-        """Start partitions from the group's committed offsets, until all have started.
-
-        Raises:
-            KafkaError: A transient error, after which the scope restarts the task.
-        """
+        """Start partitions from the group's committed offsets, until all have started."""
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         while searches := self._searches().get(Sought.COMMITTED):
             try:
@@ -233,7 +229,7 @@ class PositionResolver:
                 )
             except KafkaError as error:
                 if error.retriable:
-                    raise
+                    raise  # the scope restarts the task
                 self._gate.post(error)
                 await asyncio.sleep(backoff.next_delay_s())
                 continue

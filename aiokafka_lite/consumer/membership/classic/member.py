@@ -144,14 +144,7 @@ def interruption_by(error: KafkaError) -> Interruption | None:
 
 
 class Member(StatefulMember[MemberState]):
-    """One member of one group.
-
-    Args:
-        group_id: The group.
-        group_instance_id: The name of a static member.
-        is_cooperative: It keeps its partitions during a rebalance (KIP-429).
-        member_id: An id of an earlier start.
-    """
+    """One member of one group. `member_id` is that of an earlier start."""
 
     def __init__(
         self,
@@ -301,11 +294,7 @@ class Member(StatefulMember[MemberState]):
         self.enter(MemberState.SYNCING)
 
     def take_assignment(self, *, keeps: bool = False) -> None:
-        """Hold the assignment of the present generation.
-
-        Args:
-            keeps: It has kept the partitions that it had before and has again.
-        """
+        """Hold the assignment; `keeps`: partitions that are assigned again were kept."""
         if not keeps or self.assigned_as is None:
             self._unbroken_since = self.identity.generation
         self.assigned_as = self.identity

@@ -118,12 +118,9 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _end_joining(
         self, joining: asyncio.Task[JoinOutcome], offsets: Offsets, commit_by: float
     ) -> tuple[Offsets, Offsets]:
-        """Commit, and end the rebalance in progress. Its assignment is not taken.
+        """End the rebalance in progress. Return the offsets to commit, and those not committed.
 
         The coordinator refuses commits from when all have joined until the leader's SyncGroup.
-
-        Returns:
-            The offsets still to be committed, and those that cannot be.
         """
         try:
             has_any = offsets or self._commits.has_departed
@@ -376,12 +373,9 @@ class ClassicMembership(GroupedMembership[Member]):
             await self._handover.tell_of_new(state.listener, partitions)
 
     async def _take_what_is_new(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Revoke partitions with new owners, assign new ones, and call the listener.
+        """Revoke and assign partitions; the others stay readable. Return whether any was revoked.
 
-        All others stay readable.
-
-        Returns:
-            Whether partitions were revoked: other members wait for this one to join again.
+        After a revocation, other members wait for this one to join again.
         """
         member, state = self._member, self._state
         before = frozenset(state.assignment)

@@ -147,16 +147,7 @@ class Rebalance:
     async def join_and_sync(
         self, topics: frozenset[str], owned: Collection[TopicPartition], *, reason: str
     ) -> AssignedPartitions:
-        """Take part in a rebalance, and return the assignment.
-
-        Args:
-            topics: The subscription.
-            owned: The partitions that the member keeps.
-            reason: For JoinGroup.
-
-        Raises:
-            KafkaError: The rebalance failed for this member.
-        """
+        """Take part in a rebalance. `owned` are the partitions that the member keeps."""
         member = self._member
         member.begin_rebalance()
         self._heartbeat.thread.rest()
@@ -367,11 +358,7 @@ def _join_error_code(response: JoinGroupResponse) -> int:
 
 
 def own_assignors(strategy: Sequence[type[AbstractPartitionAssignor]]) -> list[Assignor]:
-    """Make instances of the assignor classes.
-
-    Instances are kept. So are classes with abstract methods, because aiokafka never makes
-    instances.
-    """
+    """Make instances, except of classes with abstract methods: aiokafka never makes any."""
     return [_own(assignor) for assignor in strategy]
 
 

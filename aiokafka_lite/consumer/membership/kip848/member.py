@@ -121,13 +121,7 @@ def new_member_id() -> str:
 
 
 class ConsumerMember(StatefulMember[MemberState]):
-    """One member of one group.
-
-    Args:
-        group_id: The group.
-        group_instance_id: The name of a static member.
-        member_id: An id of an earlier start, or "".
-    """
+    """One member of one group. `member_id` is that of an earlier start."""
 
     def __init__(
         self,
@@ -230,16 +224,7 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     # --- Responses ------------------------------------------------------------------------
     def take_answer(self, sent_as: Identity, identity: Identity, target: Target | None) -> bool:
-        """Apply a response.
-
-        Args:
-            sent_as: The identity in the request.
-            identity: The identity in the response.
-            target: The assignment in the response, if any.
-
-        Returns:
-            Whether the response was for the present identity.
-        """
+        """Apply a response. Return whether it was for the present identity."""
         if sent_as != self.identity or not self.is_heard:
             return False
         self.identity = identity
@@ -261,13 +246,7 @@ class ConsumerMember(StatefulMember[MemberState]):
         return self.is_member and is_newer and self.take_answer(now, identity, target)
 
     def drop(self, sent_as: Identity, loss: Loss, because: str = "") -> bool:
-        """Note that the group has removed the member, and refuse commits.
-
-        The group task drops the partitions.
-
-        Returns:
-            Whether `sent_as` was the present identity.
-        """
+        """Note that the group has removed the member, if `sent_as` is still its identity."""
         if sent_as != self.identity or not self.is_heard:
             return False
         keeps_id = loss is not Loss.MEMBERSHIP

@@ -153,10 +153,7 @@ class HeartbeatSchedule:
         self._assigned = frozenset()
 
     def next(self, subscribed: Subscription, held: Held) -> SentHeartbeat:
-        """Make the next heartbeat.
-
-        `held` are the owned partitions: assigned, and not revoked yet.
-        """
+        """Make the next heartbeat. `held` are the owned partitions."""
         member = self._member
         is_joining = not member.is_member
         is_full = is_joining or self.has_news(subscribed)
@@ -180,12 +177,7 @@ class HeartbeatSchedule:
         return SentHeartbeat(request, member.identity, subscribed, self._change_count)
 
     def leave(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
-        """Make the heartbeat of a member that leaves.
-
-        Args:
-            for_good: Also give up the place of a static member, which the group keeps for a session
-                otherwise.
-        """
+        """Make the last heartbeat; `for_good`: a static member also gives up its place."""
         member = self._member
         comes_back = member.is_static and not for_good
         return ConsumerGroupHeartbeatRequest(
@@ -199,11 +191,7 @@ class HeartbeatSchedule:
     def answered(
         self, sent: SentHeartbeat, answer: ConsumerGroupHeartbeatResponse, now: float
     ) -> tuple[Identity, Target | None]:
-        """Take over a response, and return the identity and assignment in it.
-
-        Raises:
-            KafkaProtocolError: The epoch is invalid.
-        """
+        """Take over a response, and return the identity and assignment in it."""
         identity = identity_in(answer, sent.sent_as, sent.request.member_epoch)
         if answer.heartbeat_interval_ms > 0:
             self._brokers_s = answer.heartbeat_interval_ms / 1000
