@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Final
@@ -23,7 +23,6 @@ from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
 _WILDCARD: Final = re.compile(r"[*?[]")
-ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
 
 
 def ask_for_topics(cluster: BlockingCluster, topics: Collection[str] | None) -> ClusterView:
@@ -78,7 +77,7 @@ def offsets_at(
     lookups = Lookups(
         cluster,
         topics={tp.topic for tp in tps},
-        isolation_level=ISOLATION_LEVELS[isolation_level],
+        isolation_level=isolation_level,
     )
     return [dict(found) for found in lookups.offsets(*(dict.fromkeys(tps, at) for at in times))]
 

@@ -19,7 +19,7 @@ from aiokafka_lite.client.cluster_requests import (
     raise_for_metadata,
     raise_for_rebootstrap,
 )
-from aiokafka_lite.client.offsets import Offsets
+from aiokafka_lite.client.offsets import ISOLATION_LEVELS, Offsets
 from aiokafka_lite.client.view import ClusterView, PartitionView
 from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import (
@@ -39,8 +39,6 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1
 
 NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
@@ -62,23 +60,20 @@ class _Sent(NamedTuple):
 
 
 class Lookups:
-    """Looks up offsets, and retries temporary errors for `request_timeout_s`.
-
-    With `READ_COMMITTED`, the latest offset is the last stable one.
-    """
+    """Looks up offsets, and retries temporary errors for `request_timeout_s`."""
 
     def __init__(
         self,
         cluster: BlockingCluster,
         *,
         topics: Collection[str] | None,
-        isolation_level: int = READ_UNCOMMITTED,
+        isolation_level: str = "read_uncommitted",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
-        self._isolation_level = isolation_level
+        self._isolation_level = ISOLATION_LEVELS[isolation_level]
         self._clock = clock
         self._sleep = sleep
         self._timeout_s = cluster.config.request_timeout_s

@@ -21,6 +21,7 @@ from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import MOST_LONG, ClientArguments, check_text, check_tp
+from aiokafka_lite.client.offsets import ISOLATION_LEVELS
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -52,10 +53,6 @@ DEFAULT_ASSIGNORS: Final = (
 )
 # The brokers' default session of KIP-848 members (group.consumer.session.timeout.ms).
 CONSUMER_SESSION_S: Final = 45.0
-
-ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
-    {"read_uncommitted": 0, "read_committed": 1}
-)
 
 POSITIVE: Final = (
     "fetch_max_bytes",

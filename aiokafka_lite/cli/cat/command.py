@@ -19,7 +19,7 @@ from aiokafka_lite.cli.arguments import (
     positive_int,
     unescaped,
 )
-from aiokafka_lite.cli.asking import ISOLATION_LEVELS, ask_for_topic, partitions_of
+from aiokafka_lite.cli.asking import ask_for_topic, partitions_of
 from aiokafka_lite.cli.cat import formats
 from aiokafka_lite.cli.cat.formats import Formatter
 from aiokafka_lite.cli.cat.reading import (
@@ -44,6 +44,7 @@ from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
 from aiokafka_lite.cli.problems import UsageError
 from aiokafka_lite.cli.signals import Interrupted
+from aiokafka_lite.client.offsets import ISOLATION_LEVELS
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite.cli.arguments import new_parser, partition_numbers
 from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, partitions_of, why
@@ -28,12 +28,8 @@ from aiokafka_lite.cli.output import (
 from aiokafka_lite.cli.positions import FORMS, Found, TopicPosition, find, place
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.offset_commits import commit_codes, commit_request
 from aiokafka_lite.errors import for_code
-from aiokafka_lite.protocol.messages.committed_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +43,6 @@ _COLUMNS: Final = (
     Column("change", "change", is_number=True, show=lambda value: f"{value:+,}"),
     Column("lag", "lag then", is_number=True, show=count_text),
 )
-OF_NO_MEMBER: Final = -1
 
 _DESCRIPTION: Final = """\
 Change the committed offsets of a group. Its consumers then start at the new offsets. Without
@@ -109,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
             )
         rows = _rows(cluster, tps, before, options.to, options.by)
         if options.execute:
-            new = {tp: row["new"] for tp, row in zip(tps, rows, strict=True)}
+            new = {tp: cast("int", row["new"]) for tp, row in zip(tps, rows, strict=True)}
             _commit(cluster, node, options.group, new)
     print_rows(rows, _COLUMNS, as_json=options.json)
     if not options.execute:
@@ -189,28 +184,13 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
 
 
 def _commit(
-    cluster: BlockingCluster, node: int, group_id: str, offsets: Mapping[TopicPartition, object]
+    cluster: BlockingCluster, node: int, group_id: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Commit without a member id, which a coordinator accepts only for a group without members."""
-    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for tp, offset in offsets.items():
-        assert isinstance(offset, int)  # noqa: S101 - rows are made of objects
-        topics.setdefault(tp.topic, []).append(
-            OffsetCommitRequestPartition(
-                partition_index=tp.partition, committed_offset=offset, committed_metadata=""
-            )
-        )
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=OF_NO_MEMBER,
-        member_id="",
-        topics=[OffsetCommitRequestTopic(name=name, partitions=p) for name, p in topics.items()],
-    )
+    response = cluster.request(node, commit_request(group_id, offsets))
     refused = [
-        f"{topic.name}:{each.partition_index}: {why(for_code(each.error_code))}"
-        for topic in cluster.request(node, request).topics
-        for each in topic.partitions
-        if each.error_code
+        f"{tp.topic}:{tp.partition}: {why(for_code(code))}"
+        for tp, code in commit_codes(response).items()
+        if code
     ]
     if refused:
         raise CommandError(

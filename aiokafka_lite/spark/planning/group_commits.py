@@ -17,6 +17,7 @@ from typing import Final
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import coordinator_of, coordinator_request
+from aiokafka_lite.client.offset_commits import commit_codes, commit_request
 from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
@@ -28,13 +29,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from aiokafka_lite.spark.planning.data_loss import named
-from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")
 
@@ -128,38 +123,19 @@ class GroupCommits:
             answer = self._cluster.request_any(request, timeout_s=timeout_s)
             self._coordinator = coordinator_of(self._group_id, answer)
         connection = self._cluster.connection(self._coordinator)
-        response = connection.request(self._request(left), timeout_s=timeout_s)
+        commit = commit_request(self._group_id, left)
+        response = connection.request(commit, timeout_s=timeout_s)
         refusal: KafkaError | None = None
-        for topic in response.topics:
-            for outcome in topic.partitions:
-                tp = TopicPartition(topic.name, outcome.partition_index)
-                error_class = for_code(outcome.error_code) if outcome.error_code else None
-                # A deleted topic has no lag, and needs no retry.
-                if error_class is None or error_class is UnknownTopicOrPartitionError:
-                    if tp in left:
-                        self._committed[tp] = left.pop(tp)
-                elif refusal is None or (refusal.retriable and not error_class.retriable):
-                    refusal = error_class(error_class.description.rstrip("."))
+        for tp, code in commit_codes(response).items():
+            error_class = for_code(code) if code else None
+            # A deleted topic has no lag, and needs no retry.
+            if error_class is None or error_class is UnknownTopicOrPartitionError:
+                if tp in left:
+                    self._committed[tp] = left.pop(tp)
+            elif refusal is None or (refusal.retriable and not error_class.retriable):
+                refusal = error_class(error_class.description.rstrip("."))
         if refusal is not None:
             raise refusal
-
-    def _request(self, offsets: Offsets) -> OffsetCommitRequest:
-        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for (topic, partition), offset in offsets.items():
-            topics.setdefault(topic, []).append(
-                OffsetCommitRequestPartition(
-                    partition_index=partition, committed_offset=offset, committed_metadata=""
-                )
-            )
-        return OffsetCommitRequest(
-            group_id=self._group_id,
-            generation_id_or_member_epoch=-1,  # of no member
-            member_id="",
-            topics=[
-                OffsetCommitRequestTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()
-            ],
-        )
 
     def _warn(self, error: KafkaError, left: Offsets) -> None:
         """Warn of a failure, unless the previous failure was the same."""

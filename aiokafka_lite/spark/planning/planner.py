@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.offset_lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
+from aiokafka_lite.client.offset_lookups import Lookups
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.client.view import NO_EPOCH, ClusterView
 from aiokafka_lite.errors import (
@@ -68,9 +68,7 @@ class Planner:
         self._lookups = Lookups(
             cluster,
             topics=self._subscribed.topics,
-            isolation_level=(
-                READ_COMMITTED if options.isolation_level == "read_committed" else READ_UNCOMMITTED
-            ),
+            isolation_level=options.isolation_level,
             clock=clock,
             sleep=sleep,
         )

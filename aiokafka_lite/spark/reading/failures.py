@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.backoff import delay_after
-from aiokafka_lite.client.offsets import EARLIEST, LATEST
+from aiokafka_lite.client.offsets import EARLIEST, ISOLATION_LEVELS, LATEST
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
     KafkaError,
@@ -71,7 +71,7 @@ class FetchFailures:
         self._timeout_s: Final = options.poll_timeout_s
         self._first_delay_s: Final = options.client.retry_backoff_s
         self._last_delay_s: Final = options.client.retry_backoff_max_s
-        self._isolation_level: Final = int(options.isolation_level == "read_committed")
+        self._isolation_level: Final = ISOLATION_LEVELS[options.isolation_level]
         self._is_loss_an_error: Final = options.fail_on_data_loss
 
     # --- Failures that pass ----------------------------------------------------------------
