@@ -14,8 +14,8 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.positions.leader_requests import (
     OVERDUE_S,
-    Kind,
     LeaderRequests,
+    RequestKind,
 )
 from aiokafka_lite.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
@@ -59,7 +59,7 @@ class Asked:
         self.invalidated_at: list[float] = []
         self.suspected: list[frozenset[int]] = []
         self._answers: dict[int, asyncio.Future[Answers]] = {}
-        kind = Kind("ask", self.ask, self.note_answer, self.note_failure, self.end)
+        kind = RequestKind("ask", self.ask, self.note_answer, self.note_failure, self.end)
         self.requests = LeaderRequests(kind, cast("Any", self), self.scope, rng or Even(), FIRST_S)
 
     def note_answer(self, wish: str, answer: str, leader_epoch: int) -> None:

@@ -68,7 +68,7 @@ class Failure(NamedTuple):
 def _ignore(*_: object) -> None: ...
 
 
-class Kind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
+class RequestKind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
     """One kind of requests.
 
     Attributes:
@@ -94,7 +94,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
 
     def __init__(
         self,
-        kind: Kind[WishT, QuestionT, AnswerT],
+        kind: RequestKind[WishT, QuestionT, AnswerT],
         cluster: Cluster,
         scope: TaskScope,
         rng: random.Random,
@@ -368,7 +368,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
             wake.set()
 
         search = LeaderRequests(
-            Kind("look offsets up at", self.ask, answered, failures.__setitem__, wake.set),
+            RequestKind("look offsets up at", self.ask, answered, failures.__setitem__, wake.set),
             self._cluster,
             self._scope,
             self._rng,

@@ -56,9 +56,9 @@ from aiokafka_lite.consumer.positions.leader_requests import (
     EpochEnd,
     EpochEndLookup,
     FoundOffset,
-    Kind,
     LeaderRequests,
     OffsetLookup,
+    RequestKind,
     until_set,
 )
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
@@ -137,10 +137,10 @@ class PositionResolver:
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
         epoch_ends = EpochEndLookup(config, cluster)
-        check = Kind(
+        check = RequestKind(
             "check positions at", epoch_ends.ask, self._checked, self._not_checked, self.wake
         )
-        reset = Kind(
+        reset = RequestKind(
             "look positions up at", self._ask_for_starts, self._found, self._not_found, self.wake
         )
         delay_s = config.retry_backoff_s

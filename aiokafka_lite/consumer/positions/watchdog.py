@@ -21,9 +21,9 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_requests import (
     FoundOffset,
-    Kind,
     LeaderRequests,
     OffsetLookup,
+    RequestKind,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
         scope: TaskScope,
         rng: random.Random,
     ) -> None:
-        kind = Kind("look log ends up at", lookup.ask, self._note_end)
+        kind = RequestKind("look log ends up at", lookup.ask, self._note_end)
         super().__init__(kind, cluster, scope, rng, config.retry_backoff_s)
         self._is_stable = config.is_read_committed
         self._fetches = fetches
