@@ -9,6 +9,7 @@ Reference: org.apache.kafka.controller.PartitionChangeBuilder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from aiokafka_lite.broker.topics import NO_LEADER, Partition
 from aiokafka_lite.errors import (
@@ -17,6 +18,7 @@ from aiokafka_lite.errors import (
 )
 
 
+@dataclass(eq=False)
 class Leadership:
     """The only writer of leaders and replicas in sync.
 
@@ -24,17 +26,10 @@ class Leadership:
     called after each election, also if there is no leader.
     """
 
-    def __init__(
-        self,
-        node_ids: Sequence[int],
-        is_up: Callable[[int], bool],
-        min_in_sync: Callable[[Partition], int],
-        on_election: Callable[[Partition], None],
-    ) -> None:
-        self._node_ids = node_ids
-        self._is_up = is_up
-        self._min_in_sync = min_in_sync
-        self._on_election = on_election
+    node_ids: Sequence[int]
+    is_up: Callable[[int], bool]
+    min_in_sync: Callable[[Partition], int]
+    on_election: Callable[[Partition], None]
 
     # Placing replicas
 
@@ -43,14 +38,14 @@ class Leadership:
 
         Stopped nodes get a replica only if the others are not enough, and do not lead.
         """
-        nodes = self._node_ids
+        nodes = self.node_ids
         if not 1 <= replication <= len(nodes):
             raise InvalidReplicationFactorError(
                 f"Unable to replicate the partition {replication} time(s): The target replication "
                 f"factor of {replication} cannot be reached because only {len(nodes)} broker(s) "
                 f"are registered or some brokers have all their log directories cordoned."
             )
-        up = [node for node in nodes if self._is_up(node)] or nodes
+        up = [node for node in nodes if self.is_up(node)] or nodes
         others = [node for node in nodes if node not in up]
         return [
             [
@@ -65,13 +60,13 @@ class Leadership:
 
         Before the broker starts, all are.
         """
-        return [node for node in replicas if self._is_up(node)] or [*replicas]
+        return [node for node in replicas if self.is_up(node)] or [*replicas]
 
     def adopt(self, partition: Partition) -> None:
         """Adjust a loaded partition to this cluster's nodes. All replicas are in sync."""
-        known = [node for node in partition.replicas if node in self._node_ids]
+        known = [node for node in partition.replicas if node in self.node_ids]
         is_led = known == partition.replicas and partition.leader_id in known
-        partition.replicas = known or [self._node_ids[0]]
+        partition.replicas = known or [self.node_ids[0]]
         partition.isr = [*partition.replicas]
         if not is_led:
             partition.lead(partition.replicas[0])
@@ -91,7 +86,7 @@ class Leadership:
                     f"{partition.topic}-{partition.index} has no other replica that can become "
                     f"leader: replicas {partition.replicas}, in sync {partition.isr}"
                 )
-        if node_id not in self._node_ids or not self._is_up(node_id):
+        if node_id not in self.node_ids or not self.is_up(node_id):
             raise BrokerNotAvailableError(
                 f"node {node_id} cannot become leader: the node does not exist or is stopped"
             )
@@ -129,7 +124,7 @@ class Leadership:
 
     def _candidates(self, partition: Partition) -> list[int]:
         """Return the running replicas in sync, or else the eligible ones."""
-        up = [node for node in partition.replicas if self._is_up(node)]
+        up = [node for node in partition.replicas if self.is_up(node)]
         in_sync = [node for node in up if node in partition.isr]
         return in_sync or [node for node in up if node in partition.eligible]
 
@@ -137,7 +132,7 @@ class Leadership:
         partition.lead(leader)
         if leader != NO_LEADER and leader not in partition.isr:
             self._join(partition, leader)
-        self._on_election(partition)
+        self.on_election(partition)
 
     def _leave(self, partition: Partition, node_id: int) -> None:
         if node_id in partition.isr:
@@ -153,7 +148,7 @@ class Leadership:
         )
 
     def _needed(self, partition: Partition) -> int:
-        return min(self._min_in_sync(partition), len(partition.replicas))
+        return min(self.min_in_sync(partition), len(partition.replicas))
 
     # Lagging followers
 
@@ -168,5 +163,5 @@ class Leadership:
         self._leave(partition, node_id)
 
     def release(self, partition: Partition, node_id: int) -> None:
-        if partition.held.pop(node_id, None) is not None and self._is_up(node_id):
+        if partition.held.pop(node_id, None) is not None and self.is_up(node_id):
             self._join(partition, node_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -22,6 +23,7 @@ from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """The task that calls the handlers of a node.
 
@@ -29,26 +31,19 @@ class Dispatcher:
     the purgatory keeps, or it is a coroutine function, which runs in its own task.
     """
 
-    def __init__(
-        self,
-        channel: RequestChannel[RequestWork],
-        purgatory: Purgatory[Response | Steps[Response]],
-        scope: TaskScope,
-        faults: FaultPort,
-    ) -> None:
-        self._channel = channel
-        self._purgatory = purgatory
-        self._scope = scope
-        self._faults = faults
+    channel: RequestChannel[RequestWork]
+    purgatory: Purgatory[Response | Steps[Response]]
+    scope: TaskScope
+    faults: FaultPort
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         slice_ends = 0.0
         while True:
-            if not len(self._channel):
+            if not len(self.channel):
                 slice_ends = 0.0
-            work = await self._channel.take()
-            if self._faults.is_armed:
+            work = await self.channel.take()
+            if self.faults.is_armed:
                 self._apply_fault(work)
             else:
                 self._handle(work)
@@ -61,7 +56,7 @@ class Dispatcher:
 
     def _apply_fault(self, work: RequestWork) -> None:
         try:
-            work.rule = rule = self._faults.take(work)
+            work.rule = rule = self.faults.take(work)
             if rule is not None:
                 rule.handle(work, partial(self._handle, work))
         except BaseException as error:  # noqa: BLE001 — reported: the test's own functions may fail
@@ -89,10 +84,10 @@ class Dispatcher:
         elif isinstance(answer, Delayed):
             self._delay(work, answer)
         else:
-            self._scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
+            self.scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
 
     def _delay(self, work: RequestWork, delayed: Late) -> None:
-        watch = self._purgatory.watch(delayed, partial(self._complete, work))
+        watch = self.purgatory.watch(delayed, partial(self._complete, work))
         work.processor.call_when_closed(watch.cancel)
 
     def _complete(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
@@ -28,6 +29,7 @@ class SaslSettings(NamedTuple):
     max_frame_bytes: int
 
 
+@dataclass(eq=False)
 class SaslSession:
     """The SASL side of one connection. The connection calls `judge` before each request.
 
@@ -35,44 +37,37 @@ class SaslSession:
     closes.
     """
 
-    def __init__(
-        self,
-        authenticator: SaslServerAuthenticator,
-        settings: SaslSettings,
-        loop: asyncio.AbstractEventLoop,
-        clock: Callable[[], int],
-    ) -> None:
-        self._authenticator = authenticator
-        self._settings = settings
-        self._loop = loop
-        self._clock = clock
-        self._timer: asyncio.TimerHandle | None = None
+    authenticator: SaslServerAuthenticator
+    settings: SaslSettings
+    loop: asyncio.AbstractEventLoop
+    clock: Callable[[], int]
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @property
     def failure_delay_s(self) -> float:
-        return self._settings.failure_delay_s
+        return self.settings.failure_delay_s
 
     @property
     def max_frame_bytes(self) -> int | None:
         """The limit before authentication. None is the broker's limit."""
-        return self._settings.max_frame_bytes if self.username is None else None
+        return self.settings.max_frame_bytes if self.username is None else None
 
     @property
     def username(self) -> str | None:
-        return self._authenticator.username
+        return self.authenticator.username
 
     @property
     def has_failed(self) -> bool:
-        return self._authenticator.state is SaslState.FAILED
+        return self.authenticator.state is SaslState.FAILED
 
     @property
     def expects_bare_token(self) -> bool:
-        return self._authenticator.expects_bare_token
+        return self.authenticator.expects_bare_token
 
     # The connection
 
     def opened(self, overdue: Callable[[], None]) -> None:
-        self._timer = self._loop.call_later(self._settings.timeout_s, overdue)
+        self._timer = self.loop.call_later(self.settings.timeout_s, overdue)
 
     def closed(self) -> None:
         if self._timer is not None:
@@ -80,44 +75,44 @@ class SaslSession:
             self._timer = None
 
     def judge(self, api_key: int) -> Verdict:
-        verdict = self._authenticator.judge(api_key, self._loop.time())
+        verdict = self.authenticator.judge(api_key, self.loop.time())
         if verdict is not Verdict.HANDLE:
-            self._authenticator.fail()
+            self.authenticator.fail()
         return verdict
 
     # The handlers
 
     def note_versions(self) -> bool:
-        return self._authenticator.note_versions()
+        return self.authenticator.note_versions()
 
     def handshake(
         self, mechanism: str, version: int
     ) -> tuple[type[BrokerResponseError], list[str]]:
         """Begin an exchange. Return the error and the available mechanisms."""
-        if not self._authenticator.takes_handshake(self._loop.time()):
+        if not self.authenticator.takes_handshake(self.loop.time()):
             return IllegalSaslStateError, []
-        is_on_offer = self._authenticator.handshake(mechanism, version)
+        is_on_offer = self.authenticator.handshake(mechanism, version)
         if not is_on_offer and self.username is not None:
             raise KafkaProtocolError(
                 "the client re-authenticates with a SASL mechanism that the listener does not offer"
             )
-        names = [mechanism.value for mechanism in self._authenticator.mechanisms]
+        names = [mechanism.value for mechanism in self.authenticator.mechanisms]
         return NoError if is_on_offer else UnsupportedSaslMechanismError, names
 
     async def authenticate(self, token: bytes) -> SaslAuthenticateResponse:
         """Process a token of the client. Cancellation in the executor's work changes no state."""
-        server = self._authenticator.server
+        server = self.authenticator.server
         if server is None:
             return no_exchange()
         try:
             step = await self._evaluate(server, token)
         except (SaslAuthenticationFailed, InvalidCredentialsError, KafkaProtocolError) as error:
-            return _failed(self._authenticator.failure_text(error))
+            return _failed(self.authenticator.failure_text(error))
         try:
-            lifetime_ms = self._authenticator.advance(step, self._loop.time(), self._clock())
+            lifetime_ms = self.authenticator.advance(step, self.loop.time(), self.clock())
         except SaslAuthenticationFailed as error:
             return _failed(str(error.args[0]))
-        if self._authenticator.state is SaslState.COMPLETE:
+        if self.authenticator.state is SaslState.COMPLETE:
             self.closed()
         return SaslAuthenticateResponse(
             error_message="", auth_bytes=step.token, session_lifetime_ms=lifetime_ms
@@ -125,7 +120,7 @@ class SaslSession:
 
     async def _evaluate(self, server: SaslServer, token: bytes) -> Step:
         if server.is_slow:
-            return await self._loop.run_in_executor(None, server.evaluate, token)
+            return await self.loop.run_in_executor(None, server.evaluate, token)
         return server.evaluate(token)
 
 

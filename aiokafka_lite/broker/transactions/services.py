@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aiokafka_lite._tasks import TaskScope
@@ -40,46 +41,38 @@ class CoordinatingNode(ServingNode, Protocol):
     transactions: TransactionCoordinator
 
 
+@dataclass(eq=False)
 class ClusterTransactions:
     """The cluster's transactions, which tests reach as `broker.transactions`."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        nodes: Mapping[int, CoordinatingNode],
-        catalog: TopicCatalog,
-        disk: DiskQueue,
-        clock: Callable[[], int],
-        scope: TaskScope,
-    ) -> None:
-        self.config = config
-        self._nodes = nodes
-        self._catalog = catalog
-        self._disk = disk
-        self.clock = clock
-        self.scope = scope
+    config: BrokerConfig
+    nodes: Mapping[int, CoordinatingNode]
+    catalog: TopicCatalog
+    disk: DiskQueue
+    clock: Callable[[], int]
+    scope: TaskScope
 
     @property
     def partition_count(self) -> int:
         """The topic's partition count, which must not follow later configuration."""
-        topic = self._catalog.by_name(TRANSACTION_STATE_TOPIC)
+        topic = self.catalog.by_name(TRANSACTION_STATE_TOPIC)
         if topic is None:
             return self.config.transaction_topic_partitions
         return topic.partition_count
 
     def partition(self, topic: str, index: int) -> Partition:
-        return self._catalog.partition(topic, index)
+        return self.catalog.partition(topic, index)
 
     def leader_epoch(self, index: int) -> int:
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_epoch
 
     async def new_producer_id(self) -> int:
-        producer_id = self._catalog.next_producer_id()
-        await self._disk.settled()
+        producer_id = self.catalog.next_producer_id()
+        await self.disk.settled()
         return producer_id
 
     def expire_ids(self) -> Steps[None]:
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             yield from node.transactions.expire_ids()
 
     # For tests
@@ -90,26 +83,26 @@ class ClusterTransactions:
         EndTxn is answered and its outcome is stored. Consumers with read_committed wait, and
         producers get CONCURRENT_TRANSACTIONS.
         """
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             node.transactions.markers.hold()
 
     def release_markers(self) -> None:
         """Write the delayed markers."""
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             node.transactions.markers.release()
 
     # Other nodes
 
     def coordinator_id_of(self, transactional_id: str) -> int:
         """Return the id of the node that coordinates a transactional id, or -1."""
-        if self._catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
+        if self.catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
             return NO_LEADER
         index = partition_for(transactional_id, self.partition_count)
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
 
     def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
         """Return the coordinator of a transactional id, or raise CoordinatorNotAvailableError."""
-        node = self._nodes.get(self.coordinator_id_of(transactional_id))
+        node = self.nodes.get(self.coordinator_id_of(transactional_id))
         if node is None:
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
         return node.transactions
@@ -131,7 +124,7 @@ class ClusterTransactions:
 
     def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
         """End a transaction that committed offsets, also in the group coordinator."""
-        groups = self._nodes[partition.leader_id].groups
+        groups = self.nodes[partition.leader_id].groups
         error = groups.availability_of(partition.index)
         if error is NoError:
             self._write(partition, marker)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -25,30 +26,22 @@ from aiokafka_lite.broker.groups.values import (
 Write: TypeAlias = Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
 
 
+@dataclass(eq=False)
 class ClassicDriver:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        write: Write,
-        arm: Callable[[ClassicGroup], None],
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._new_id = new_id
-        self._write = write
-        self._arm = arm
-        self._parked: dict[Ticket, asyncio.Future[Joined | Synced]] = {}
-        self._tickets = itertools.count()
+    config: BrokerConfig
+    clock: Callable[[], int]
+    new_id: Callable[[], str]
+    write: Write
+    arm: Callable[[ClassicGroup], None]
+    _parked: dict[Ticket, asyncio.Future[Joined | Synced]] = field(default_factory=dict, init=False)
+    _tickets: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     @property
     def parked_count(self) -> int:
         return len(self._parked)
 
     def new_group(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self._config, new_suffix=self._new_id, clock=self._clock)
+        return ClassicGroup(group_id, self.config, new_suffix=self.new_id, clock=self.clock)
 
     async def join(self, group: ClassicGroup, call: Join) -> Joined:
         """Answer a JoinGroup request. Cancellation drops it, but not the member."""
@@ -78,9 +71,9 @@ class ClassicDriver:
                     request.set_result(reply)
             if effects.write is None:
                 break
-            error = self._write(group.group_id, [metadata_record(group, effects.write.assignments)])
+            error = self.write(group.group_id, [metadata_record(group, effects.write.assignments)])
             effects = effects.write.done(error, self._now())
-        self._arm(group)
+        self.arm(group)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

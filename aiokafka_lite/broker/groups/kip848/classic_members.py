@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine, GroupChange
@@ -50,30 +50,21 @@ from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
+@dataclasses.dataclass(eq=False)
 class ClassicMembers:
-    def __init__(
-        self,
-        machine: ConsumerMachine,
-        *,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._machine = machine
-        self._topics = machine.topics
-        self._clock = clock
-        self._new_id = new_id
+    machine: ConsumerMachine
 
     def join(self, change: GroupChange, call: Join) -> Joined:
         """Answer a JoinGroup request at once. Raises like `ConsumerMachine.heartbeat`."""
         group = change.group
-        settings = self._machine.settings_of(group.group_id)
+        settings = self.machine.settings_of(group.group_id)
         if not (settings.can_upgrade or settings.can_downgrade):
             raise InconsistentGroupProtocolError(
                 "a member that uses the classic protocol cannot join a KIP-848 group: "
                 "group_consumer_migration_policy is 'disabled'"
             )
-        member_id = call.member_id or self._new_id()
-        self._machine.check_room(group, member_id)
+        member_id = call.member_id or self.machine.new_id()
+        self.machine.check_room(group, member_id)
         if not _supports(group, call):
             raise InconsistentGroupProtocolError(f"Member {member_id}'s protocols are unsupported.")
         if not call.member_id and call.instance_id is None and call.needs_known_member_id:
@@ -95,12 +86,12 @@ class ClassicMembers:
             client_host=call.client_host,
             classic=ClassicSide(call.session_timeout_ms, call.protocols),
         )
-        owned = owned_by(subscription, self._topics)
-        updated = self._machine.advance(change, member, updated, owned)
+        owned = owned_by(subscription, self.machine.topics)
+        updated = self.machine.advance(change, member, updated, owned)
         if (
             former is not None
             and not former.is_classic
-            and self._machine.can_downgrade(group, [former.member_id], joining=1)
+            and self.machine.can_downgrade(group, [former.member_id], joining=1)
         ):
             self._downgrade(change)
         else:
@@ -132,7 +123,7 @@ class ClassicMembers:
             protocol=call.protocol,
             assignment=encode_assignment(
                 {topic_id: held.keys() for topic_id, held in member.assigned.items()},
-                self._topics,
+                self.machine.topics,
                 classic.protocols,
             ),
         )
@@ -164,13 +155,13 @@ class ClassicMembers:
                 if not member_id and leaver.instance_id is not None:  # by an administrator
                     known = group.static_member(leaver.instance_id)
                     member_id = "" if known is None else known.member_id
-                member = self._machine.identify(group, member_id, leaver.instance_id)
+                member = self.machine.identify(group, member_id, leaver.instance_id)
             except BrokerResponseError as error:
                 errors.append(type(error))
                 continue
             errors.append(NoError)
             leaving[member.member_id] = None
-        self._machine.fence(change, [*leaving])
+        self.machine.fence(change, [*leaving])
         return errors
 
     # -- small parts ---------------------------------------------------------------------------
@@ -180,16 +171,16 @@ class ClassicMembers:
         if call.instance_id is None:
             return group.members.get(member_id, ConsumerGroupMember(member_id))
         if call.member_id:
-            return self._machine.identify(group, member_id, call.instance_id)
+            return self.machine.identify(group, member_id, call.instance_id)
         former = group.static_member(call.instance_id)
         if former is None:
             return ConsumerGroupMember(member_id)
-        return self._machine.replace_static(change, former, member_id)
+        return self.machine.replace_static(change, former, member_id)
 
     def _identify(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[ConsumerGroupMember, ClassicSide]:
-        member = self._machine.identify(group, member_id, instance_id)
+        member = self.machine.identify(group, member_id, instance_id)
         if member.classic is None:
             raise UnknownMemberIdError(f"Member {member_id} does not use the classic protocol.")
         if generation != member.epoch:
@@ -207,7 +198,7 @@ class ClassicMembers:
         """Append the records that make the group, after the change's records, a classic group."""
         future = copy.deepcopy(change.group)
         replay(future, change.records)
-        change.records += downgraded(future, (), self._topics, self._clock)
+        change.records += downgraded(future, (), self.machine.topics, self.machine.clock)
         change.must_rebalance = future.target_epoch < future.epoch
 
 

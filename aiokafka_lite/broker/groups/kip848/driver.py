@@ -66,7 +66,7 @@ class ConsumerDriver:
         self._settings_of = settings
         self._became_classic = became_classic
         self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=new_id)
-        self._classic = ClassicMembers(self._machine, clock=clock, new_id=new_id)
+        self._classic = ClassicMembers(self._machine)
         # Groups whose regular expressions will be resolved in the next turn of the loop.
         self._resolving: dict[str, None] = {}
 

@@ -119,19 +119,12 @@ class GroupChange:
             self.deadlines[timer, member_id] = None
 
 
+@dataclass(eq=False)
 class ConsumerMachine:
-    def __init__(
-        self,
-        settings: Callable[[str], ConsumerGroupSettings],
-        topics: Topics,
-        *,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-    ) -> None:
-        self.settings_of = settings
-        self.topics = topics
-        self._clock = clock
-        self._new_id = new_id
+    settings_of: Callable[[str], ConsumerGroupSettings]
+    topics: Topics
+    clock: Callable[[], int]
+    new_id: Callable[[], str]
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -140,7 +133,7 @@ class ConsumerMachine:
     ) -> ConsumerGroupHeartbeatResponse:
         """Answer a member that joins (epoch 0) or stays. Raises the error of its response."""
         self.check_room(change.group, beat.member_id)
-        member_id = beat.member_id or self._new_id()
+        member_id = beat.member_id or self.new_id()
         member = self._member_of(change, beat, member_id)
         updated = dataclasses.replace(
             member,
@@ -191,7 +184,7 @@ class ConsumerMachine:
         """Remove members. If only classic members remain, the group becomes a classic group."""
         group = change.group
         if self.can_downgrade(group, member_ids):
-            change.records += downgraded(group, member_ids, self.topics, self._clock)
+            change.records += downgraded(group, member_ids, self.topics, self.clock)
             change.must_rebalance = True
             return
         if not member_ids:
@@ -232,7 +225,7 @@ class ConsumerMachine:
         """Find the topics that the members' regular expressions match."""
         group = change.group
         resolved = dict(group.regexes)
-        found_at_ms, version = self._clock(), self.topics.version
+        found_at_ms, version = self.clock(), self.topics.version
         has_changed = False
         for regex in sorted(group.regex_users()):
             pattern = re2.compile(regex)
@@ -314,7 +307,7 @@ class ConsumerMachine:
                 is_resolved = new in group.regexes if new else bool(old)
         resolved = next(iter(group.regexes.values()), None)
         if resolved is not None:
-            now_ms = self._clock()
+            now_ms = self.clock()
             if now_ms <= resolved.timestamp_ms + REGEX_REFRESH_AT_MOST_EVERY_MS:
                 return is_resolved
             # Versions count from the broker's start: a later one was stored before the restart.
@@ -332,7 +325,7 @@ class ConsumerMachine:
         """Return the target's epoch and the member's part. May compute a new target."""
         group = change.group
         interval_ms = self.settings_of(group.group_id).assignment_interval_ms
-        now_ms = self._clock()
+        now_ms = self.clock()
         # False if the clock was set back.
         is_too_early = 0 <= now_ms - group.target_timestamp_ms < interval_ms
         if group.target_epoch >= epoch or is_too_early:
