@@ -34,25 +34,6 @@ MOST_INT: Final = 2**31 - 1
 MOST_LONG: Final = 2**63 - 1
 
 
-class _Given:
-    """The constructor's arguments, apart because mypy makes annotations of settings read-only."""
-
-    bootstrap_servers: str | Sequence[str]
-    client_id: str
-    request_timeout_ms: int
-    retry_backoff_ms: int
-    metadata_max_age_ms: int
-    connections_max_idle_ms: int | None
-    security_protocol: str
-    ssl_context: ssl.SSLContext | None
-    sasl_mechanism: str
-    sasl_plain_username: str | None
-    sasl_plain_password: str | None
-    sasl_oauth_token_provider: AbstractTokenProvider | None
-    allow_plaintext_credentials: bool
-    allow_auto_create_topics: bool
-
-
 def check_text(what: str, text: object) -> None:
     """Refuse text that cannot be sent, which would fail a request that others share."""
     if not isinstance(text, str):
@@ -115,8 +96,42 @@ _TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = MappingProx
 )
 
 
+class InSeconds:
+    """An argument in milliseconds, whose name ends in _ms instead of _s."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{name[:-1]}ms"
+
+    def __get__(self, arguments: object, owner: type) -> float:
+        seconds: float = getattr(arguments, self._name) / 1000
+        return seconds
+
+
+class _Given:
+    """The constructor's arguments, apart because settings have a constructor for theirs."""
+
+    bootstrap_servers: str | Sequence[str]
+    client_id: str
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    metadata_max_age_ms: int
+    connections_max_idle_ms: int | None
+    security_protocol: str
+    ssl_context: ssl.SSLContext | None
+    sasl_mechanism: str
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_oauth_token_provider: AbstractTokenProvider | None
+    allow_plaintext_credentials: bool
+    allow_auto_create_topics: bool
+
+
 class ClientArguments(_Given, Settings):
-    """The arguments of every client. A subclass's constructor sets its own and calls `_made`."""
+    """The arguments of every client. A subclass's constructor calls `_made` with its `locals()`."""
+
+    request_timeout_s = InSeconds()
+    retry_backoff_s = InSeconds()
+    metadata_max_age_s = InSeconds()
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
     _is_made = False
@@ -143,18 +158,19 @@ class ClientArguments(_Given, Settings):
         ]
         return f"{type(self).__name__}({', '.join(given)})"
 
-    def _made(self) -> None:
-        """Check the arguments and make them read-only.
+    def _made(self, given: Mapping[str, object]) -> None:
+        """Keep the arguments, check them and make them read-only.
 
         Raises:
             TypeError: An argument's type does not match its annotation.
         """
+        vars(self).update({name: value for name, value in given.items() if name != "self"})
         init = type(self).__init__
         for name in (init.__kwdefaults__ or {}).keys() - self._own_checks:
-            annotation, given = str(init.__annotations__[name]), vars(self)[name]
+            annotation, value = str(init.__annotations__[name]), vars(self)[name]
             kind = annotation.removesuffix(" | None")
-            if kind in _TYPE_CHECKS and not (given is None and kind != annotation):
-                vars(self)[name] = _TYPE_CHECKS[kind](name, given)
+            if kind in _TYPE_CHECKS and not (value is None and kind != annotation):
+                vars(self)[name] = _TYPE_CHECKS[kind](name, value)
         self._is_made = True
         self._check()
 
@@ -250,18 +266,6 @@ class ClientArguments(_Given, Settings):
             parse_bootstrap_servers(self.bootstrap_servers),
             is_allowed=self.allow_plaintext_credentials,
         )
-
-    @property
-    def request_timeout_s(self) -> float:
-        return self.request_timeout_ms / 1000
-
-    @property
-    def retry_backoff_s(self) -> float:
-        return self.retry_backoff_ms / 1000
-
-    @property
-    def metadata_max_age_s(self) -> float:
-        return self.metadata_max_age_ms / 1000
 
     @property
     def connections_max_idle_s(self) -> float | None:

@@ -20,7 +20,13 @@ from aiokafka_lite._arguments import is_int, is_list, is_number
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.arguments import MOST_LONG, ClientArguments, check_text, check_tp
+from aiokafka_lite.client.arguments import (
+    MOST_LONG,
+    ClientArguments,
+    InSeconds,
+    check_text,
+    check_tp,
+)
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
@@ -106,10 +112,55 @@ class NotGiven(int):
 DEFAULT_AUTO_COMMIT_INTERVAL_MS: Final[int] = NotGiven(5_000)
 
 
-class ConsumerConfig(ClientArguments, Generic[KT, VT]):
+class _Given:
+    """The constructor's arguments that only consumers have."""
+
+    topics: tuple[str, ...]
+    loop: asyncio.AbstractEventLoop | None
+    group_id: str | None
+    group_instance_id: str | None
+    group_protocol: str
+    group_remote_assignor: str | None
+    key_deserializer: AnyDeserializer | None
+    value_deserializer: AnyDeserializer | None
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    fetch_min_bytes: int
+    max_partition_fetch_bytes: int
+    auto_offset_reset: str
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    check_crcs: bool
+    partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]]
+    max_poll_interval_ms: int
+    rebalance_timeout_ms: int | None
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    consumer_timeout_ms: int
+    max_poll_records: int | None
+    api_version: object
+    exclude_internal_topics: bool
+    isolation_level: str
+    client_rack: str | None
+    max_buffered_bytes: int
+    max_batch_bytes: int
+    max_records_per_partition: int | None
+    on_bad_record: OnBadRecord
+    rebalance_hold_ms: int | None
+    heartbeat_thread: bool
+    ack_mode: Literal["implicit", "explicit"]
+
+
+class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
     """A consumer's arguments, checked. Raises as `AIOKafkaConsumer`."""
 
     _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
+
+    fetch_max_wait_s = InSeconds()
+    auto_commit_interval_s = InSeconds()
+    max_poll_interval_s = InSeconds()
+    session_timeout_s = InSeconds()
+    heartbeat_interval_s = InSeconds()
 
     # AIOKafkaConsumer has the same arguments (`takes_arguments_of`).
     def __init__(
@@ -255,57 +306,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 the last read is `max_poll_interval_ms` ago. It costs a thread, and a connection
                 from the first block on.
         """
-        self.topics = topics
-        self.loop = loop
-        self.bootstrap_servers = bootstrap_servers
-        self.client_id = client_id
-        self.group_id = group_id
-        self.group_instance_id = group_instance_id
-        self.group_protocol = group_protocol
-        self.group_remote_assignor = group_remote_assignor
-        self.key_deserializer: AnyDeserializer | None = key_deserializer
-        self.value_deserializer: AnyDeserializer | None = value_deserializer
-        self.fetch_max_wait_ms = fetch_max_wait_ms
-        self.fetch_max_bytes = fetch_max_bytes
-        self.fetch_min_bytes = fetch_min_bytes
-        self.max_partition_fetch_bytes = max_partition_fetch_bytes
-        self.request_timeout_ms = request_timeout_ms
-        self.retry_backoff_ms = retry_backoff_ms
-        self.auto_offset_reset = auto_offset_reset
-        self.enable_auto_commit = enable_auto_commit
-        self.auto_commit_interval_ms = auto_commit_interval_ms
-        self.check_crcs = check_crcs
-        self.metadata_max_age_ms = metadata_max_age_ms
-        self.partition_assignment_strategy = partition_assignment_strategy
-        self.max_poll_interval_ms = max_poll_interval_ms
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.heartbeat_interval_ms = heartbeat_interval_ms
-        self.consumer_timeout_ms = consumer_timeout_ms
-        self.max_poll_records = max_poll_records
-        self.ssl_context = ssl_context
-        self.security_protocol = security_protocol
-        self.api_version = api_version
-        self.exclude_internal_topics = exclude_internal_topics
-        self.connections_max_idle_ms = connections_max_idle_ms
-        self.isolation_level = isolation_level
-        self.sasl_mechanism = sasl_mechanism
-        self.sasl_plain_password = sasl_plain_password
-        self.sasl_plain_username = sasl_plain_username
-        self.sasl_kerberos_service_name = sasl_kerberos_service_name
-        self.sasl_kerberos_domain_name = sasl_kerberos_domain_name
-        self.sasl_oauth_token_provider = sasl_oauth_token_provider
-        self.client_rack = client_rack
-        self.allow_plaintext_credentials = allow_plaintext_credentials
-        self.max_buffered_bytes = max_buffered_bytes
-        self.max_batch_bytes = max_batch_bytes
-        self.allow_auto_create_topics = allow_auto_create_topics
-        self.max_records_per_partition = max_records_per_partition
-        self.on_bad_record = on_bad_record
-        self.rebalance_hold_ms = rebalance_hold_ms
-        self.heartbeat_thread = heartbeat_thread
-        self.ack_mode = ack_mode
-        self._made()
+        self._made(locals())
 
     @property
     @override
@@ -397,15 +398,14 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 raise ValueError(f"{name} must not be negative, but is {value!r}")
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
-    def check_isolation_level(self) -> None:
+    @property
+    def isolation_level_code(self) -> int:
+        """The level in requests. ValueError, as late as in aiokafka, if there is no such level."""
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ValueError(
                 f"Incorrect isolation level {self.isolation_level}: "
                 f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}"
             )
-
-    @property
-    def isolation_level_code(self) -> int:
         return ISOLATION_LEVELS[self.isolation_level]
 
     @property
@@ -417,24 +417,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         return reset_timestamp(self.auto_offset_reset)
 
     @property
-    def fetch_max_wait_s(self) -> float:
-        return self.fetch_max_wait_ms / 1000
-
-    @property
     def has_auto_commit_interval(self) -> bool:
         return not isinstance(self.auto_commit_interval_ms, NotGiven)
-
-    @property
-    def auto_commit_interval_s(self) -> float:
-        return self.auto_commit_interval_ms / 1000
-
-    @property
-    def max_poll_interval_s(self) -> float:
-        return self.max_poll_interval_ms / 1000
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self.session_timeout_ms / 1000
 
     @property
     def rebalance_timeout_s(self) -> float:
@@ -477,10 +461,6 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     def _hold_s(self, timeout_s: float) -> float:
         return max(0.0, timeout_s * (1 - HOLD_MARGIN) - self.heartbeat_interval_s)
-
-    @property
-    def heartbeat_interval_s(self) -> float:
-        return self.heartbeat_interval_ms / 1000
 
 
 # --- Where to start without a usable offset ---------------------------------------------------

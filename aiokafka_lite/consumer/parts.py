@@ -232,7 +232,6 @@ class Running:
     # --- Start ----------------------------------------------------------------------------
     async def connect_and_start(self) -> None:
         config, state = self._config, self._state
-        config.check_isolation_level()
         self._engine.probe.start()
         self.watch_topics()  # before the first answer, which then has them
         is_needed = is_subscribed(state) or state.assignment

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
 from aiokafka_lite._compat import SentKT, SentVT, override
-from aiokafka_lite.client.arguments import ClientArguments
+from aiokafka_lite.client.arguments import ClientArguments, InSeconds
 from aiokafka_lite.errors import UnsupportedCodecError
 from aiokafka_lite.records.codec import Codec
 
@@ -44,7 +44,27 @@ ACKS: Final = ("all", -1, 0, 1, None)
 _numbers = itertools.count(1)
 
 
-class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
+class _Given(Generic[SentKT, SentVT]):
+    """The constructor's arguments that only producers have."""
+
+    loop: asyncio.AbstractEventLoop | None
+    api_version: object
+    acks: Literal["all", -1, 0, 1] | None
+    key_serializer: Callable[[SentKT], bytes] | None
+    value_serializer: Callable[[SentVT], bytes] | None
+    compression_type: str | None
+    max_batch_size: int
+    partitioner: Partitioner | None
+    max_request_size: int
+    linger_ms: int
+    enable_idempotence: bool | None
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    buffer_memory: int
+    delivery_timeout_ms: int | None
+
+
+class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     """The arguments of a producer, each checked and under its name.
 
     Raises:
@@ -54,6 +74,8 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             is unused, with brokers on other machines.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
+
+    linger_s = InSeconds()
 
     # AIOKafkaProducer takes these arguments (`takes_arguments_of`): they are written here only.
     def __init__(
@@ -139,40 +161,9 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             delivery_timeout_ms: The age at which the future of an unacknowledged record fails. None
                 is 120 s, or the time of one request if that is longer.
         """
-        self.loop = loop
-        self.bootstrap_servers = bootstrap_servers
-        self.client_id = (
-            f"aiokafka-lite-producer-{next(_numbers)}" if client_id is None else client_id
-        )
-        self.metadata_max_age_ms = metadata_max_age_ms
-        self.request_timeout_ms = request_timeout_ms
-        self.api_version = api_version
-        self.acks = acks
-        self.key_serializer = key_serializer
-        self.value_serializer = value_serializer
-        self.compression_type = compression_type
-        self.max_batch_size = max_batch_size
-        self.partitioner = partitioner
-        self.max_request_size = max_request_size
-        self.linger_ms = linger_ms
-        self.retry_backoff_ms = retry_backoff_ms
-        self.security_protocol = security_protocol
-        self.ssl_context = ssl_context
-        self.connections_max_idle_ms = connections_max_idle_ms
-        self.enable_idempotence = enable_idempotence
-        self.transactional_id = transactional_id
-        self.transaction_timeout_ms = transaction_timeout_ms
-        self.sasl_mechanism = sasl_mechanism
-        self.sasl_plain_password = sasl_plain_password
-        self.sasl_plain_username = sasl_plain_username
-        self.sasl_kerberos_service_name = sasl_kerberos_service_name
-        self.sasl_kerberos_domain_name = sasl_kerberos_domain_name
-        self.sasl_oauth_token_provider = sasl_oauth_token_provider
-        self.allow_plaintext_credentials = allow_plaintext_credentials
-        self.allow_auto_create_topics = allow_auto_create_topics
-        self.buffer_memory = buffer_memory
-        self.delivery_timeout_ms = delivery_timeout_ms
-        self._made()
+        if client_id is None:
+            client_id = f"aiokafka-lite-producer-{next(_numbers)}"
+        self._made(locals())
 
     @override
     def _check(self) -> None:
@@ -219,10 +210,6 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
     @property
     def codec(self) -> Codec:
         return Codec.of(self.compression_type or "none")
-
-    @property
-    def linger_s(self) -> float:
-        return self.linger_ms / 1000
 
     @property
     def _one_try_ms(self) -> int:
