@@ -22,7 +22,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
 from aiokafka_lite._compat import override
@@ -37,7 +37,6 @@ from aiokafka_lite.client.versions import (
     not_negotiated,
 )
 from aiokafka_lite.client.wire import Pending, Wire, Wired
-from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import (
     KafkaConfigurationError,
     KafkaConnectionError,
@@ -53,6 +52,22 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.sasl import Mechanism
 
 R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[object, None, T]) -> T:
+    """Run a coroutine without an event loop, and return its result.
+
+    Raises:
+        RuntimeError: It suspended.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} needs an event loop, but no loop is running")
 
 
 class BlockingConnection(Wired, ForkAware):

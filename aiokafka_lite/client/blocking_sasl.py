@@ -9,8 +9,8 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
+from aiokafka_lite.client.blocking import run
 from aiokafka_lite.client.sasl import Authenticator, Mechanism
-from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import Request, Response

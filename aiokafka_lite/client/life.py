@@ -34,7 +34,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import Event, notify_of_forks
-from aiokafka_lite.errors import ForkedError, WrongLoopError
+from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,7 @@ class Life(ABC, Generic[P]):
 
     kind: ClassVar[str]
     started_twice: ClassVar[type[Exception]] = AssertionError
+    stopped_error: ClassVar[type[Exception]]
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], P]) -> None:
         self._loop = loop
@@ -120,12 +121,6 @@ class Life(ABC, Generic[P]):
 
     @abstractmethod
     def _entered(self, stage: Stage) -> None: ...
-
-    @abstractmethod
-    def not_started(self) -> Exception: ...
-
-    @abstractmethod
-    def stopped(self, text: str = ...) -> Exception: ...
 
     # --- Stages ---------------------------------------------------------------------------
     @property
@@ -145,6 +140,12 @@ class Life(ABC, Generic[P]):
     def has_failed_to_start(self) -> bool:
         was_tried = self.parts is not None or self.failed_start is not None
         return was_tried and self._stage is Stage.NEW
+
+    def not_started(self) -> Exception:
+        return IllegalStateError(f"the {self.kind} is not started: await {self.kind}.start() first")
+
+    def stopped(self, text: str = "") -> Exception:
+        return self.stopped_error(text or f"the {self.kind} is stopped: create another {self.kind}")
 
     def refusal(self) -> BaseException:
         return self.stopped() if self.is_over else self.not_started()

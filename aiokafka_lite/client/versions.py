@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -61,31 +61,22 @@ class MeantBroker(NamedTuple):
         return self.cluster_id is not None and self.node_id is not None
 
 
-class ApiVersions(Mapping[int, tuple[int, int]]):
+class ApiVersions(dict[int, tuple[int, int]]):
     """The (lowest, highest) versions of a broker by API key, shared by its connections.
 
     `features` are the levels of the cluster's finalized features (KIP-584).
     """
 
-    __slots__ = ("_ranges", "choices", "features")
+    __slots__ = ("choices", "features")
 
     def __init__(
         self,
         ranges: Mapping[int, tuple[int, int]],
         features: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        super().__init__(ranges)
         self.features = features
         self.choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
-        self._ranges = ranges
-
-    def __getitem__(self, api_key: int) -> tuple[int, int]:
-        return self._ranges[api_key]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ranges)
-
-    def __len__(self) -> int:
-        return len(self._ranges)
 
     def choose(
         self,
@@ -96,7 +87,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
     ) -> int:
         """Return the newest version that both sides support, at most ``max_version``."""
         try:
-            low, high = self._ranges[request_class.api_key]
+            low, high = self[request_class.api_key]
         except KeyError:
             raise IncompatibleBrokerVersion(
                 f"{peer} does not support {request_class.__name__}"

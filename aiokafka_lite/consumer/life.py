@@ -37,7 +37,6 @@ from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedInstanceIdError,
     IllegalOperation,
-    IllegalStateError,
     KafkaError,
 )
 
@@ -59,6 +58,7 @@ class Engine(Life["Running"]):
     """
 
     kind = "consumer"
+    stopped_error = ConsumerStoppedError
 
     def __init__(
         self,
@@ -205,14 +205,6 @@ class Engine(Life["Running"]):
             self.state.change(self.state.assignment, ())
         if stage in (Stage.STOPPED, Stage.ABANDONED):
             self.events.close()
-
-    @override
-    def not_started(self) -> IllegalStateError:
-        return IllegalStateError("the consumer is not started: await consumer.start() first")
-
-    @override
-    def stopped(self, text: str = "the consumer is stopped") -> ConsumerStoppedError:
-        return ConsumerStoppedError(text)
 
     @contextmanager
     def until_stopped(self) -> Iterator[Running]:

@@ -12,7 +12,7 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.config import AnyProducerConfig
-from aiokafka_lite.producing.engine import Intake, ProducerLife
+from aiokafka_lite.producing.engine import ProducerLife
 from aiokafka_lite.structs import RecordMetadata
 
 # The size of unacknowledged records, in bytes, at which `send` waits. Less than buffer_memory,
@@ -39,9 +39,8 @@ class BulkProducer:
     """
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
-        self._gate = Intake()
         loop = asyncio.get_running_loop()
-        self._life = ProducerLife(config, self._gate, random.Random(), loop, self._tell)
+        self._life = ProducerLife(config, random.Random(), loop, self._tell)
         self._on_loss = on_loss
         self.acknowledged_count = 0
         self.losses: list[LostRecords] = []
@@ -75,7 +74,7 @@ class BulkProducer:
         headers: Headers,
     ) -> bool:
         """Put a record into a batch. Return False if the record has to wait (`send`)."""
-        accumulator = self._gate.accumulator
+        accumulator = self._life.accumulator
         return (
             accumulator is not None
             and accumulator.used_bytes < MOST_WAITING_BYTES

@@ -51,40 +51,40 @@ log = logging.getLogger(__name__)
 NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 
 
-class Intake:
-    """The entry of records. It outlives engines, and the current one is its only writer.
-
-    `accumulator` is None while the producer takes no records.
-    """
-
-    __slots__ = ("accumulator",)
-
-    def __init__(self) -> None:
-        self.accumulator: Accumulator | None = None
-
-
 class ProducerLife(Life["ProducerEngine"]):
-    """The stages of a producer."""
+    """The stages of a producer.
+
+    `accumulator` is the entry of records, None while the producer takes no records.
+    """
 
     kind = "producer"
     started_twice = IllegalStateError
+    stopped_error = ProducerClosed
 
     def __init__(
         self,
         config: AnyProducerConfig,
-        gate: Intake,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         tell: Tell | None = None,
     ) -> None:
-        super().__init__(loop, partial(ProducerEngine, config, gate, rng, self, tell))
+        super().__init__(loop, partial(ProducerEngine, config, rng, self, tell))
+        self.accumulator: Accumulator | None = None
 
     @override
     def _entered(self, stage: Stage) -> None:
         if (engine := self.parts) is not None:
-            engine.set_gate()
+            self.open_or_close()
             if stage in (Stage.FINISHING, Stage.ABANDONED) and engine.on_end is not None:
                 engine.on_end()
+
+    def open_or_close(self) -> None:
+        """Take records, or take no more, after a change that decides about it."""
+        engine = self.current if self.stage is Stage.RUNNING else None
+        if engine is not None and engine.takes_records:
+            self.accumulator = engine.accumulator
+        else:
+            self.accumulator = None
 
     @property
     def fatal(self) -> KafkaError | None:
@@ -94,16 +94,6 @@ class ProducerLife(Life["ProducerEngine"]):
     def raise_if_fatal(self) -> None:
         if self.error is not None:
             raise own_copy(self.error)
-
-    @override
-    def not_started(self) -> IllegalStateError:
-        return IllegalStateError("the producer is not started: await producer.start() first")
-
-    @override
-    def stopped(
-        self, text: str = "the producer is stopped: create another producer"
-    ) -> ProducerClosed:
-        return ProducerClosed(text)
 
     @override
     def refusal(self) -> BaseException:
@@ -134,14 +124,12 @@ class ProducerEngine:
     def __init__(
         self,
         config: AnyProducerConfig,
-        gate: Intake,
         rng: random.Random,
         life: ProducerLife,
         tell: Tell | None,
     ) -> None:
         self.config = config
         self.life = life
-        self._gate = gate
         # The caller that has borrowed the transactions (lease.py).
         self._borrower: str | None = None
         self.on_end: Callable[[], None] | None = None
@@ -191,7 +179,7 @@ class ProducerEngine:
             self.sender,
             self._scope,
             self._rng,
-            on_change=self.set_gate,
+            on_change=self.life.open_or_close,
             fail=self.fail,
         )
 
@@ -208,11 +196,10 @@ class ProducerEngine:
         else:
             await self.transactions.start(deadline)
 
-    def set_gate(self) -> None:
-        is_open = self.life.stage is Stage.RUNNING and self._borrower is None
-        if self.transactions is not None:
-            is_open &= self.transactions.takes_records
-        self._gate.accumulator = self.accumulator if is_open else None
+    @property
+    def takes_records(self) -> bool:
+        transactions = self.transactions
+        return self._borrower is None and (transactions is None or transactions.takes_records)
 
     def lend_to(self, borrower: str | None) -> None:
         """Reserve the transactions for one caller. None ends the reservation."""
@@ -222,7 +209,7 @@ class ProducerEngine:
     @property
     def ended(self) -> KafkaError | None:
         if self.life.fatal is None and self.life.stage is not Stage.RUNNING:
-            return self.life.stopped()
+            return ProducerClosed("the producer was stopped")
         return self.life.fatal
 
     def raise_if_lent(self) -> None:
@@ -438,7 +425,7 @@ class ProducerEngine:
             ) from None
         except KafkaError as error:
             if self.life.stage is not Stage.RUNNING and self.life.fatal is None:
-                raise self.life.stopped("the producer was stopped during the call") from error
+                raise ProducerClosed("the producer was stopped during the call") from error
             raise
         finally:
             if not accumulator.is_known(topic) and accumulator.drop_topic(topic):

@@ -34,7 +34,7 @@ from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
 from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.producing.engine import Intake, ProducerEngine, ProducerLife
+from aiokafka_lite.producing.engine import ProducerEngine, ProducerLife
 from aiokafka_lite.producing.group_offsets import (
     AnyOffset,
     DeliverySource,
@@ -99,8 +99,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 "The `api_version` parameter has been deprecated and is ignored: versions are "
                 "negotiated with each broker"
             )
-        self._gate = Intake()
-        self._life = ProducerLife(config, self._gate, _rng, self._loop)
+        self._life = ProducerLife(config, _rng, self._loop)
         self._owner = Owner("producer", self._loop, self._life.forked)
         me = weakref.ref(self)  # objects made here must not keep the producer alive
 
@@ -255,7 +254,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             ProducerClosed, IllegalStateError: The producer is stopped, or not started.
             KafkaError: `fatal_error` of the producer.
         """
-        accumulator = self._gate.accumulator
+        accumulator = self._life.accumulator
         if accumulator is None or _get_running_loop() is not self._loop:
             raise self._refusal()
         sent_key: object = key
@@ -381,7 +380,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if transaction is not None and engine.transactions is not None:
             self._life.raise_if_fatal()
             engine.transactions.require(transaction)
-        if self._gate.accumulator is None:
+        if self._life.accumulator is None:
             raise self._refusal()
 
     async def flush(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import aiokafka_lite
 from aiokafka_lite.client.life import MOVES, OVER, WITH_PARTS, Life, Stage
+from aiokafka_lite.errors import IllegalStateError
 from tests.support.for_each import for_each
 from tests.support.stages import path_to
 
@@ -58,6 +59,7 @@ class Client(Life[Parts]):
     """A client that keeps the stages that it has entered."""
 
     kind = "client"
+    stopped_error = Stopped
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(loop or asyncio.get_running_loop(), lambda: self.made)
@@ -66,12 +68,6 @@ class Client(Life[Parts]):
 
     def _entered(self, stage: Stage) -> None:
         self.entered.append(stage)
-
-    def not_started(self) -> Exception:
-        return LookupError("not started")
-
-    def stopped(self, text: str = "stopped") -> Exception:
-        return Stopped(text)
 
 
 @pytest.fixture
@@ -141,7 +137,7 @@ def test_one_module_moves() -> None:
 # --- Start and stop ---------------------------------------------------------------------------
 async def test_a_client_is_started_and_stopped_once() -> None:
     client = Client()
-    with pytest.raises(LookupError):
+    with pytest.raises(IllegalStateError, match="the client is not started"):
         _ = client.running
     await client.start()
     assert client.running is client.made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aiokafka_lite.client.blocking import run
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,
     ApiVersions,
@@ -11,7 +12,6 @@ from aiokafka_lite.client.versions import (
     MisroutedError,
     ask_api_versions,
 )
-from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import IncompatibleBrokerVersion, KafkaProtocolError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.log_offsets import OffsetForLeaderEpochRequest

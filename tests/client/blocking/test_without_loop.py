@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from aiokafka_lite.client.without_loop import run
+from aiokafka_lite.client.blocking import run
 
 
 class Waiting:
