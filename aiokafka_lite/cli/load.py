@@ -8,19 +8,16 @@ The whole file is checked before any record is written.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.broker.writing import RecordRefusedError, TopicWriter
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
 from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
 from aiokafka_lite.errors import KafkaError
-
-# The time between two yields to clients and Ctrl-C.
-SLICE_S: Final = 0.002
 
 
 class BadLineError(CommandError):
@@ -74,15 +71,13 @@ class _Loading:
         self._left_alone: dict[str, None] = {}
 
     async def read(self, on_progress: Callable[[int], None]) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + SLICE_S
+        slices = LoopSlices()
         for line_number, line, bytes_read in _lines(self._path):
             if line.strip():
                 self._add(line_number, line)
-            if loop.time() >= until:
+            if slices.is_over:  # clients and Ctrl-C have their turn
                 on_progress(bytes_read)
-                await asyncio.sleep(0)
-                until = loop.time() + SLICE_S
+                await slices.rest()
 
     def _add(self, line_number: int, text: bytes) -> None:
         try:

@@ -127,7 +127,7 @@ class StatusPage:
         async with self._one_at_a_time:
             cached = self._cached.get((path, query))
             if cached is None or cached.until < loop.time():
-                slices = MeasuredSlices(loop)
+                slices = MeasuredSlices()
                 try:
                     view = await VIEWS[path](self._broker, query, slices)
                 except NotThereError as error:

@@ -5,7 +5,6 @@ Long names and lists are cut: `total` is the number of all rows.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -29,6 +28,7 @@ from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
+from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.errors import BrokerResponseError, KafkaError, for_code
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -44,33 +44,24 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
-SLICE_S: Final = 0.001
+class MeasuredSlices(LoopSlices):
+    """Measures the time worked, without that of other tasks."""
 
-
-class MeasuredSlices:
-    """Yields to the loop when a slice is used up, and measures the time worked."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._began = loop.time()
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = self._now_s()
         self._worked_s = 0.0
 
     @property
     def worked_s(self) -> float:
-        """Seconds worked so far, without the time of other tasks."""
-        return self._worked_s + self._loop.time() - self._began
-
-    def count(self, seconds: float) -> None:
-        self._worked_s += seconds
+        return self._worked_s + self._now_s() - self._began
 
     async def maybe_rest(self) -> None:
         """Yield to the event loop if the slice is used up. Called after each piece of work."""
-        now = self._loop.time()
-        if now - self._began < SLICE_S:
-            return
-        self._worked_s += now - self._began
-        await asyncio.sleep(0)
-        self._began = self._loop.time()
+        if self.is_over:
+            self._worked_s = self.worked_s
+            await self.rest()
+            self._began = self._now_s()
 
 
 T = TypeVar("T")
