@@ -19,7 +19,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.leftovers import nothing_left
 from tests.support.protocols import PROTOCOLS, in_both_protocols
@@ -222,6 +222,25 @@ async def test_an_error_that_a_get_raised_does_not_hold_the_consumer(broker: Bro
 
     async with all_given_up():
         dropped = await use()
+        gc.collect()
+        assert dropped() is None
+
+
+async def test_an_error_that_ended_run_does_not_hold_the_consumer(broker: Broker) -> None:
+    async def refuse(record: ConsumerRecord) -> None:
+        raise ValueError(f"no {record.offset}")
+
+    async def run_and_drop() -> weakref.ref[AIOKafkaConsumer]:
+        consumer = consumer_of(broker.bootstrap_servers, "t")
+        await consumer.start()
+        try:
+            await consumer.run(refuse)
+        except ValueError:  # whose traceback has this frame
+            assert any("run() ended with ValueError" in each for each in consumer.health().reasons)
+        return weakref.ref(consumer)
+
+    async with all_given_up():
+        dropped = await run_and_drop()
         gc.collect()
         assert dropped() is None
 

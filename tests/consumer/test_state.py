@@ -935,14 +935,14 @@ def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> N
     moved: list[Cursor] = []
     state.observers.partition_changed.add(moved.append)
     state.works.close_processing(cast(Any, run), failure)
-    assert state.works.run_failure is failure
+    assert state.works.run_failure == "ValueError('no')"
     assert (handled.worked_by, handled.position) == (None, 0)
     assert handled in moved
     assert state.finished.processed_offsets()[A].offset == 0
     assert state.works.pass_over_finished(handled, records(0, 1, 2), ()) == (0, 1)
     assert state.works.pass_over_finished(handled, records(1), ()) == (1, 1)
     state.reads.hand_out(handled, 0, 1, ())
-    assert state.works.run_failure is None
+    assert state.works.run_failure == ""
 
 
 async def test_tasks_that_read_the_records_of_a_run_are_no_readers(

@@ -49,8 +49,8 @@ class Works:
         self._progressed = observers.progressed
         self.begun: list[Work] = []
         self.totals = dict.fromkeys(PROCESSING_TOTALS, 0)
-        # The error that ended the latest run, and `hand_out_count` then.
-        self._run_failure: tuple[BaseException, int] | None = None
+        # The text of the error that ended the latest run, and `hand_out_count` then.
+        self._run_failure: tuple[str, int] = ("", -1)
 
     # --- Works ----------------------------------------------------------------------------
     def begin(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, Range]:
@@ -143,24 +143,25 @@ class Works:
             )
         reads.forget_readers()
         reads.begin_get()
-        self._run_failure = None
+        self._run_failure = ("", -1)
         reads.processing = processing
         self.begun.append(processing)
 
     @property
-    def run_failure(self) -> BaseException | None:
+    def run_failure(self) -> str:
         """The error that ended `run`, until records are returned or a read waits."""
-        failure, reads = self._run_failure, self._reads
-        if failure is None or reads.is_in_get or reads.hand_out_count != failure[1]:
-            return None
-        return failure[0]
+        text, hand_out_count = self._run_failure
+        reads = self._reads
+        return "" if reads.is_in_get or reads.hand_out_count != hand_out_count else text
 
     def close_processing(
         self, processing: Processing, failure: BaseException | None = None
     ) -> None:
         """Let reads return records again, from the first unfinished one on."""
         self._reads.processing = None
-        self._run_failure = None if failure is None else (failure, self._reads.hand_out_count)
+        # As text: the error would keep the caller's frames alive, and so the consumer.
+        text = "" if failure is None else repr(failure)
+        self._run_failure = text, self._reads.hand_out_count
         self.begun.remove(processing)
         for cursor in self._cursors.values():
             progress = cursor.progress

@@ -171,8 +171,8 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     yield from _partition_troubles(engine, running, now)
     if (processing := engine.reads.processing) is not None:
         yield from processing.troubles(now)
-    elif (failure := engine.works.run_failure) is not None:
-        text = " ".join(repr(failure).split())[:200]
+    elif failure := engine.works.run_failure:
+        text = " ".join(failure.split())[:200]
         yield f"run() ended with {text}: no records are processed until run() is called again"
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
         yield (
