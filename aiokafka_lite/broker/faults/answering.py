@@ -6,6 +6,7 @@ import enum
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from aiokafka_lite._arguments import expected
@@ -47,43 +48,36 @@ RewriteBatches: TypeAlias = Callable[[TopicPartition, bytes], bytes]
 Damage: TypeAlias = Literal["crc", "bytes", "length", "records"]
 
 
+@dataclass(eq=False)
 class Throttle(AnswerAction):
-    def __init__(self, throttle_s: float, *, is_muting: bool) -> None:
-        self._throttle_s = throttle_s
-        self._is_muting = is_muting
-
-    def __repr__(self) -> str:
-        return f"throttle for {self._throttle_s} s"
+    throttle_s: float
+    is_muting: bool
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:  # acks=0: muting is the only effect
-            if not self._is_muting:
+            if not self.is_muting:
                 return False
         elif hasattr(response, "throttle_time_ms"):
-            response.throttle_time_ms = round(self._throttle_s * 1000)
+            response.throttle_time_ms = round(self.throttle_s * 1000)
         else:
             return False
-        if self._is_muting:
-            work.processor.mute_for(self._throttle_s)
+        if self.is_muting:
+            work.processor.mute_for(self.throttle_s)
         work.processor.send(work, response)
         return True
 
 
+@dataclass(eq=False)
 class RewriteRecords(AnswerAction):
     """Replaces the record sets of Fetch responses. Responses without records do not count."""
 
     only = FetchRequest
-
-    def __init__(self, rewrite: RewriteBatches) -> None:
-        self._rewrite = rewrite
-
-    def __repr__(self) -> str:
-        return f"rewrite the records of Fetch responses with {self._rewrite!r}"
+    rewrite: RewriteBatches
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         chosen = [] if response is None else self._with_records(work.context, response)
         for tp, partition in chosen:
-            partition.records = self._rewrite(tp, bytes(partition.records or b""))
+            partition.records = self.rewrite(tp, bytes(partition.records or b""))
         if not chosen:
             return False
         work.processor.send(work, response)
@@ -118,18 +112,15 @@ def cut_records(tp: TopicPartition, records: bytes) -> bytes:
     return records[: _BATCH_PREFIX_BYTES + length // 2]
 
 
+@dataclass(eq=False)
 class FrameHook(AnswerAction):
-    def __init__(self, hook: OnFrame) -> None:
-        self._hook = hook
-
-    def __repr__(self) -> str:
-        return f"pass frames through {self._hook!r}"
+    hook: OnFrame
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:
             return False
         processor = work.processor
-        sent: object = self._hook(work.context, processor.encode(work, response))
+        sent: object = self.hook(work.context, processor.encode(work, response))
         if sent is FrameFate.CLOSE:
             processor.close()
         elif isinstance(sent, FrameFate):
@@ -166,20 +157,17 @@ def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
     return CORRELATION_ID.pack(size, wrong) + frame[HEAD_BYTES:]
 
 
+@dataclass(eq=False)
 class SendInPieces(AnswerAction):
     """Sends a response in pieces, with pauses. The connection is muted until the last one."""
 
-    def __init__(self, cut: Callable[[bytes], Sequence[bytes]], pause_s: float) -> None:
-        self._cut = cut
-        self._pause_s = pause_s
-
-    def __repr__(self) -> str:
-        return f"send the response in pieces, with pauses of {self._pause_s} s"
+    cut: Callable[[bytes], Sequence[bytes]]
+    pause_s: float
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:
             return False
-        pieces = iter(self._cut(work.processor.encode(work, response)))
+        pieces = iter(self.cut(work.processor.encode(work, response)))
         self._send(work, response, pieces, next(pieces))
         return True
 
@@ -193,7 +181,7 @@ class SendInPieces(AnswerAction):
         work.processor.write_now(piece)
         if work.processor.is_open:
             self.rule.faults.call_later(
-                self._pause_s, lambda: self._send(work, response, pieces, following)
+                self.pause_s, lambda: self._send(work, response, pieces, following)
             )
 
 
@@ -215,33 +203,29 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
     return cut
 
 
+@dataclass(eq=False)
 class AnswerStaleMetadata(AnswerAction):
     """Responds to Metadata with earlier leaders and epochs. Newer topics get `unknown_code`."""
 
     only = MetadataRequest
-
-    def __init__(self, leaders: dict[tuple[str, int], tuple[int, int]], unknown_code: int) -> None:
-        self._leaders = leaders
-        self._topics = {topic for topic, _ in leaders}
-        self._unknown_code = unknown_code
-
-    def __repr__(self) -> str:
-        return f"respond with stale leaders for {len(self._topics)} topics"
+    leaders: dict[tuple[str, int], tuple[int, int]]
+    unknown_code: int
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if not isinstance(response, MetadataResponse):
             return False
+        topics = {topic for topic, _ in self.leaders}
         for topic in response.topics:
-            if topic.name not in self._topics:
-                topic.error_code, topic.partitions = self._unknown_code, []
+            if topic.name not in topics:
+                topic.error_code, topic.partitions = self.unknown_code, []
                 continue
             topic.partitions = [
                 partition
                 for partition in topic.partitions
-                if (topic.name, partition.partition_index) in self._leaders
+                if (topic.name, partition.partition_index) in self.leaders
             ]
             for partition in topic.partitions:
-                leader = self._leaders[topic.name, partition.partition_index]
+                leader = self.leaders[topic.name, partition.partition_index]
                 partition.leader_id, partition.leader_epoch = leader
                 partition.error_code = 0
         work.processor.send(work, response)

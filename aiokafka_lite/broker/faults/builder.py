@@ -138,8 +138,8 @@ class RuleBuilder(Generic[RuleT_co]):
         """
         if after_bytes is not None and after_bytes < 0:
             raise ValueError(f"after_bytes must be at least 0, not {after_bytes}")
-        action = Disconnect(is_handled=handled, is_reset=reset, after_bytes=after_bytes)
-        return self._put(action, times)
+        is_handled = handled or after_bytes is not None
+        return self._put(Disconnect(is_handled, reset, after_bytes), times)
 
     # Other answers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from aiokafka_lite._arguments import expected, is_int, plain
@@ -110,88 +110,77 @@ def _code_and_text(error: Error) -> tuple[int, str]:
     return code, text or error.description
 
 
+@dataclass(eq=False)
 class Delay(RequestAction):
-    def __init__(self, delay_s: float, *, is_handled: bool) -> None:
-        self._delay_s = delay_s
-        self._is_handled = is_handled
+    """Delays requests, or the responses to handled requests."""
 
-    def __repr__(self) -> str:
-        return f"delay the {'response' if self._is_handled else 'request'} by {self._delay_s} s"
+    delay_s: float
+    is_handled: bool
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        if self._is_handled:
+        if self.is_handled:
             go_on()
         else:
-            self.rule.faults.call_later(self._delay_s, go_on)
+            self.rule.faults.call_later(self.delay_s, go_on)
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         def send() -> None:
             if work.processor.is_open:
                 work.processor.send(work, response)
 
-        if self._is_handled:
-            self.rule.faults.call_later(self._delay_s, send)
+        if self.is_handled:
+            self.rule.faults.call_later(self.delay_s, send)
         else:
             send()
         return True
 
 
+@dataclass(eq=False)
 class Disconnect(RequestAction):
-    def __init__(self, *, is_handled: bool, is_reset: bool, after_bytes: int | None) -> None:
-        self._is_handled = is_handled or after_bytes is not None
-        self._is_reset = is_reset
-        self._after_bytes = after_bytes
-
-    def __repr__(self) -> str:
-        way = "reset" if self._is_reset else "disconnect"
-        return f"{way} {'after' if self._is_handled else 'before'} handling"
+    is_handled: bool
+    is_reset: bool
+    after_bytes: int | None
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        if self._is_handled:
+        if self.is_handled:
             go_on()
         else:
             self._end(work)
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
-        if self._after_bytes is not None and response is not None:
+        if self.after_bytes is not None and response is not None:
             frame = work.processor.encode(work, response)
-            work.processor.write_now(frame[: self._after_bytes])
+            work.processor.write_now(frame[: self.after_bytes])
         self._end(work)
         return True
 
     def _end(self, work: RequestWork) -> None:
-        if self._is_reset:
+        if self.is_reset:
             work.processor.reset()
         else:
             work.processor.close()
 
 
+@dataclass(eq=False)
 class Silence(RequestAction):
-    def __init__(self, *, is_handled: bool) -> None:
-        self._is_handled = is_handled
-
-    def __repr__(self) -> str:
-        return f"silence {'after' if self._is_handled else 'before'} handling"
+    is_handled: bool
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        if self._is_handled:
+        if self.is_handled:
             go_on()
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         return True
 
 
+@dataclass(eq=False)
 class TakeOver(RequestAction):
     """Sends the response of the test."""
 
-    def __init__(self, replacement: Replacement) -> None:
-        self._replacement = replacement
-
-    def __repr__(self) -> str:
-        return f"answer with {self._replacement!r}"
+    replacement: Replacement
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        replacement = self._replacement
+        replacement = self.replacement
         if isinstance(replacement, Response):
             answer: Response | None = replacement
         else:
