@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
-from aiokafka_lite._arguments import Kind, check_fields, is_list
+from aiokafka_lite._arguments import INT, Kind, check_fields, is_list
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
     Listener,
@@ -25,6 +25,10 @@ DEFAULT_REPLICATION: Final = 3
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
+PositiveInt: TypeAlias = int
+"""A setting that must be at least 1."""
+
+
 def _are(given: object, kind: type) -> bool:
     return is_list(given) and all(isinstance(each, kind) for each in given)
 
@@ -33,6 +37,7 @@ _RACKS: Final = Kind("a list with one rack name (str) per node", lambda given: _
 _PATH: Final = Kind("a path", lambda given: isinstance(given, str | os.PathLike))
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
+        "PositiveInt": INT,
         "BrokerConfig": Kind("a BrokerConfig", lambda given: isinstance(given, BrokerConfig)),
         "Sequence[str]": _RACKS,
         "tuple[str, ...]": _RACKS,
@@ -97,7 +102,7 @@ class BrokerConfig:
             has its own epoch (KIP-890). With 0 or 1 clients behave as before Kafka 4.0.
     """
 
-    nodes: int = 1
+    nodes: PositiveInt = 1
     host: str = "127.0.0.1"
     port: int = 0
     racks: tuple[str, ...] = ()
@@ -116,73 +121,49 @@ class BrokerConfig:
     allow_cleartext_credentials: bool = False
     data_dir: Path | None = None
     node_id: int = 1
-    num_partitions: int = 1
+    num_partitions: PositiveInt = 1
     default_replication_factor: int | None = None
     auto_create_topics: bool = True
-    segment_bytes: int = 64 << 20
-    message_max_bytes: int = 1_048_588
-    max_frame_bytes: int = 100 << 20
-    queued_max_requests: int = 500
-    max_connections: int = 10_000
-    max_connections_per_ip: int = 2**31 - 1
+    segment_bytes: PositiveInt = 64 << 20
+    message_max_bytes: PositiveInt = 1_048_588
+    max_frame_bytes: PositiveInt = 100 << 20
+    queued_max_requests: PositiveInt = 500
+    max_connections: PositiveInt = 10_000
+    max_connections_per_ip: PositiveInt = 2**31 - 1
     connections_max_idle_s: float = 600.0
-    max_partitions: int = 50_000
+    max_partitions: PositiveInt = 50_000
     max_fetch_sessions: int = 1_000
     fetch_session_eviction_s: float = 120.0
     fetch_max_bytes: int = 55 << 20
     request_log_size: int = 1_000
     stop_timeout_s: float = 1.0
-    offsets_topic_partitions: int = 50
+    offsets_topic_partitions: PositiveInt = 50
     group_initial_rebalance_delay_ms: int = 0
-    group_min_session_timeout_ms: int = 6_000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = 10_000
-    group_consumer_session_timeout_ms: int = 45_000
-    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_min_session_timeout_ms: PositiveInt = 6_000
+    group_max_session_timeout_ms: PositiveInt = 1_800_000
+    group_max_size: PositiveInt = 10_000
+    group_consumer_session_timeout_ms: PositiveInt = 45_000
+    group_consumer_heartbeat_interval_ms: PositiveInt = 5_000
     group_consumer_assignment_interval_ms: int = 0
-    group_consumer_max_size: int = 10_000
+    group_consumer_max_size: PositiveInt = 10_000
     group_consumer_migration_policy: str = "bidirectional"
     offset_metadata_max_bytes: int = 4_096
-    log_retention_check_interval_ms: int = 300_000
-    log_cleaner_backoff_ms: int = 15_000
-    offsets_retention_minutes: int = 10_080
-    offsets_retention_check_interval_ms: int = 600_000
-    transaction_topic_partitions: int = 50
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 604_800_000
+    log_retention_check_interval_ms: PositiveInt = 300_000
+    log_cleaner_backoff_ms: PositiveInt = 15_000
+    offsets_retention_minutes: PositiveInt = 10_080
+    offsets_retention_check_interval_ms: PositiveInt = 600_000
+    transaction_topic_partitions: PositiveInt = 50
+    transaction_max_timeout_ms: PositiveInt = 900_000
+    transactional_id_expiration_ms: PositiveInt = 604_800_000
     transaction_version: int = 2
 
     def __post_init__(self) -> None:
         check_fields(self, KINDS)
         if self.data_dir is not None:  # a str, too
             object.__setattr__(self, "data_dir", Path(self.data_dir))
-        for name in (
-            "nodes",
-            "num_partitions",
-            "segment_bytes",
-            "message_max_bytes",
-            "max_frame_bytes",
-            "queued_max_requests",
-            "max_connections",
-            "max_connections_per_ip",
-            "max_partitions",
-            "offsets_topic_partitions",
-            "group_min_session_timeout_ms",
-            "group_max_session_timeout_ms",
-            "group_max_size",
-            "group_consumer_session_timeout_ms",
-            "group_consumer_heartbeat_interval_ms",
-            "group_consumer_max_size",
-            "log_retention_check_interval_ms",
-            "log_cleaner_backoff_ms",
-            "offsets_retention_minutes",
-            "offsets_retention_check_interval_ms",
-            "transaction_topic_partitions",
-            "transaction_max_timeout_ms",
-            "transactional_id_expiration_ms",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for each in fields(self):
+            if each.type == "PositiveInt" and getattr(self, each.name) < 1:
+                raise ValueError(f"{each.name} must be at least 1, not {getattr(self, each.name)}")
         if self.group_consumer_migration_policy not in MIGRATION_POLICIES:
             raise ValueError(
                 f"group_consumer_migration_policy must be one of {', '.join(MIGRATION_POLICIES)}, "

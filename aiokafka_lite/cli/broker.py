@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _SETTINGS: Final = tuple(
     field.name
     for field in dataclasses.fields(BrokerConfig)
-    if field.type in ("int", "float") and field.name not in ("nodes", "port", "num_partitions")
+    if field.type in ("int", "PositiveInt", "float")
+    and field.name not in ("nodes", "port", "num_partitions")
 )
 
 
