@@ -39,7 +39,13 @@ from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
-from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
+from aiokafka_lite.client.wrapped_methods import (
+    MethodT,
+    class_of_aiokafka,
+    is_wrapped,
+    wrap_as_aiokafkas,
+    wrapped_alike,
+)
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -68,15 +74,11 @@ from aiokafka_lite.consumer.config import (
     seconds,
 )
 from aiokafka_lite.consumer.delivery.gets import RecordIterator
+from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.events import DEFAULT_BUFFERED_EVENTS, Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
-from aiokafka_lite.consumer.wrapped_gets import (
-    NO_RECORDS,
-    goes_by_getone,
-    wrap_as_getmany,
-)
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalOperation,
@@ -123,6 +125,10 @@ DEFAULT_CONCURRENCY: Final = 100
 _rng: Final = random.Random()
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_rng.seed)
+
+
+# Iterated over where each record comes by `getone`: it never has one itself.
+NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
 
 class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
@@ -894,14 +900,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _choose_way(self) -> None:
         """Choose how iterations read: by a replaced `getone`, or from the open chunk."""
-        self._is_by_getone = goes_by_getone(self, _ORIGINAL)
+        self._is_by_getone = _goes_by_getone(self)
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:
         gets = {name: _ORIGINAL[name] for name in ("getone", "getmany")}
         wrap_as_aiokafkas(self, AIOKafkaConsumer, gets)
-        self._wrapped_poll = wrap_as_getmany(self._poll, type(self))
-        self._wrapped_take = wrap_as_getmany(self._take_batch, type(self))
+        self._wrapped_poll = _wrap_as_getmany(self._poll, type(self))
+        self._wrapped_take = _wrap_as_getmany(self._take_batch, type(self))
         self._choose_way()
 
     if TYPE_CHECKING:  # RecordIterator's, which takes ready records without a frame
@@ -1446,6 +1452,21 @@ _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
         "__anext__": AIOKafkaConsumer.__anext__,
     }
 )
+
+
+def _goes_by_getone(consumer: AIOKafkaConsumer[Any, Any]) -> bool:
+    kind = type(consumer)
+    is_replaced = {name: getattr(kind, name) is not value for name, value in _ORIGINAL.items()}
+    is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)
+    return is_getone_replaced and not is_replaced["__anext__"]
+
+
+def _wrap_as_getmany(poll: MethodT, kind: type) -> MethodT | None:
+    """Put around `poll` the wrappers of `getmany`: of the consumer's class, or else aiokafka's."""
+    wrapped_kinds = [each for each in kind.__mro__ if is_wrapped(vars(each).get("getmany"))]
+    of = wrapped_kinds[0] if wrapped_kinds else class_of_aiokafka("AIOKafkaConsumer", kind)
+    wrapped = poll if of is None else wrapped_alike(poll, of, "getmany")
+    return None if wrapped is poll else wrapped
 
 
 def _warn_deprecated(message: str) -> None:

@@ -16,10 +16,10 @@ from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
+from aiokafka_lite.consumer.consumer import NO_RECORDS
 from aiokafka_lite.consumer.delivery import gets as delivery
 from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
 from aiokafka_lite.consumer.fetching.source import Source
-from aiokafka_lite.consumer.wrapped_gets import NO_RECORDS
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol.framing import decode_request, encode_response
 from aiokafka_lite.protocol.messages.fetch import (

@@ -124,7 +124,7 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
         return Diagnosis(Cause.STARTING, starting_text(engine, running, now))
     status = running.membership.status
     if status is not None and status.sits_out:
-        return _out_of_group(status.group_id)
+        return out_of_group(status.group_id)
     if state.mode is SubscriptionMode.NONE:
         text = NO_TOPICS
     elif state.mode is SubscriptionMode.ASSIGNED:
@@ -233,7 +233,7 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
     return "the consumer is starting"
 
 
-def _out_of_group(group_id: str) -> Diagnosis:
+def out_of_group(group_id: str) -> Diagnosis:
     return Diagnosis(
         Cause.OUT_OF_GROUP,
         f"the consumer left group {group_id}, because the application requested no records "
@@ -260,7 +260,7 @@ def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:
 def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis | None:
     status = running.membership.status
     if status is not None and status.sits_out:
-        return _out_of_group(status.group_id)
+        return out_of_group(status.group_id)
     group = "the group" if status is None else f"group {status.group_id} ({status.state})"
     if partition.is_revoking or engine.gate.holds:
         holds = engine.gate.holds

@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.monitoring.diagnosis import (
     explain,
     joining_text,
     not_started_text,
+    out_of_group,
     seconds,
     starting_text,
     stopped_text,
@@ -259,11 +260,8 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         return
     group = f"group {status.group_id}"
     if status.sits_out:
-        yield (
-            f"the consumer left {group}, because the application requested no records within "
-            "max_poll_interval_ms. The consumer joins again at the next read. If processing takes "
-            "longer, raise max_poll_interval_ms"
-        )
+        reason = out_of_group(status.group_id).text
+        yield f"{reason}. If processing takes longer, raise max_poll_interval_ms"
         return
     if status.coordinator_id is None:
         yield f"the coordinator of {group} is not known and is being looked up"

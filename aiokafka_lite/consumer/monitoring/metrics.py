@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -37,9 +38,6 @@ def measure(engine: Engine, now: float) -> Row:
     """Return all metrics at loop time `now`; after a stop, those until the stop."""
     state, reads, latest = engine.state, engine.reads, engine.parts
     reads.settle()
-    counts = [] if latest is None else list(latest.sources.counts.values())
-    fetch_count = sum(c.fetch_count for c in counts)
-    latency_sum_s = sum(c.latency_sum_s for c in counts)
     lag_s = engine.probe.lag_now_s(now)
     status = None if latest is None else latest.membership.status
     lost_offsets, skipped_offsets = engine.events.lost_offsets
@@ -50,11 +48,7 @@ def measure(engine: Engine, now: float) -> Row:
         "group_state": None if status is None else status.state,
         "decoder": "compiled" if COMPILED else "plain Python",
         "records_total": reads.record_count,
-        "fetched_bytes_total": sum(c.received_bytes for c in counts),
-        "fetches_total": fetch_count,
-        "fetch_failures_total": sum(c.failure_count for c in counts),
-        "fetch_latency_seconds": latency_sum_s / fetch_count if fetch_count else None,
-        "fetch_latency_max_seconds": max((c.latency_max_s for c in counts), default=None),
+        **_fetches([] if latest is None else latest.sources.counts.values()),
         "last_fetch_age_seconds": last_fetch_s(engine, now),
         "heartbeats_total": 0 if status is None else status.heartbeat_count,
         "heartbeat_failures_total": 0 if status is None else status.heartbeat_failure_count,
@@ -78,6 +72,19 @@ def measure(engine: Engine, now: float) -> Row:
             _partition_row(engine, partition, now) for partition in state.assignment.values()
         ],
         "nodes": [] if latest is None else _node_rows(latest, now),
+    }
+
+
+def _fetches(counts: Collection[NodeCounts]) -> Row:
+    fetch_count = sum(c.fetch_count for c in counts)
+    latency_sum_s = sum(c.latency_sum_s for c in counts)
+    latency_max_s = max((c.latency_max_s for c in counts), default=None)
+    return {
+        "fetched_bytes_total": sum(c.received_bytes for c in counts),
+        "fetches_total": fetch_count,
+        "fetch_failures_total": sum(c.failure_count for c in counts),
+        "fetch_latency_seconds": latency_sum_s / fetch_count if fetch_count else None,
+        "fetch_latency_max_seconds": latency_max_s if fetch_count else None,
     }
 
 
@@ -112,20 +119,15 @@ def _node_rows(running: Running, now: float) -> list[Row]:
 
 def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: float) -> Row:
     pool = running.cluster.pool
-    counts = counts or NodeCounts()
     node = running.cluster.view.nodes.get(node_id)
-    lost_at, fetch_count = pool.lost_at(node_id), counts.fetch_count
+    lost_at = pool.lost_at(node_id)
     throttle_s = pool.throttle_s(node_id) if lost_at is None else 0.0
     return {
         "node": node_id,
         "address": None if node is None else f"{node.host}:{node.port}",
         "is_reachable": lost_at is None and node is not None,
         "in_flight": pool.in_flight_request_count(node_id),
-        "fetched_bytes_total": counts.received_bytes,
-        "fetches_total": fetch_count,
-        "fetch_failures_total": counts.failure_count,
-        "fetch_latency_seconds": counts.latency_sum_s / fetch_count if fetch_count else None,
-        "fetch_latency_max_seconds": counts.latency_max_s if fetch_count else None,
+        **_fetches([] if counts is None else [counts]),
         "throttle_seconds": throttle_s,
         "down_seconds": None if lost_at is None else now - lost_at,
     }
