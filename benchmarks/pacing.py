@@ -144,7 +144,7 @@ class _Leader:
         with self._socket.makefile("rb") as stream:
             while len(size := stream.read(4)) == 4:
                 frame = memoryview(stream.read(int.from_bytes(size, "big")))
-                answer = framing.decode_response(ProduceRequest, _PRODUCE_VERSION, frame)
+                answer = framing.response_decoder(ProduceRequest, _PRODUCE_VERSION)(frame)
                 code = answer.responses[0].partition_responses[0].error_code
                 with self._is_answered:
                     if code:

@@ -15,7 +15,7 @@ from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, varint
 from aiokafka_lite.protocol.decoding import Head, PiecewiseDecoder
 from aiokafka_lite.protocol.encoding import Part
-from aiokafka_lite.protocol.registry import REQUESTS, request_class
+from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import Steps
 
@@ -65,15 +65,6 @@ class RequestFrame(NamedTuple):
     correlation_id: int
     client_id: str | None
     body: memoryview
-
-    def decode(self) -> Request[Response]:
-        """Decode the body.
-
-        After an UnsupportedVersionError, a broker answers ApiVersions in version 0 (KIP-511), and
-        otherwise closes the connection.
-        """
-        cls = request_class(self.api_key)
-        return codec.decode(cls, self.version, self.body).from_version(self.version)
 
 
 def decode_request(frame: memoryview) -> RequestFrame:
@@ -164,26 +155,12 @@ read_correlation_id: Final = _CORRELATION_ID.unpack_from
 """Take a response of 4 bytes or more; return the correlation id in a tuple."""
 
 
-def response_correlation_id(frame: memoryview) -> int:
-    if len(frame) < _CORRELATION_ID.size:
-        raise KafkaProtocolError(
-            f"a response of {len(frame)} bytes is too short for a correlation id"
-        )
-    correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
-    return correlation_id
-
-
-def decode_response(request_cls: type[Request[R]], version: int, frame: memoryview) -> R:
-    """Decode the response to a request of that class and version.
+def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDecoder[R]:
+    """Return a function that decodes the responses to requests of that class and version.
 
     A broker that does not know a version of ApiVersions answers in version 0 (KIP-511), of which
     only the error code is required.
     """
-    return response_decoder(request_cls, version)(frame)
-
-
-def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDecoder[R]:
-    """Return a function that decodes responses as `decode_response` does."""
     cls = cast("type[R]", request_cls.response)
     decode = _frame_decoder(cls, version)
     if not cls.has_plain_header:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, cast
 
-from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import Request, Response
 
 _APIS: Final[Mapping[int, tuple[str, str]]] = {
@@ -62,14 +61,7 @@ API_KEYS: Final[Mapping[str, int]] = MappingProxyType({n: k for k, n in API_NAME
 
 
 @functools.cache
-def request_class(api_key: int) -> type[Request[Response]]:
-    """Return the request class of an API.
-
-    Raises:
-        UnsupportedVersionError: This package does not have the API.
-    """
-    if api_key not in _APIS:
-        raise UnsupportedVersionError(f"aiokafka_lite does not support API key {api_key}")
+def _load(api_key: int) -> type[Request[Response]]:
     name, module_name = _APIS[api_key]
     module = importlib.import_module(f"aiokafka_lite.protocol.messages.{module_name}")
     return cast("type[Request[Response]]", getattr(module, f"{name}Request"))
@@ -77,15 +69,13 @@ def request_class(api_key: int) -> type[Request[Response]]:
 
 class _Requests(Mapping[int, type[Request[Response]]]):
     def __getitem__(self, api_key: int) -> type[Request[Response]]:
-        if api_key not in API_NAMES:
-            raise KeyError(api_key)
-        return request_class(api_key)
+        return _load(api_key)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(API_NAMES)
+        return iter(_APIS)
 
     def __len__(self) -> int:
-        return len(API_NAMES)
+        return len(_APIS)
 
 
 REQUESTS: Final = _Requests()

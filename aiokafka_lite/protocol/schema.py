@@ -326,12 +326,14 @@ class Request(Message, Generic[R_co]):
     Attributes:
         max_version: The newest stable version: newer ones are encoded, but never negotiated.
         used_from: The oldest version that this client uses.
+        used_to: The newest version that this client uses, unless it asks for another (`UpTo`).
     """
 
     api_key: ClassVar[int] = -1
     min_version: ClassVar[int] = 0
     max_version: ClassVar[int] = -1
     used_from: ClassVar[int] = 0
+    used_to: ClassVar[int] = -1
     response: ClassVar[type[Response]] = Response
 
     def __init_subclass__(
@@ -342,6 +344,7 @@ class Request(Message, Generic[R_co]):
         flexible: str = "none",
         is_newest_unstable: bool = False,
         used_from: int = 0,
+        used_to: int | None = None,
     ) -> None:
         super().__init_subclass__()
         cls.response = cls.__orig_bases__[0].__args__[0]  # type: ignore[attr-defined] # Generic's
@@ -351,6 +354,7 @@ class Request(Message, Generic[R_co]):
         cls.min_version = cls.versions.first
         cls.max_version = cls.versions.last - is_newest_unstable
         cls.used_from = max(used_from, cls.min_version)
+        cls.used_to = cls.max_version if used_to is None else used_to
 
     @property
     def expects_response(self) -> bool:
@@ -360,4 +364,4 @@ class Request(Message, Generic[R_co]):
     @property
     def usable_max_version(self) -> int:
         """The newest stable version that can carry this content: older without topic ids."""
-        return self.max_version
+        return self.used_to

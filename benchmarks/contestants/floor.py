@@ -87,7 +87,7 @@ class FloorReader:
         )
         version = _LIST_OFFSETS_VERSION
         frame = self._client.exchange(framing.encode_request(request, version, 0, _CLIENT_ID))
-        (found,) = framing.decode_response(ListOffsetsRequest, version, frame).topics
+        (found,) = framing.response_decoder(ListOffsetsRequest, version)(frame).topics
         offsets = {each.partition_index: each.offset for each in found.partitions}
         return [offsets[number] for number in range(self._workload.partition_count)]
 

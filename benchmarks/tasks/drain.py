@@ -50,7 +50,7 @@ def rehearse(client: RawClient, workload: Workload) -> tuple[list[bytes], int]:
     records = 0
     while True:
         request = framing.encode_request(_request(positions), _VERSION, len(requests), "drain")
-        answer = framing.decode_response(FetchRequest, _VERSION, client.exchange(request))
+        answer = framing.response_decoder(FetchRequest, _VERSION)(client.exchange(request))
         before = records
         for topic in answer.responses:
             for partition in topic.partitions:

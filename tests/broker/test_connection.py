@@ -16,6 +16,7 @@ from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.registry import REQUESTS
 from tests.broker.wire import eventually, fetch_partition, fetch_request, until_closed
 from tests.support.cluster import KafkaHandle
+from tests.support.frames import correlation_id_of
 from tests.support.wire import RawClient
 
 
@@ -50,7 +51,7 @@ async def test_unknown_version_of_api_versions_is_answered_in_version_0(
     async with kafka.raw() as client:
         frame = await client.exchange(len(request).to_bytes(4, "big") + request)
         answer = codec.decode(ApiVersionsResponse, 0, frame[4:])
-        assert framing.response_correlation_id(frame) == 5
+        assert correlation_id_of(frame) == 5
         assert answer.error_code == UnsupportedVersionError.errno
         assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [
             (ApiVersionsRequest.api_key, 0, newest_of(kafka))
@@ -101,7 +102,7 @@ async def test_request_in_single_bytes_is_answered(kafka: KafkaHandle) -> None:
     async with kafka.raw() as client:
         for byte in frame:
             await client.send(bytes([byte]))
-        assert framing.response_correlation_id(await client.receive()) == 3
+        assert correlation_id_of(await client.receive()) == 3
 
 
 @pytest.mark.parametrize("client_id", ["raw", "x" * 2_000], ids=["short", "long"])
@@ -109,7 +110,7 @@ async def test_bytes_behind_a_request_are_left_alone(kafka: KafkaHandle, client_
     frame = framing.encode_request(MetadataRequest(topics=[]), 13, 3, client_id)[4:] + b"\0\1\2"
     async with kafka.raw() as client:
         answer = await client.exchange(len(frame).to_bytes(4, "big") + frame)
-        assert framing.response_correlation_id(answer) == 3
+        assert correlation_id_of(answer) == 3
 
 
 async def test_many_requests_sent_at_once_are_answered_in_order(kafka: KafkaHandle) -> None:
@@ -119,7 +120,7 @@ async def test_many_requests_sent_at_once_are_answered_in_order(kafka: KafkaHand
     ]
     async with kafka.raw() as client:
         answers = await client.pipeline(frames)
-    assert [framing.response_correlation_id(answer) for answer in answers] == list(range(500))
+    assert [correlation_id_of(answer) for answer in answers] == list(range(500))
 
 
 # --- What only the embedded broker can be asked for -------------------------------------------
@@ -162,7 +163,7 @@ async def test_full_request_queue_holds_requests_up_and_loses_none() -> None:
         async def one(client: RawClient) -> list[int]:
             async with client:
                 answers = await client.pipeline(frames)
-            return [framing.response_correlation_id(answer) for answer in answers]
+            return [correlation_id_of(answer) for answer in answers]
 
         for answered in await asyncio.gather(*map(one, clients)):
             assert answered == list(range(40))

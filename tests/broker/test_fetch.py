@@ -27,6 +27,7 @@ from tests.broker.wire import (
     topic_metadata,
 )
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.frames import correlation_id_of
 from tests.support.wire import RawClient
 
 ROWS = [(b"k", b"x" * 100)]
@@ -249,8 +250,8 @@ async def test_answers_leave_in_the_order_of_the_requests(kafka: KafkaHandle) ->
     ]
     async with kafka.raw() as client:
         answers = await client.pipeline(frames)
-    assert [framing.response_correlation_id(answer) for answer in answers] == [0, 1, 2, 3, 4]
-    sizes = [_size_of(framing.decode_response(FetchRequest, FETCH_BY_NAME, a)) for a in answers]
+    assert [correlation_id_of(answer) for answer in answers] == [0, 1, 2, 3, 4]
+    sizes = [_size_of(framing.response_decoder(FetchRequest, FETCH_BY_NAME)(a)) for a in answers]
     assert [size > 0 for size in sizes] == [False, True, False, True, True]
 
 

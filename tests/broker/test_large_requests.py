@@ -45,6 +45,7 @@ from aiokafka_lite.protocol.wire import STRING, UUID, Array, Field, Fixed, Neste
 from aiokafka_lite.records import build_batch
 from tests.broker.wire import fetch_partition
 from tests.support.cluster import KafkaHandle
+from tests.support.frames import correlation_id_of
 from tests.support.group_requests import await_coordinator
 from tests.support.holds import Holds
 from tests.support.rounds import LONG
@@ -392,4 +393,4 @@ async def test_requests_behind_a_large_one_are_answered_behind_it(broker: Broker
     ]
     async with RawClient(broker.bootstrap_servers) as client:
         answers = await client.pipeline(frames)
-    assert [framing.response_correlation_id(answer) for answer in answers] == [1, 2, 3]
+    assert [correlation_id_of(answer) for answer in answers] == [1, 2, 3]

@@ -31,6 +31,7 @@ from aiokafka_lite.protocol.prepared import PreparedRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records import read_header
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
+from tests.support.frames import request_in
 from tests.support.waiting import until
 
 ME = ProducerIdAndEpoch(1, 0)
@@ -190,7 +191,7 @@ class Line:
                 raise self.refusal
             version = request.usable_max_version
             frame = decode_request(memoryview(request.encode(version, 1, None))[4:])
-            content = cast("ProduceRequest", frame.decode())
+            content = cast("ProduceRequest", request_in(frame))
             self.sent.append(Sent(node_id, version, content, on_done))
 
         return SimpleNamespace(send=send)

@@ -65,6 +65,7 @@ from aiokafka_lite.protocol.prepared import AnyRequest, prepared
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 from tests.producing.line import Line, ended
+from tests.support.frames import request_in
 
 pytestmark = pytest.mark.virtual_time
 TP = TopicPartition("t", 0)
@@ -131,7 +132,7 @@ class Coordinated(Line):
         name = sent.request_class.__name__.removesuffix("Request")
         frame = memoryview(sent.encode(sent.usable_max_version, 1, None))[4:]
         self.asked.append((name, sent.usable_max_version))
-        self.requests.append(decode_request(frame).decode())
+        self.requests.append(request_in(decode_request(frame)))
         await self.held.wait()
         error = self.errors[name].pop(0) if self.errors[name] else NoError
         return self._response(name, self.requests[-1], error.errno)

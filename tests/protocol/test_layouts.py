@@ -46,6 +46,7 @@ from aiokafka_lite.protocol.messages.transactions import (
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.for_each import for_each
+from tests.support.frames import request_in
 from tests.support.samples import versions
 
 R = TypeVar("R", bound=Response)
@@ -55,13 +56,13 @@ TOPIC_ID = bytes(range(16))
 def _sent(request: Request[Response], version: int) -> Request[Response]:
     """What the broker gets."""
     frame = memoryview(framing.encode_request(request, version, 1, None))[4:]
-    return framing.decode_request(frame).decode()
+    return request_in(framing.decode_request(frame))
 
 
 def _answered(cls: type[Request[R]], response: R, version: int) -> R:
     """What the client gets."""
     frame = memoryview(framing.encode_response(response, version, 1))[4:]
-    return framing.decode_response(cls, version, frame)
+    return framing.response_decoder(cls, version)(frame)
 
 
 @for_each(versions(FindCoordinatorRequest))

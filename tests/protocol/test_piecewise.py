@@ -85,7 +85,7 @@ def _topics(pieces: Iterator[object]) -> Iterator[FetchableTopicResponse]:
 @given(st.sampled_from(VERSIONS), st.lists(st.integers(0, 2 * PIECE + 1), max_size=4))
 def test_pieces_together_are_the_whole(version: int, counts: list[int]) -> None:
     frame = memoryview(framing.encode_response(response_of(counts, version), version, 1))[4:]
-    whole = framing.decode_response(FetchRequest, version, frame)
+    whole = framing.response_decoder(FetchRequest, version)(frame)
     assert gathered(frame, version) == whole
 
 
@@ -94,7 +94,7 @@ def test_wherever_it_breaks_off_both_refuse_it(version: int) -> None:
     frame = memoryview(framing.encode_response(response_of([3, 0, 2], version), version, 1))[4:]
     for end in range(4, len(frame)):
         with pytest.raises(KafkaProtocolError):
-            framing.decode_response(FetchRequest, version, frame[:end])
+            framing.response_decoder(FetchRequest, version)(frame[:end])
         with pytest.raises(KafkaProtocolError):
             gathered(frame[:end], version)
 

@@ -92,7 +92,7 @@ class Line:
     def receive(self, request: Request[R], version: int | None = None) -> R:
         version = type(request).max_version if version is None else version
         frame = self._read(int.from_bytes(self._read(4), "big"))
-        return framing.decode_response(type(request), version, memoryview(frame))
+        return framing.response_decoder(type(request), version)(memoryview(frame))
 
     def _read(self, size: int) -> bytes:
         found = b""

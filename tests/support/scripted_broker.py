@@ -26,6 +26,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.frames import request_in
 
 
 class Do(enum.Enum):
@@ -88,7 +89,7 @@ class ServerConnection(asyncio.Protocol):
     def _answer(self, frame: bytes) -> None:
         parsed = framing.decode_request(memoryview(frame))
         asked = Asked(
-            parsed.decode(), parsed.version, parsed.correlation_id, parsed.client_id, self
+            request_in(parsed), parsed.version, parsed.correlation_id, parsed.client_id, self
         )
         self._broker.note(asked)
         match self._broker.scripts[type(asked.request)](asked):

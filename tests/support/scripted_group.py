@@ -68,6 +68,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Response
+from tests.support.frames import request_in
 
 R = TypeVar("R", bound=Message)
 
@@ -203,7 +204,7 @@ class ScriptedBroker:
 
     async def _answer(self, frame: memoryview) -> bytes | None:
         head = framing.decode_request(frame)
-        request = head.decode()
+        request = request_in(head)
         self.requests.append((request, head.version))
         scripted = self._script[type(request)]
         response: Response | None

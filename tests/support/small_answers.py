@@ -30,6 +30,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning
+from tests.support.frames import request_in
 from tests.support.iterations import ITERATIONS, ReaderMethods
 from tests.support.scripted_sources import TOPIC_ID, Fetching, ScriptedCluster, ScriptedPool, view
 
@@ -187,7 +188,7 @@ class Reading(Fetching):
     def asked(self) -> list[FetchRequest]:
         """The requests so far."""
         requests = [decode_request(memoryview(each)[4:]) for each in self.pool.transport.written]
-        return [request.decode() for request in requests]  # type: ignore[misc] # there are no others
+        return [request_in(request) for request in requests]  # type: ignore[misc] # there are no others
 
     @property
     def in_flight(self) -> int | None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from aiokafka_lite._compat import Self
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.frames import correlation_id_of
 
 R = TypeVar("R", bound=Response)
 
@@ -73,8 +74,8 @@ class RawClient:
         for (request, chosen, correlation_id), answer in zip(
             sent, await self.pipeline(frames), strict=True
         ):
-            assert framing.response_correlation_id(answer) == correlation_id
-            answers.append(framing.decode_response(type(request), chosen, answer))
+            assert correlation_id_of(answer) == correlation_id
+            answers.append(framing.response_decoder(type(request), chosen)(answer))
         return answers
 
     async def send(self, data: bytes) -> None:

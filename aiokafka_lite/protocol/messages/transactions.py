@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -53,9 +52,6 @@ class InitProducerIdRequest(
 
 
 # --- AddPartitionsToTxn (key 24) --------------------------------------------------------------
-_FIRST_FOR_BROKERS: Final = 4
-
-
 class AddPartitionsToTxnPartitionResult(Struct):
     partition_index: int = int32("0+")
     partition_error_code: int = int16("0+")
@@ -105,6 +101,7 @@ class AddPartitionsToTxnRequest(
     key=24,
     versions="0-5",
     flexible="3+",
+    used_to=3,
 ):
     """Add partitions to a transaction (KIP-98).
 
@@ -125,11 +122,6 @@ class AddPartitionsToTxnRequest(
     v3_and_below_producer_id: int = int64("0-3")
     v3_and_below_producer_epoch: int = int16("0-3")
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
-
-    @property
-    @override
-    def usable_max_version(self) -> int:
-        return _FIRST_FOR_BROKERS - 1
 
 
 # --- AddOffsetsToTxn (key 25) -----------------------------------------------------------------
@@ -153,7 +145,6 @@ class AddOffsetsToTxnRequest(
 
 
 # --- TxnOffsetCommit (key 28) -----------------------------------------------------------------
-_FIRST_TO_ADD_GROUP: Final = 5  # to the transaction, in transactions of version 2 (KIP-890)
 FIRST_BY_TOPIC_ID: Final = 6
 
 
@@ -189,7 +180,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(
-    Request[TxnOffsetCommitResponse], key=28, versions="0-6", flexible="3+"
+    Request[TxnOffsetCommitResponse], key=28, versions="0-6", flexible="3+", used_to=4
 ):
     """Commit a group's offsets as part of a transaction (KIP-98), fencing old members (KIP-447).
 
@@ -205,16 +196,8 @@ class TxnOffsetCommitRequest(
     group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")
 
-    @property
-    @override
-    def usable_max_version(self) -> int:
-        return _FIRST_TO_ADD_GROUP - 1
-
 
 # --- EndTxn (key 26) --------------------------------------------------------------------------
-_FIRST_TO_BUMP_EPOCH: Final = 5  # in transactions of version 2 (KIP-890)
-
-
 class EndTxnResponse(Response):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -222,7 +205,7 @@ class EndTxnResponse(Response):
     producer_epoch: int = int16("5+", default=-1, ignorable=True)  # KIP-890
 
 
-class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3+"):
+class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3+", used_to=4):
     """Commit or abort a transaction (KIP-98).
 
     From v4 on, errors may be abortable. From v5 on, every transaction has a new epoch (KIP-890).
@@ -232,11 +215,6 @@ class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
     committed: bool = boolean("0+")
-
-    @property
-    @override
-    def usable_max_version(self) -> int:
-        return _FIRST_TO_BUMP_EPOCH - 1
 
 
 # --- WriteTxnMarkers (key 27) -----------------------------------------------------------------

@@ -11,6 +11,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.broker.wire import eventually, until_closed
+from tests.support.frames import correlation_id_of
 from tests.support.wire import RawClient
 
 METADATA = MetadataRequest(topics=[])
@@ -62,7 +63,7 @@ async def test_a_flood_is_held_up_by_the_queue_and_answered_in_order() -> None:
         held.release()
 
         async def receive(client: RawClient) -> list[int]:
-            return [framing.response_correlation_id(await client.receive()) for _ in frames]
+            return [correlation_id_of(await client.receive()) for _ in frames]
 
         for answered in await asyncio.gather(*map(receive, clients)):
             assert answered == list(range(len(frames)))

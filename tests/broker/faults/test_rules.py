@@ -59,6 +59,7 @@ from tests.broker.wire import (
     until_closed,
 )
 from tests.support.for_each import for_each
+from tests.support.frames import correlation_id_of
 from tests.support.waiting import until
 from tests.support.wire import RawClient
 
@@ -677,7 +678,7 @@ async def test_frames_pass_through_a_function(broker: Broker, client: RawClient)
     assert int.from_bytes(await client.exchange(frame), "big") == 42
     await client.send(frame)  # dropped: what answers next is the answer to the next
     heartbeat = framing.encode_request(HEARTBEAT, 4, 8, "raw")
-    assert framing.response_correlation_id(await client.exchange(heartbeat)) == 8
+    assert correlation_id_of(await client.exchange(heartbeat)) == 8
     await client.send(frame)
     await until_closed(client)
     assert [each[:8] for each in seen] == [seen[0][:4] + b"\0\0\0\7"] * 3
@@ -689,8 +690,8 @@ async def test_correlation_id_is_another_requests(
 ) -> None:
     broker.on("Metadata").wrong_correlation_id()
     answer = await client.exchange(framing.encode_request(METADATA, 12, sent, "raw"))
-    assert framing.response_correlation_id(answer) == received
-    assert framing.decode_response(MetadataRequest, 12, answer).cluster_id == broker.cluster_id
+    assert correlation_id_of(answer) == received
+    assert framing.response_decoder(MetadataRequest, 12)(answer).cluster_id == broker.cluster_id
 
 
 async def test_metadata_stays_behind(client: RawClient) -> None:
@@ -811,7 +812,7 @@ async def test_answers_in_pieces_are_whole_and_in_order(
     whole = await client.exchange(frames[0])
     rule = split(broker.on("Metadata"))
     answers = await client.pipeline(frames)
-    assert [framing.response_correlation_id(answer) for answer in answers] == [0, 1, 2, 3]
+    assert [correlation_id_of(answer) for answer in answers] == [0, 1, 2, 3]
     assert [bytes(answer[4:]) for answer in answers] == [bytes(whole[4:])] * 4
     assert rule.hits == 1
 

@@ -30,6 +30,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import scram
 from aiokafka_lite.sasl.scram import ClientFinal, ClientFirst, ScramMechanism, ServerFirst
 from tests.broker.wire import eventually, until_closed
+from tests.support.frames import correlation_id_of
 from tests.support.real_kafka import KafkaUnavailableError
 from tests.support.required import unavailable
 from tests.support.sasl_client import (
@@ -530,7 +531,7 @@ async def test_large_requests_are_taken_from_authenticated_clients_only() -> Non
             await until_closed(client)
         async with RawClient(broker.bootstrap_servers) as client:
             await log_in(client, "alice", USERS["alice"])
-            assert framing.response_correlation_id(await client.exchange(sized)) == 9
+            assert correlation_id_of(await client.exchange(sized)) == 9
 
 
 @pytest.mark.parametrize("size", [0, -1, 64 * 1024 + 1, 2**31 - 1])

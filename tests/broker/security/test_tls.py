@@ -17,6 +17,7 @@ from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.broker.wire import eventually, fetch, fetch_partition, produce, until_closed
 from tests.support.for_each import for_each
+from tests.support.frames import correlation_id_of
 from tests.support.wire import RawClient
 
 pytestmark = pytest.mark.every_loop
@@ -50,7 +51,7 @@ async def test_many_requests_sent_at_once_are_answered_in_order() -> None:
     frames = [framing.encode_request(METADATA, 5, number, "x" * 500) for number in range(300)]
     async with Broker(security_protocol="SSL") as broker, client_of(broker) as client:
         answers = await client.pipeline(frames)
-    assert [framing.response_correlation_id(answer) for answer in answers] == list(range(300))
+    assert [correlation_id_of(answer) for answer in answers] == list(range(300))
 
 
 async def test_client_without_the_ca_does_not_connect() -> None:
