@@ -21,7 +21,7 @@ Rules of ``on_done``:
 - Errors are reported in the loop's next iteration. So it is not called within ``send`` or
   ``close``, and may itself send, close, or abandon exchanges.
 - It must be short, and must not raise: an exception closes the connection and is passed to
-  ``on_bug``, by default the loop's exception handler.
+  ``on_bug``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import ssl
 from asyncio.trsock import TransportSocket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -37,7 +36,7 @@ from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import Event
-from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
+from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.low_water import LowWaterMark
@@ -147,23 +146,22 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
     def __init__(
         self,
         address: Address,
+        config: ClientConfig,
         *,
-        client_id: str,
-        max_frame_bytes: int,
         node_id: int | None,
-        on_bug: OnBug | None = None,
+        on_bug: OnBug,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.wire = Wire(
             address,
-            client_id=client_id,
-            max_frame_bytes=max_frame_bytes,
+            client_id=config.client_id,
+            max_frame_bytes=config.max_frame_bytes,
             node_id=node_id,
             clock=self.loop.time,
         )
         self.closed: asyncio.Future[KafkaError] = self.loop.create_future()
         self._reader = self.wire.reader
-        self._on_bug = on_bug or self._report_to_loop
+        self._on_bug = on_bug
         # Set while the session is renewed: completed when requests may be sent again.
         self._renewed: asyncio.Future[None] | None = None
         # Retired, or about to be renewed: the last response in flight is awaited.
@@ -183,18 +181,14 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
     @classmethod
     async def open(
         cls,
-        host: str,
-        port: int,
+        address: Address,
+        config: ClientConfig,
         *,
-        client_id: str,
-        connect_timeout_s: float = 10.0,
-        ssl_context: ssl.SSLContext | None = None,
+        on_bug: OnBug,
+        first_versions: FirstVersions,
         authenticate: Authenticate | None = None,
-        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         node_id: int | None = None,
-        on_bug: OnBug | None = None,
         known_versions: Callable[[], ApiVersions | None] = lambda: None,
-        first_versions: FirstVersions | None = None,
         cluster_id: str | None = None,
         deadline: float | None = None,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
@@ -202,38 +196,34 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         """Connect, negotiate versions, and authenticate; a cancellation leaves no connection.
 
         Args:
-            host: All of its addresses are tried.
-            connect_timeout_s: The limit of each step.
+            address: All addresses that it resolves to are tried.
+            config: Each step takes at most its ``connect_timeout_s``.
+            on_bug: Called with bugs that closed the connection.
+            first_versions: Knows the version of ApiVersions for this address.
             authenticate: Uses the new connection and returns the session's lifetime. Before,
                 responses are limited to 64 KiB.
             node_id: The broker's, if known.
-            on_bug: Called with bugs that closed the connection.
             known_versions: Returns the broker's versions, called after connecting; None: ask.
-            first_versions: Knows the version of ApiVersions for this address.
             cluster_id: With it and ``node_id`` another broker at this address is refused
                 (KIP-1242).
             deadline: Loop time at which all steps end.
             turn: ``authenticate`` waits for it, without a limit.
 
         Raises:
+            InsecureConfigError: Credentials would be sent to another machine without TLS.
             KafkaConnectionError: The host cannot be reached, closes the connection, or is another
                 broker.
             TLSError: TLS failed.
             KafkaProtocolError: The peer does not use Kafka's protocol.
             KafkaError: An error of ``authenticate``.
         """
-        address = Address(host, port)
-        limit = StepLimit(connect_timeout_s, deadline)
+        config.check_address(address)
+        limit = StepLimit(config.connect_timeout_s, deadline)
+        ssl_context = config.ssl_context if config.uses_tls else None
         meant = MeantBroker(cluster_id, node_id)
 
         def unconnected() -> Connection:
-            return cls(
-                address,
-                client_id=client_id,
-                max_frame_bytes=max_frame_bytes,
-                node_id=node_id,
-                on_bug=on_bug,
-            )
+            return cls(address, config, node_id=node_id, on_bug=on_bug)
 
         async def attempt(version: int) -> Connection:
             connection = await dial(unconnected, address, ssl_context=ssl_context, limit=limit)
@@ -247,7 +237,6 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
                 raise
             return connection
 
-        first_versions = first_versions or FirstVersions(asyncio.get_running_loop().time)
         connection = await first_versions.open(address, attempt, is_identified=meant.is_known)
         try:
             if authenticate is not None:
@@ -483,9 +472,6 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         )
         self._fail(caused(KafkaConnectionError(text), error))
         self._on_bug(error)
-
-    def _report_to_loop(self, bug: BaseException) -> None:
-        self.loop.call_exception_handler({"message": f"a bug: {self.peer}", "exception": bug})
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself, connection_lost follows

@@ -361,18 +361,12 @@ class Pool:
                 await asyncio.sleep(delay_s)
             if self._authenticate is not None and (error := await self._probed(state)):
                 return error
-            # Metadata may contain hosts that the user did not name.
-            self._config.check_address(Address(state.node.host, state.node.port))
             connection = await Connection.open(
-                state.node.host,
-                state.node.port,
-                client_id=self._config.client_id,
-                connect_timeout_s=self._config.connect_timeout_s,
-                ssl_context=self._config.ssl_context if self._config.uses_tls else None,
+                Address(state.node.host, state.node.port),  # perhaps a host that no user named
+                self._config,
                 authenticate=self._authenticate,
                 turn=turn,
                 deadline=self.give_up_at,
-                max_frame_bytes=self._config.max_frame_bytes,
                 node_id=state.node.id if state.node.id >= 0 else None,
                 # With credentials, each connection first negotiates its versions.
                 known_versions=lambda: None if self._authenticate else state.api_versions,

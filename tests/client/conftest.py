@@ -11,6 +11,7 @@ from aiokafka_lite.client.config import ClientConfig, parse_address
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.versions import FirstVersions, MisroutedError
+from tests.support.connecting import connect_to
 from tests.support.scripted_broker import ScriptedBroker
 
 #: Everything that waits in these tests waits this long at most.
@@ -41,7 +42,7 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
 
 @pytest.fixture
 async def connection(broker: ScriptedBroker) -> AsyncIterator[Connection]:
-    connection = await Connection.open(broker.host, broker.port, client_id="tests")
+    connection = await connect_to(broker.host, broker.port)
     yield connection
     connection.close()
     await connection.wait_closed()
@@ -83,10 +84,9 @@ async def reach_none_but(bootstrap_servers: str, cluster_id: str, node_id: int) 
     first_versions = FirstVersions(asyncio.get_running_loop().time)
 
     async def reach(cluster_id: str | None, node_id: int | None) -> None:
-        connection = await Connection.open(
+        connection = await connect_to(
             host,
             port,
-            client_id="tests",
             first_versions=first_versions,
             cluster_id=cluster_id,
             node_id=node_id,

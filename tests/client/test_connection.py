@@ -40,6 +40,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from tests.client.conftest import TIMEOUT_S
 from tests.support import tuning
+from tests.support.connecting import connect_to
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always, topic
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -76,8 +77,8 @@ async def test_max_version_caps_the_negotiated_version(
 async def test_versions_that_are_known_are_not_asked_for(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
-    other = await Connection.open(
-        broker.host, broker.port, client_id="tests", known_versions=lambda: connection.api_versions
+    other = await connect_to(
+        broker.host, broker.port, known_versions=lambda: connection.api_versions
     )
     assert only_topic(await other.request(ask_topic("t"), timeout_s=TIMEOUT_S)) == "t"
     assert broker.count(ApiVersionsRequest) == 1
@@ -305,9 +306,7 @@ async def test_a_bug_in_a_deadline_gives_the_connection_up(
             raise bug
 
     tuning.wire_by(monkeypatch, Failing)
-    connection = await Connection.open(
-        broker.host, broker.port, client_id="tests", on_bug=bugs.append
-    )
+    connection = await connect_to(broker.host, broker.port, on_bug=bugs.append)
     broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
     with pytest.raises(KafkaConnectionError, match="a response callback raised"):
         await connection.request(ask_topic("a"), timeout_s=0.01)
@@ -422,10 +421,10 @@ async def test_only_answers_that_may_be_large_may_be_large(broker: ScriptedBroke
     claim = struct.pack(">i", 17 << 20)
     broker.scripts[HeartbeatRequest] = lambda _: claim
     broker.scripts[FetchRequest] = lambda _: claim
-    small = await Connection.open(broker.host, broker.port, client_id="tests")
+    small = await connect_to(broker.host, broker.port)
     with pytest.raises(FrameTooLargeError, match=f"the limit is {16 << 20}"):
         await small.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
-    large = await Connection.open(broker.host, broker.port, client_id="tests")
+    large = await connect_to(broker.host, broker.port)
     with pytest.raises(RequestTimedOutError):  # the claim is accepted, the bytes never come
         await large.request(FetchRequest(), timeout_s=0.05)
     await asyncio.gather(small.wait_closed(), large.wait_closed())
@@ -560,7 +559,7 @@ async def test_connection_that_is_given_up_tells_why(
 
 
 async def test_closed_connection_is_kept_by_no_timer(broker: ScriptedBroker) -> None:
-    connection = await Connection.open(broker.host, broker.port, client_id="tests")
+    connection = await connect_to(broker.host, broker.port)
     for timeout_s in (60.0, 30.0):
         await connection.request(ask_topic("a"), timeout_s=timeout_s)
     connection.close()
@@ -581,7 +580,7 @@ async def test_whoever_waits_for_the_end_waits_for_the_socket(broker: ScriptedBr
             lost.append(self)
             super().connection_lost(exc)
 
-    connection = await Watched.open(broker.host, broker.port, client_id="tests")
+    connection = await connect_to(broker.host, broker.port, kind=Watched)
     connection.close()
     await connection.wait_closed()
     assert lost == [connection]
@@ -590,7 +589,7 @@ async def test_whoever_waits_for_the_end_waits_for_the_socket(broker: ScriptedBr
 async def test_memory_of_a_closed_connection_is_used_by_the_next(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
-    other = await Connection.open(broker.host, broker.port, client_id="tests")
+    other = await connect_to(broker.host, broker.port)
     memory = memoryview(connection.get_buffer(-1))
     connection.close()
     assert memoryview(other.get_buffer(-1)).obj is memory.obj
@@ -679,10 +678,10 @@ class BrokenTransport(asyncio.Transport):
 
 
 async def test_failing_write_poisons(broker: ScriptedBroker) -> None:
-    connection = await Connection.open(broker.host, broker.port, client_id="tests")
+    connection = await connect_to(broker.host, broker.port)
     broker.connections[0].transport.abort()
     await connection.wait_closed()
-    fresh = await Connection.open(broker.host, broker.port, client_id="tests")
+    fresh = await connect_to(broker.host, broker.port)
     real = broker.connections[1].transport
     broken = BrokenTransport()
     fresh.connection_made(broken)

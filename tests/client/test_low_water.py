@@ -23,6 +23,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from tests.client.conftest import TIMEOUT_S
+from tests.support.connecting import connect_to
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always
 
 pytestmark = [
@@ -56,7 +57,7 @@ def fetched(size: int) -> FetchResponse:
 
 @pytest.mark.parametrize("piece", [7_001, 70_001])
 async def test_large_answer_comes_whole_with_few_reads(broker: ScriptedBroker, piece: int) -> None:
-    connection = await CountingConnection.open(broker.host, broker.port, client_id="tests")
+    connection = await connect_to(broker.host, broker.port, kind=CountingConnection)
     writing: list[asyncio.Future[None]] = []
 
     def answer_slowly(asked: Asked) -> Answer:
@@ -121,7 +122,7 @@ async def test_mark_leaves_half_of_the_window_until_that_has_grown(broker: Scrip
             opened.append(transport)
             super().connection_made(transport)
 
-    connection = await Watched.open(broker.host, broker.port, client_id="tests")
+    connection = await connect_to(broker.host, broker.port, kind=Watched)
     own = opened[0].get_extra_info("socket")
 
     def marked() -> int:

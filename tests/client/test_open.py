@@ -30,13 +30,14 @@ from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.client.conftest import TIMEOUT_S, closed_port, reach_none_but
+from tests.support.connecting import connect_to
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, all_versions, offered
 
 KEY = ApiVersionsRequest.api_key
 
 
 async def open_connection(broker: ScriptedBroker, **arguments: object) -> Connection:
-    return await Connection.open(broker.host, broker.port, client_id="tests", **arguments)  # type: ignore[arg-type]
+    return await connect_to(broker.host, broker.port, **arguments)  # type: ignore[arg-type]
 
 
 async def close(connection: Connection) -> None:
@@ -329,7 +330,7 @@ async def test_a_connection_that_is_lost_while_it_is_opened_is_an_error_that_pas
 async def test_refused_connection_says_where_and_what_to_do() -> None:
     port = await closed_port()
     with pytest.raises(KafkaConnectionError, match=f"127.0.0.1:{port}.*refused.*broker") as caught:
-        await Connection.open("127.0.0.1", port, client_id="tests")
+        await connect_to("127.0.0.1", port)
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
@@ -341,7 +342,7 @@ async def test_refused_connection_says_where_and_what_to_do() -> None:
 async def test_address_that_is_none_is_no_broker(host: str, port: int) -> None:
     """As metadata and coordinators may name one."""
     with pytest.raises(KafkaConnectionError, match=r"cannot (connect to|resolve)"):
-        await Connection.open(host, port, client_id="tests")
+        await connect_to(host, port)
 
 
 class Resolver:
@@ -372,7 +373,7 @@ async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 async def test_every_address_of_a_name_is_tried(broker: ScriptedBroker, resolver: Resolver) -> None:
     resolver.hosts["kafka.test"] = ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
-    await close(await Connection.open("kafka.test", broker.port, client_id="tests"))
+    await close(await connect_to("kafka.test", broker.port))
     assert len(broker.connections) == 1
 
 
@@ -381,21 +382,21 @@ async def test_name_is_resolved_again_for_each_connection(
 ) -> None:
     resolver.hosts["kafka.test"] = ["127.0.0.2"]
     with pytest.raises(KafkaConnectionError, match=r"kafka.test.*127.0.0.2: connection refused"):
-        await Connection.open("kafka.test", broker.port, client_id="tests")
+        await connect_to("kafka.test", broker.port)
     resolver.hosts["kafka.test"] = ["127.0.0.1"]
-    await close(await Connection.open("kafka.test", broker.port, client_id="tests"))
+    await close(await connect_to("kafka.test", broker.port))
 
 
 async def test_all_addresses_failing_are_all_named(resolver: Resolver) -> None:
     resolver.hosts["kafka.test"] = ["127.0.0.2", "127.0.0.1"]
     port = await closed_port()
     with pytest.raises(KafkaConnectionError, match=r"127.0.0.2: .*; 127.0.0.1: "):
-        await Connection.open("kafka.test", port, client_id="tests")
+        await connect_to("kafka.test", port)
 
 
 async def test_unknown_name_is_retriable_and_says_what_to_check(resolver: Resolver) -> None:
     with pytest.raises(KafkaConnectionError, match=r"no-such.test:9092.*not known.*bootstrap_serv"):
-        await Connection.open("no-such.test", 9092, client_id="tests")
+        await connect_to("no-such.test", 9092)
     assert KafkaConnectionError.retriable
 
 

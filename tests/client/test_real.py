@@ -11,7 +11,6 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig, parse_address
-from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import FIRST_VERSION
 from aiokafka_lite.errors import KafkaConnectionError
@@ -21,6 +20,7 @@ from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, reach_none_but
+from tests.support.connecting import connect_to
 from tests.support.real_kafka import CLUSTER_ID, KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.real_kafka, pytest.mark.every_loop]
 
 async def test_every_api_has_a_version_in_common(real_kafka: str) -> None:
     host, port = parse_address(real_kafka)
-    connection = await Connection.open(host, port, client_id="tests")
+    connection = await connect_to(host, port)
     for api_key, request_class in registry.REQUESTS.items():
         if api_key in connection.api_versions:
             assert connection.api_versions.choose(request_class) >= request_class.min_version
@@ -43,7 +43,7 @@ async def test_every_api_has_a_version_in_common(real_kafka: str) -> None:
 
 async def test_the_version_asked_first_names_the_same_finalized_features(real_kafka: str) -> None:
     host, port = parse_address(real_kafka)
-    connection = await Connection.open(host, port, client_id="tests")
+    connection = await connect_to(host, port)
     first, newest = [
         await connection.request(API_VERSIONS, timeout_s=TIMEOUT_S, max_version=version)
         for version in (FIRST_VERSION, ApiVersionsRequest.max_version)

@@ -19,6 +19,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from tests.client.conftest import TIMEOUT_S
+from tests.support.connecting import connect_to
 from tests.support.scripted_broker import ScriptedBroker, always
 
 pytestmark = pytest.mark.every_loop
@@ -51,7 +52,7 @@ def tls_broker(certificate: Path) -> ScriptedBroker:
 
 
 async def open_tls(broker: ScriptedBroker, context: ssl.SSLContext) -> Connection:
-    return await Connection.open(broker.host, broker.port, client_id="tests", ssl_context=context)
+    return await connect_to(broker.host, broker.port, ssl_context=context)
 
 
 async def test_large_and_small_answers_cross_tls_unharmed(certificate: Path) -> None:
@@ -80,7 +81,7 @@ async def test_certificate_of_another_host_is_refused(certificate: Path) -> None
     async with tls_broker(certificate) as broker:
         context = create_ssl_context(cafile=str(certificate))
         with pytest.raises(TLSError, match="not trusted"):
-            await Connection.open("localhost", broker.port, client_id="tests", ssl_context=context)
+            await connect_to("localhost", broker.port, ssl_context=context)
 
 
 async def test_listener_that_speaks_no_tls_is_named(broker: ScriptedBroker) -> None:
@@ -92,7 +93,7 @@ async def test_listener_that_speaks_no_tls_is_named(broker: ScriptedBroker) -> N
 async def test_plain_connection_to_a_tls_listener_says_what_to_use(certificate: Path) -> None:
     async with tls_broker(certificate) as broker:
         with pytest.raises(KafkaConnectionError, match="security_protocol"):
-            await Connection.open(broker.host, broker.port, client_id="tests")
+            await connect_to(broker.host, broker.port)
 
 
 async def test_reset_during_the_handshake_may_be_tried_again(broker: ScriptedBroker) -> None:

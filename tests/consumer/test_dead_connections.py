@@ -10,11 +10,11 @@ import pytest
 
 from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.keep_alive import KEEP_ALIVE
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.structs import TopicPartition
+from tests.support.connecting import connect_to
 
 TP = TopicPartition("t", 0)
 Call = Callable[[AIOKafkaConsumer], Awaitable[object]]
@@ -127,7 +127,7 @@ async def test_a_transaction_ends_over_another_connection(broker: Broker) -> Non
 
 async def test_the_kernel_asks_whether_the_peer_is_there(broker: Broker) -> None:
     host, port = broker.bootstrap_servers.split(":")
-    connection = await Connection.open(host, int(port), client_id="tests")
+    connection = await connect_to(host, int(port))
     try:
         sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

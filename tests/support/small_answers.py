@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import ApiVersions
@@ -30,6 +30,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning
+from tests.support.connecting import report_bug
 from tests.support.frames import request_in
 from tests.support.iterations import ITERATIONS, ReaderMethods
 from tests.support.scripted_sources import TOPIC_ID, Fetching, ScriptedCluster, ScriptedPool, view
@@ -76,9 +77,8 @@ class WiredPool(ScriptedPool):
 
     def open(self) -> None:
         self.transport = MemoryTransport()
-        self.connection = Connection(
-            Address("h", 1), client_id="twin", max_frame_bytes=1 << 20, node_id=NODE_ID
-        )
+        config = ClientConfig(client_id="twin", max_frame_bytes=1 << 20)
+        self.connection = Connection(Address("h", 1), config, node_id=NODE_ID, on_bug=report_bug)
         self.connection.connection_made(self.transport)
         self.connection.wire.offer(ApiVersions({FetchRequest.api_key: (4, self._version)}))
         self.connection.wire.trust()
