@@ -62,11 +62,7 @@ METHODS: Final = ("GET", "HEAD")
 def refusal(
     method: str, hosts: Sequence[str], is_own_name: Callable[[str], bool], remedy: str
 ) -> Answer | None:
-    """Return the response to a request that is refused, None to others.
-
-    `is_own_name` decides about a `Host` in lower case, with its port. `remedy` explains how to
-    allow another name, which replaces `{}`.
-    """
+    """Return the response to a request that is refused. In `remedy`, "{}" is the refused name."""
     if len(hosts) != 1:
         return problem(400, f"a request must have exactly one Host header, not {len(hosts)}")
     if not is_own_name(hosts[0].lower()):

@@ -26,10 +26,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 @contextmanager
 def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let objects that are created in the block belong to a loop that may not run yet.
-
-    Do not await in the block.
-    """
+    """Let objects of the block, which must not await, belong to a loop that may not run yet."""
     before = _get_running_loop()
     _set_running_loop(loop)
     try:
@@ -75,10 +72,7 @@ def is_in_callback() -> bool:
 
 
 def refuse_to_wait_for_records() -> None:
-    """Raise IllegalStateError in a callback, whose read would wait forever.
-
-    Tasks that the callback started may wait, because it need not wait for them.
-    """
+    """Raise IllegalStateError in the task of a callback, whose read would wait forever."""
     callback = _callback.get()
     if callback is not None and callback.is_running and callback.task is asyncio.current_task():
         raise IllegalStateError(

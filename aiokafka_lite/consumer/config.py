@@ -366,10 +366,7 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
 
     @property
     def group_session_s(self) -> float:
-        """How long a KIP-848 member returns records without a response.
-
-        A guess: no response contains the broker's setting.
-        """
+        """How long a KIP-848 member returns records without a response: a guess."""
         return (
             self.session_timeout_s if self._is_given("session_timeout_ms") else CONSUMER_SESSION_S
         )
@@ -428,10 +425,7 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
 
     @property
     def group_timeout_s(self) -> float:
-        """The rebalance timeout sent to the group: how long the group waits for this member.
-
-        By default `max_poll_interval_ms`, as in Java, because a handler may take that long.
-        """
+        """How long the group waits for this member: by default as long as a handler may take."""
         if self.rebalance_timeout_ms is not None:
             return self.rebalance_timeout_s
         return max(self.max_poll_interval_s, self.session_timeout_s)
@@ -588,10 +582,7 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
 
 # --- Partitions -------------------------------------------------------------------------------
 def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
-    """Return a partition, or a named tuple with its fields, as this package's type.
-
-    The message of a TypeError begins with `otherwise`.
-    """
+    """Return a partition, or a named tuple with its fields, as this package's type."""
     if not isinstance(tp, TopicPartition):
         if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
             raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")

@@ -116,10 +116,7 @@ class Gate:
 
     # --- Errors ---------------------------------------------------------------------------
     def refuse(self, error: Callable[[], Exception]) -> None:
-        """Let every read raise `error()` until `admit`.
-
-        Each needs a new error, because its traceback holds the caller's frames.
-        """
+        """Let every read raise a new `error()` until `admit`."""
         self._refuse = error
         self._trouble()
 
@@ -137,10 +134,7 @@ class Gate:
         self._trouble()
 
     def post(self, error: KafkaError) -> None:
-        """Let one read raise `error`: the waiting or the next one.
-
-        Equal errors count once, so an application that does not read collects only a few.
-        """
+        """Let one read raise `error`, the waiting or the next one. Equal errors count once."""
         if any(type(e) is type(error) and e.tp == error.tp for e in self._posted):
             return
         self._posted.append(error)

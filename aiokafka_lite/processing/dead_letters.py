@@ -95,10 +95,7 @@ class OwnProducer(GivenProducer):
 
 
 class OutboxWriter:
-    """Writes letters in an outbox's transactions, each with the offset of its record.
-
-    An outbox that is only for letters (`is_own`) is opened and closed here.
-    """
+    """Writes letters with their records' offsets in an outbox, and opens its own (`is_own`)."""
 
     def __init__(self, outbox: Outbox, *, is_own: bool) -> None:
         self._outbox = outbox

@@ -37,11 +37,7 @@ ITERATION: Final = RecordIterator.__module__
 
 
 class LoopTimer:
-    """The timer of one loop. Set while there are probes.
-
-    Attributes:
-        due: Loop time at which it fires next.
-    """
+    """The timer of one loop, which is `due` next at a loop time. Set while there are probes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.due = 0.0

@@ -91,10 +91,7 @@ class RecordReceipt:
         return self.record is None
 
     def ack(self) -> bool:
-        """Finish the record. False: it is finished, or its partition was revoked.
-
-        A record in an open transaction is finished by the commit.
-        """
+        """Finish the record, or let its open transaction do so. False: it is not current."""
         if self.transaction is not None:
             return self.is_current
         return self._acks.finish(self)
@@ -209,11 +206,7 @@ class Acks:
 
     # --- One by one (acked_records.py) ------------------------------------------------------
     def prepare(self, chunk: Chunk, most: int) -> tuple[int, list[RecordReceipt]]:
-        """Make receipts of the first records of a chunk, before they are returned.
-
-        Returns:
-            The number of records before them that were finished earlier, and the receipts.
-        """
+        """Return how many first records were finished earlier, and receipts of the next ones."""
         cursor, epochs = chunk.partition, chunk.epochs
         records = chunk.decoded[: min(most, self._most)]
         if cursor.progress is not None:

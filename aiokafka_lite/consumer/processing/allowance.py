@@ -82,11 +82,7 @@ _record = attrgetter("record")
 
 
 class Allowance:
-    """The records and bytes of one run.
-
-    Attributes:
-        is_exact: A bound is near: call `finished` for each record.
-    """
+    """The records and bytes of one run. `is_exact`: call `finished` for each record."""
 
     __slots__ = (
         "_budget",

@@ -45,11 +45,7 @@ class Beginner(Protocol):
 
 
 class Attempts:
-    """The attempts of one run.
-
-    Attributes:
-        success_count: The calls that have succeeded, to see whether one has since a given moment.
-    """
+    """The attempts of one run. `success_count` shows whether a call succeeded meanwhile."""
 
     __slots__ = (
         "_dead_letter_error",
@@ -120,10 +116,7 @@ class Attempts:
         return job.state is not LISTED or not is_closed
 
     def _is_proven(self, job: Job) -> bool:
-        """Whether other records have succeeded since a record was first tried, and it has failed.
-
-        Then another record that fails does not delay it, and its next failure is an attempt.
-        """
+        """Whether a failed record's next failure is an attempt, because others have succeeded."""
         breaker = self.breaker
         if breaker is None or not (breaker.is_closed or breaker.is_suspicion):
             return False

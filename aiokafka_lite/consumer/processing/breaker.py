@@ -200,11 +200,7 @@ class Breaker:
         return True
 
     def begins_anew(self, began_at: float, now: float, success_count: int, *, is_new: bool) -> bool:
-        """Note that a call has failed. Return whether it is the first since one succeeded.
-
-        A new record's failure after `give_up_ms` without one counts as the first, too: perhaps
-        there were no records.
-        """
+        """Note a failed call. Return whether it is the first since a success or a long pause."""
         was_idle = is_new and began_at - self._failed_at >= self._settings.give_up_ms / 1000
         is_first = was_idle or success_count != self._succeeded_before_failures
         self._failed_at = now
@@ -219,10 +215,7 @@ class Breaker:
         return self._failing_since + self._settings.give_up_ms / 1000
 
     def gives_up(self, now: float, *, is_alone: bool) -> bool:
-        """Whether failed records count as bad, after the last one that was left to try has failed.
-
-        `is_alone`: one record only has failed since a call succeeded.
-        """
+        """Whether failed records count as bad, as no other is left. `is_alone`: one has failed."""
         if is_alone and self._failed_probes >= self._settings.probes:
             return True
         return now >= self.gives_up_at

@@ -84,10 +84,7 @@ async def raise_cancellation(task: asyncio.Task[Any]) -> None:
 
 
 def is_failure(error: BaseException, task: asyncio.Task[Any]) -> bool:
-    """Whether a handler's exception is its failure. Then its task's cancellation is withdrawn.
-
-    KeyboardInterrupt and the like are not. A cancellation of something that the handler awaits is.
-    """
+    """Whether an exception is a failure of a handler. Then its task is no longer cancelled."""
     if not all(isinstance(leaf, (Exception, asyncio.CancelledError)) for leaf in leaves(error)):
         return False
     _forget(task)

@@ -24,11 +24,7 @@ Order = Literal["key", "partition"] | None
 
 
 class Lanes:
-    """The lanes of one run.
-
-    Attributes:
-        ready: The records that may begin, in the order of their turns.
-    """
+    """The lanes of one run. `ready`: the records that may begin, in order."""
 
     __slots__ = ("_lanes", "order", "ready")
 

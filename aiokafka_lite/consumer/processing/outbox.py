@@ -265,10 +265,7 @@ class Outbox:
         self._came.set()
 
     async def deliver(self, job: Job, output: Output) -> None:
-        """Write a record in a transaction that finishes `job`, and wait for it.
-
-        A cancellation before the transaction begins drops the record.
-        """
+        """Write a record in a transaction that finishes `job`, and wait for it."""
         self._scope.raise_if_failed()
         entry = Entry([job], [output], asyncio.get_running_loop().create_future())
         self.put(entry)
@@ -304,12 +301,10 @@ class Outbox:
             self._place(entry)
 
     def _place(self, entry: Entry) -> None:
-        """Add an entry, or let it wait, unless it is to be dropped or a caller waits for it.
-
-        A worker waits for a dead letter, and may be the one that has to handle the earlier record.
-        """
+        """Add an entry, or let it wait for a topic or for earlier records of its lanes."""
         knows = self._lease.knows
         is_free = not self._waits_from and all(knows(each.topic) for each in entry.outputs)
+        # A worker that waits for a dead letter may have to handle the earlier record itself.
         waits = not is_free and entry.outcome is None and entry.is_current
         if waits and (self._asks_for_topics(entry) or self._is_behind(entry)):
             self._waiting.append(entry)
@@ -522,11 +517,7 @@ class Outbox:
     async def _write(
         self, lease: ProducerLease, offsets: OffsetsByCursor, seeks: Seeks
     ) -> dict[int, Exception]:
-        """Write the chosen entries in one transaction. Return the refused outputs and their errors.
-
-        Raises:
-            KafkaError: Nothing is written, and no single output is the cause.
-        """
+        """Write the chosen entries in one transaction. Return the refused outputs, with errors."""
         # The generation of the offsets: a later one may have reassigned the partitions.
         group = self._offsets.group()
         by_tp = {
@@ -558,10 +549,7 @@ class Outbox:
         return {}
 
     async def _is_committed_after_all(self, offsets: OffsetsByCursor) -> bool:
-        """Wait until it is known whether the transaction of a producer that failed was committed.
-
-        Another producer with its transactional id has fenced it, so the result is final.
-        """
+        """Wait until a fenced producer's transaction is known to be committed or not."""
         failures = 0
         while True:
             try:

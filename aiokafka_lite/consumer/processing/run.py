@@ -128,10 +128,7 @@ class JobReceipt(NamedTuple):
 
 
 class Run:
-    """One call of `consumer.run`.
-
-    Handlers may delay a rebalance for `hold_s`, and continue for `end_s` after another failure.
-    """
+    """One call of `consumer.run`. Handlers continue for `end_s` after another failure."""
 
     is_always_asking: Final = True
 
@@ -571,10 +568,7 @@ class Run:
         return chains
 
     def _failed(self, chains: list[list[Job]], error: BaseException) -> None:
-        """Note that a call has failed. Each record of a list is tried alone, to find the bad ones.
-
-        Of one record, a timer makes it ready again, or its worker writes the dead letter.
-        """
+        """Retry or give up the record of a failed call, or try each record of a list alone."""
         if len(chains) == 1 and len(chains[0]) == 1:
             (job,) = chains[0]
             fate = self._attempts.failed(job, error)
