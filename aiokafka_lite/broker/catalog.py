@@ -124,7 +124,7 @@ class TopicCatalog:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_plain_name: dict[str, Topic] = {}
-        self._partition_count = 0
+        self.partition_count = 0
         self._lock_file: IO[bytes] | None = None
         self._next_producer_id = self._producer_ids_end = 0
         # The number of requested saves (by the loop) and of completed ones (by the disk's thread).
@@ -144,10 +144,6 @@ class TopicCatalog:
     @property
     def topics(self) -> Mapping[str, Topic]:
         return MappingProxyType(self._topics)
-
-    @property
-    def partition_count(self) -> int:
-        return self._partition_count
 
     def by_name(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -181,10 +177,10 @@ class TopicCatalog:
                 "Number of partitions was set to an invalid non-positive value."
             )
         limit = self._config.max_partitions
-        if self._partition_count + more > limit:
+        if self.partition_count + more > limit:
             raise PolicyViolationError(
                 f"cannot create {more} partitions: this broker already has "
-                f"{self._partition_count}, and max_partitions is {limit}"
+                f"{self.partition_count}, and max_partitions is {limit}"
             )
 
     # Changing
@@ -213,7 +209,7 @@ class TopicCatalog:
         isr = self._in_sync(replicas)
         stored = _StoredPartition(leader_id=isr[0], leader_epoch=0, replicas=[*replicas], isr=isr)
         topic.partitions.append(self._open(topic, len(topic.partitions), stored))
-        self._partition_count += 1
+        self.partition_count += 1
 
     def _open(self, topic: Topic, index: int, stored: _StoredPartition) -> Partition:
         log = PartitionLog(self._store(topic, index), run_slowly=self._run_slowly)
@@ -231,7 +227,7 @@ class TopicCatalog:
         del self._topics[topic.name], self._by_id[topic.topic_id]
         del self._by_plain_name[_plain(topic.name)]
         self.version = next(self._versions)
-        self._partition_count -= len(topic.partitions)
+        self.partition_count -= len(topic.partitions)
         self._kept_topics.pop(topic.name, None)
         self._save()
         for partition in topic.partitions:
@@ -410,7 +406,7 @@ class TopicCatalog:
                     partition.log.begin_epoch(partition.leader_epoch)
                 topic.partitions.append(partition)
             self._add(topic)
-            self._partition_count += len(topic.partitions)
+            self.partition_count += len(topic.partitions)
 
     def _remove_leftovers(self, data_dir: Path) -> None:
         """Remove the folders of topics whose deletion was interrupted."""

@@ -54,7 +54,7 @@ class BrokerNode:
         self._connections_of: dict[str, int] = {}
         self._processors: dict[Processor, None] = {}
         self._is_accepting = False
-        self._is_up = False
+        self.is_up = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
         # Created by open(), which has a loop.
@@ -68,10 +68,6 @@ class BrokerNode:
     @property
     def id(self) -> int:
         return self.address.id
-
-    @property
-    def is_up(self) -> bool:
-        return self._is_up
 
     @property
     def address(self) -> Node:
@@ -116,7 +112,7 @@ class BrokerNode:
         except BaseException:
             await self.stop_listening()
             raise
-        self._is_up = True
+        self.is_up = True
         self._schedule_idle_check()
 
     async def kill(self) -> None:
@@ -129,7 +125,7 @@ class BrokerNode:
         """Accept no more connections. Existing ones stay open."""
         if not self._is_accepting:
             return
-        self._is_accepting = self._is_up = False
+        self._is_accepting = self.is_up = False
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for endpoint in self.endpoints.values():

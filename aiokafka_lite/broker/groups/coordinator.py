@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
@@ -163,7 +163,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             partition_count=services.offsets_topic_partitions,
             clock=services.clock,
         )
-        self._groups: dict[str, Group] = {}
+        self.groups: dict[str, Group] = {}
         self._timers: GroupTimers[Group] = GroupTimers(self._expire)
         self._classic = ClassicDriver(
             config,
@@ -175,7 +175,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self._consumers = ConsumerDriver(
             services.consumer_group_settings,
             services.group_topics,
-            self._groups,
+            self.groups,
             clock=services.clock,
             new_id=self._new_id,
             append=self._append,
@@ -189,19 +189,19 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     async def close(self) -> None:
         """Answer parked requests with NOT_COORDINATOR, and refuse new ones. Idempotent."""
         self._is_open = False
-        for group in tuple(self._groups.values()):
+        for group in tuple(self.groups.values()):
             self._forget(group, NotCoordinatorError)
 
     def _unload(self, partition: int) -> None:
-        for group_id in self._ids_in(partition, self._groups):
-            self._forget(self._groups.pop(group_id), NotCoordinatorError)
+        for group_id in self._ids_in(partition, self.groups):
+            self._forget(self.groups.pop(group_id), NotCoordinatorError)
         for group_id in self._ids_in(partition, self.offsets.group_ids()):
             self.offsets.unload(group_id)
         self.offsets.unload_pending(partition)
 
     def _loaded(self, partition: int) -> None:
-        for group_id in self._ids_in(partition, self._groups):
-            group = self._groups[group_id]
+        for group_id in self._ids_in(partition, self.groups):
+            group = self.groups[group_id]
             if isinstance(group, ConsumerGroup):
                 self._consumers.restored(group)
             else:
@@ -228,7 +228,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             error = InvalidSessionTimeoutError
         if error is not NoError:
             return Joined(error, member_id=call.member_id)
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return self._consumers.join(group, call)
         if not isinstance(group, ClassicGroup):
@@ -239,7 +239,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             error = self._append(group_id, [*tombstones, metadata_record(classic, {})])
             if error is not NoError:
                 return Joined(error)
-            group = self._groups[group_id] = classic
+            group = self.groups[group_id] = classic
         return await self._classic.join(group, call)
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
@@ -247,7 +247,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         error = self._check(group_id)
         if error is not NoError:
             return Synced(error)
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumers.sync(group, call)
         if group is None:
@@ -262,7 +262,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return NoError  # its session has not started, so it cannot expire
         if error is not NoError:
             return error
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumers.classic_heartbeat(group, member_id, instance_id, generation)
         if group is None:
@@ -276,7 +276,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         error = self._check(group_id)
         if error is not NoError:
             return error, ()
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumers.leave(group, leavers)
         if group is None:
@@ -302,7 +302,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 f"this broker is not the coordinator of group {group_id!r}, "
                 f"or has not loaded the group yet"
             )
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id!r}")
         if not group.has_session(member_id):
@@ -337,7 +337,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             knows_epochs: The request version supports groups of KIP-848.
         """
         error = self.availability(group_id)
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if error is NoError:
             if isinstance(group, ConsumerGroup):
                 partitions = [(item.topic_id, item.tp.partition) for item in offsets]
@@ -360,7 +360,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         """Append offsets of an open transaction (KIP-447). Return one error type per offset."""
         error = self._check(group_id)
         if error is NoError:
-            error = self._check_committer(self._groups.get(group_id), committer, offsets)
+            error = self._check_committer(self.groups.get(group_id), committer, offsets)
         return self._append_offsets(group_id, offsets, error, producer=producer)
 
     def _check_committer(
@@ -403,7 +403,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
         """Return NoError if this member may fetch committed offsets in this epoch (KIP-848)."""
         error = self.availability(group_id)
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
         return group.check_fetch(member_id, epoch)
@@ -415,7 +415,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         error = self._check(group_id)
         if error is not NoError:
             return error, ()
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             return GroupIdNotFound, ()
         if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
@@ -437,8 +437,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     def expire_offsets(self, retention_ms: int) -> Steps[None]:
         """Delete expired offsets, and empty groups without offsets. One group per step."""
         now_ms = self._services.clock()
-        for group_id, group in tuple(self._groups.items()):
-            if self.availability(group_id) is NoError and self._groups.get(group_id) is group:
+        for group_id, group in tuple(self.groups.items()):
+            if self.availability(group_id) is NoError and self.groups.get(group_id) is group:
                 tps = list(expired(group, group_id, self.offsets, now_ms, retention_ms))
                 self._append(group_id, self.offsets.delete(group_id, tps))
                 has_pending = self.offsets.has_pending(group_id)
@@ -449,10 +449,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     # -- administration ------------------------------------------------------------------------
 
     @property
-    def groups(self) -> Mapping[str, Group]:
-        return self._groups
-
-    @property
     def parked_count(self) -> int:
         """JoinGroup and SyncGroup requests that wait for a rebalance."""
         return self._classic.parked_count
@@ -461,7 +457,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         error = self.availability(group_id)
         if error is not NoError:
             return error
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             return GroupIdNotFound
         error = group.check_delete()
@@ -507,9 +503,9 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                     f"a record of {OFFSETS_TOPIC} has the key of an offset commit, "
                     f"but a value of type {type(value).__name__}"
                 )
-            if value is not None and key.group not in self._groups:
+            if value is not None and key.group not in self.groups:
                 # A group without members, which only stores offsets.
-                self._groups[key.group] = self._classic.new_group(key.group)
+                self.groups[key.group] = self._classic.new_group(key.group)
             transaction = None
             if producer != NO_PRODUCER:
                 partition = self.partition_for(key.group)
@@ -529,22 +525,22 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 f"a record of {OFFSETS_TOPIC} has the key of a group, "
                 f"but a value of type {type(value).__name__}"
             )
-        group = self._groups[key.group] = self._classic.new_group(key.group)
+        group = self.groups[key.group] = self._classic.new_group(key.group)
         restore_group(group, value)
 
     def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
-        group = self._groups.get(key.group_id)
+        group = self.groups.get(key.group_id)
         if not isinstance(group, ConsumerGroup):
             if value is None:
                 return  # compaction may leave tombstones of removed records
-            group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
         if value is None and isinstance(key, ConsumerGroupMetadataKey):
             self._end(key.group_id)
         else:
             group.replay(key, value)
 
     def _end(self, group_id: str) -> None:
-        group = self._groups.pop(group_id, None)
+        group = self.groups.pop(group_id, None)
         if group is not None:
             # A group with members ends only when it changes to the other protocol.
             error = UnknownMemberIdError if group.is_empty else RebalanceInProgressError

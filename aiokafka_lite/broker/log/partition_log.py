@@ -54,16 +54,16 @@ class PartitionLog:
         self._store = store
         self._run_slowly = run_slowly
         loaded = store.load()
-        self._segments: list[Segment] = list(loaded.segments)
-        self._base_offsets = [segment.base_offset for segment in self._segments]
-        self._start_offset = loaded.log_start_offset
-        self._end_offset = loaded.log_end_offset
+        self.segments: list[Segment] = list(loaded.segments)
+        self._base_offsets = [segment.base_offset for segment in self.segments]
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
         self.epochs: LeaderEpochs = loaded.epochs
         self.producers: ProducerStates = loaded.producers
         self.was_clean = loaded.was_clean
         self._is_saved = loaded.was_clean
         self._states = itertools.count()
-        self._clean_end = loaded.clean_end
+        self.clean_end = loaded.clean_end
         # Compaction may have left gaps between batches before this offset.
         self._gaps_end = loaded.gaps_end
         self.is_uncleanable = False  # compaction failed, which alone sets it
@@ -78,41 +78,25 @@ class PartitionLog:
         self._set_roll_time()
 
     def _set_roll_time(self) -> None:
-        first = self._segments[-1].index.first_timestamp if self._segments else NO_TIMESTAMP
+        first = self.segments[-1].index.first_timestamp if self.segments else NO_TIMESTAMP
         self._roll_at_ms = NEVER_MS if first < 0 else first + self._segment_ms + 1
 
     # Offsets
 
     @property
-    def log_start_offset(self) -> int:
-        return self._start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._end_offset
-
-    @property
     def high_watermark(self) -> int:
         """The log end offset, because there is one replica."""
-        return self._end_offset
+        return self.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
         """The offset before which no transaction is open."""
         unstable = self.producers.transactions.first_unstable_offset
-        return self._end_offset if unstable is None else max(unstable, self._start_offset)
+        return self.log_end_offset if unstable is None else max(unstable, self.log_start_offset)
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def clean_end(self) -> int:
-        return self._clean_end
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        return self._segments
+        return sum(segment.size for segment in self.segments)
 
     # Writing
 
@@ -134,7 +118,7 @@ class PartitionLog:
             if known is not None:
                 return AppendResult(known.base_offset, known.last_offset, NO_TIMESTAMP, True)
             self.producers.check(header)
-        base_offset = self._end_offset
+        base_offset = self.log_end_offset
         writable = _writable(batch)
         patch_batch(
             writable,
@@ -144,23 +128,23 @@ class PartitionLog:
         )
         newest = header.max_timestamp if append_time_ms is None else append_time_ms
         self._segment_for(len(writable), newest).append(base_offset, newest, writable)
-        self._end_offset = base_offset + header.last_offset_delta + 1
+        self.log_end_offset = base_offset + header.last_offset_delta + 1
         self._is_saved = False
         self.epochs.begin(leader_epoch, base_offset)
         if has_producer:
             self.producers.note(header, base_offset, writable)
         stamp = NO_TIMESTAMP if append_time_ms is None else append_time_ms
-        return AppendResult(base_offset, self._end_offset - 1, stamp, False)
+        return AppendResult(base_offset, self.log_end_offset - 1, stamp, False)
 
     def _segment_for(self, size: int, newest: int) -> Segment:
-        if self._segments:
-            last = self._segments[-1]
+        if self.segments:
+            last = self.segments[-1]
             if newest < self._roll_at_ms and last.has_room(size):
                 return last
             self._seal(last)
-        segment = self._store.new_segment(self._end_offset, size, len(self._segments))
+        segment = self._store.new_segment(self.log_end_offset, size, len(self.segments))
         self._roll_at_ms = NEVER_MS if newest < 0 else newest + self._segment_ms + 1
-        self._segments.append(segment)
+        self.segments.append(segment)
         self._base_offsets.append(segment.base_offset)
         return segment
 
@@ -171,7 +155,7 @@ class PartitionLog:
         self._save_slowly()
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        self.epochs.begin(leader_epoch, self._end_offset)
+        self.epochs.begin(leader_epoch, self.log_end_offset)
 
     def delete_before(self, offset: int) -> int:
         """Make an offset the log start offset (DeleteRecords). Return the log start offset."""
@@ -180,24 +164,26 @@ class PartitionLog:
                 f"cannot delete records before offset {offset}: "
                 f"this offset is above the high watermark ({self.high_watermark})"
             )
-        if offset > self._start_offset:
+        if offset > self.log_start_offset:
             # As in Kafka, the last segment stays.
             keep = max(bisect_right(self._base_offsets, offset) - 1, 0)
             self._start_at(offset, keep)
-        return self._start_offset
+        return self.log_start_offset
 
     def expire_segments(self, count: int) -> None:
         """Delete the oldest segments (retention). A log without segments starts at its end."""
-        is_all = count >= len(self._segments)
+        is_all = count >= len(self.segments)
         self._start_at(
-            self._end_offset if is_all else max(self._base_offsets[count], self._start_offset),
+            self.log_end_offset
+            if is_all
+            else max(self._base_offsets[count], self.log_start_offset),
             count,
         )
 
     def _start_at(self, offset: int, count: int) -> None:
-        gone = self._segments[:count]
-        del self._segments[:count], self._base_offsets[:count]
-        self._start_offset = offset
+        gone = self.segments[:count]
+        del self.segments[:count], self._base_offsets[:count]
+        self.log_start_offset = offset
         self._newest_timestamps = None
         self.epochs.trim_before(offset)
         self.producers.transactions.trim_before(offset)
@@ -212,20 +198,20 @@ class PartitionLog:
         That is at most `offset`, but not below the log start offset. Leader epochs and producer
         state are restored. Returned views stay valid. The log is shorter on disk when this returns.
         """
-        if offset >= self._end_offset:
-            return self._end_offset
-        number, row = self._locate(max(offset, self._start_offset))
-        truncated = self._segments[number] if row else None
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        number, row = self._locate(max(offset, self.log_start_offset))
+        truncated = self.segments[number] if row else None
         keep = number + (truncated is not None)
-        gone = self._segments[keep:]
-        del self._segments[keep:], self._base_offsets[keep:]
-        self._end_offset = self._start_offset
-        if self._segments:
-            last_row = row - 1 if truncated else len(self._segments[-1].index) - 1
-            last = self._segments[-1].header(last_row)
-            self._end_offset = max(last.last_offset + 1, self._start_offset)
-        self._clean_end = min(self._clean_end, self._end_offset)
-        self.epochs.truncate(self._end_offset)
+        gone = self.segments[keep:]
+        del self.segments[keep:], self._base_offsets[keep:]
+        self.log_end_offset = self.log_start_offset
+        if self.segments:
+            last_row = row - 1 if truncated else len(self.segments[-1].index) - 1
+            last = self.segments[-1].header(last_row)
+            self.log_end_offset = max(last.last_offset + 1, self.log_start_offset)
+        self.clean_end = min(self.clean_end, self.log_end_offset)
+        self.epochs.truncate(self.log_end_offset)
         self._forget_producers_behind(truncated, row)
         # Recovery adds newer batches to a state, but a state must not have deleted batches. Files
         # are deleted newest first, so that a crash leaves no gap.
@@ -236,13 +222,13 @@ class PartitionLog:
             truncated.truncate(row)
         self._newest_timestamps = None
         self._set_roll_time()
-        return self._end_offset
+        return self.log_end_offset
 
     def _forget_producers_behind(self, truncated: Segment | None, row: int) -> None:
-        affected = self.producers.truncate(self._end_offset)
+        affected = self.producers.truncate(self.log_end_offset)
         if not affected:
             return
-        for segment in self._segments:
+        for segment in self.segments:
             end = segment.index.span(row)[0] if segment is truncated else segment.size
             for header, batch in iter_batches(segment.view(0, end), check_crcs=False):
                 if header.producer_id in affected:
@@ -263,11 +249,11 @@ class PartitionLog:
         """
         first = self._segment_row(old[0].base_offset)
         behind = first + len(old)
-        if self._segments[first:behind] != [*old] or behind >= len(self._segments):
+        if self.segments[first:behind] != [*old] or behind >= len(self.segments):
             return False
         end_offset = self._base_offsets[behind]
-        self._segments[first:behind] = [] if cleaned is None else [cleaned]
-        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self.segments[first:behind] = [] if cleaned is None else [cleaned]
+        self._base_offsets = [segment.base_offset for segment in self.segments]
         self._newest_timestamps = None
         self._gaps_end = max(self._gaps_end, end_offset)
         self.producers.transactions.forget_markers(removed_markers)
@@ -283,7 +269,7 @@ class PartitionLog:
         return True
 
     def cleaned_to(self, offset: int) -> None:
-        self._clean_end = min(offset, self._end_offset)
+        self.clean_end = min(offset, self.log_end_offset)
         self._save_slowly()
 
     def _save_slowly(self) -> None:
@@ -306,12 +292,12 @@ class PartitionLog:
         end of the log, or at `end_offset`. With `at_least_one`, the first batch may exceed
         `max_bytes` (KIP-74).
         """
-        log_end = self._end_offset if end_offset is None else end_offset
+        log_end = self.log_end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)
         if offset == log_end:
             return memoryview(b"")
         number, row = self._locate(offset)
-        segment = self._segments[number]
+        segment = self.segments[number]
         start, end_of_first = segment.index.span(row)
         end = segment.index.end_within(row, max_bytes)
         if end <= start:
@@ -322,31 +308,31 @@ class PartitionLog:
 
     def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
         """Return the number of bytes after an offset, at most `limit`."""
-        log_end = self._end_offset if end_offset is None else end_offset
+        log_end = self.log_end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)
         if offset == log_end:
             return 0
         number, row = self._locate(offset)
-        segment = self._segments[number]
+        segment = self.segments[number]
         available = segment.index.end_before(log_end) - segment.index.span(row)[0]
-        for later in self._segments[number + 1 :]:
+        for later in self.segments[number + 1 :]:
             available += later.index.end_before(log_end)
         return min(available, limit)
 
     def _require_in_range(self, offset: int, end_offset: int) -> None:
-        if not self._start_offset <= offset <= end_offset:
+        if not self.log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is out of range: "
-                f"reads can start at offsets {self._start_offset} to {end_offset}"
+                f"reads can start at offsets {self.log_start_offset} to {end_offset}"
             )
 
     def _locate(self, offset: int) -> tuple[int, int]:
         """Return segment and row of the batch that has an offset, or of the next batch."""
         number = self._segment_row(offset)
-        row = self._segments[number].index.row_of(offset)
-        if offset < self._gaps_end and self._segments[number].header(row).last_offset < offset:
+        row = self.segments[number].index.row_of(offset)
+        if offset < self._gaps_end and self.segments[number].header(row).last_offset < offset:
             row += 1
-            if row == len(self._segments[number].index):
+            if row == len(self.segments[number].index):
                 number, row = number + 1, 0
         return number, row
 
@@ -357,9 +343,9 @@ class PartitionLog:
 
     def offset_at_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record that is not older than a timestamp, if any."""
-        for segment in self._segments[self._first_segment_reaching(timestamp) :]:
+        for segment in self.segments[self._first_segment_reaching(timestamp) :]:
             index = segment.index
-            first = max(index.first_row_reaching(timestamp), index.row_of(self._start_offset))
+            first = max(index.first_row_reaching(timestamp), index.row_of(self.log_start_offset))
             for row in range(first, len(index)):
                 found = self._first_record(segment, row, timestamp)
                 if found is not None:
@@ -368,43 +354,43 @@ class PartitionLog:
 
     def _first_segment_reaching(self, timestamp: int) -> int:
         if self._newest_timestamps is None:
-            newest = (segment.index.newest_timestamp for segment in self._segments[:-1])
+            newest = (segment.index.newest_timestamp for segment in self.segments[:-1])
             self._newest_timestamps = list(itertools.accumulate(newest, max))
         return bisect_left(self._newest_timestamps, timestamp)
 
     def offset_of_newest(self) -> TimedOffset | None:
         """Return the first record with the log's newest timestamp (KIP-734)."""
-        newest = max((s.index.newest_timestamp for s in self._segments), default=NO_TIMESTAMP)
+        newest = max((s.index.newest_timestamp for s in self.segments), default=NO_TIMESTAMP)
         return None if newest == NO_TIMESTAMP else self.offset_at_time(newest)
 
     def _first_record(self, segment: Segment, row: int, timestamp: int) -> TimedOffset | None:
         if segment.header(row).max_timestamp < timestamp:
             return None
         for record in each_record(segment.view(*segment.index.span(row))):
-            if record.timestamp >= timestamp and record.offset >= self._start_offset:
+            if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
                 return TimedOffset(record.offset, record.timestamp)
         return None
 
     def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
-        return self.epochs.end_of(epoch, self._end_offset)
+        return self.epochs.end_of(epoch, self.log_end_offset)
 
     # The end
 
     def state(self) -> LogState:
         return LogState(
-            log_start_offset=self._start_offset,
-            log_end_offset=self._end_offset,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
             epochs=self.epochs.entries,
             producers=self.producers.snapshot(),
             aborted=self.producers.transactions.snapshot(),
-            clean_end=self._clean_end,
+            clean_end=self.clean_end,
             gaps_end=self._gaps_end,
             serial=next(self._states),
         )
 
     def close(self) -> None:
         """Make all batches durable and close files. Blocks on the disk. Idempotent."""
-        for segment in self._segments:
+        for segment in self.segments:
             segment.close()
         if not self._is_saved:
             self._store.save(self.state())
@@ -412,11 +398,11 @@ class PartitionLog:
 
     def delete(self) -> None:
         """Delete all segments. Returned views stay valid."""
-        for segment in self._segments:
+        for segment in self.segments:
             self._run_slowly(segment.delete)
-        self._segments, self._base_offsets = [], []
+        self.segments, self._base_offsets = [], []
         self._newest_timestamps = None
-        self._start_offset = self._end_offset
+        self.log_start_offset = self.log_end_offset
         self._is_saved = True
 
 

@@ -240,12 +240,12 @@ class FileSegment(Segment):
         super().__init__(base_offset)
         self._replacement: Replacement | None = None
         self._final_path = folder / f"{base_offset:020}{LOG_SUFFIX}"
-        self._path = self._final_path
+        self.path = self._final_path
         flags = os.O_RDWR | os.O_CREAT
         if is_cleaned:
-            self._path, flags = cleaned_path(self._final_path), flags | os.O_TRUNC
+            self.path, flags = cleaned_path(self._final_path), flags | os.O_TRUNC
         self._max_bytes = max_bytes
-        self._fd = os.open(self._path, flags, FILE_MODE)
+        self._fd = os.open(self.path, flags, FILE_MODE)
         self._mapped: memoryview | None = None
         self._window = memoryview(b"")  # the mapped part of a file that still grows
         self._flushed_size = 0
@@ -269,7 +269,7 @@ class FileSegment(Segment):
         stored = os.pread(self._fd, end - start, start)
         if len(stored) != end - start:
             raise KafkaStorageError(
-                f"{self._path} was truncated: the file has {start + len(stored)} bytes, "
+                f"{self.path} was truncated: the file has {start + len(stored)} bytes, "
                 f"but {end} bytes are required"
             )
         return stored
@@ -283,9 +283,9 @@ class FileSegment(Segment):
             os.ftruncate(self._fd, start)
             # Log only the first failure: clients retry until their timeout.
             if not self._has_failed:
-                log.error("cannot write to %s: %s", self._path, error)
+                log.error("cannot write to %s: %s", self.path, error)
             self._has_failed = True
-            raise KafkaStorageError(f"cannot write to {self._path}: {error}") from error
+            raise KafkaStorageError(f"cannot write to {self.path}: {error}") from error
         self._has_failed = False
 
     def truncate(self, row: int) -> None:
@@ -304,9 +304,9 @@ class FileSegment(Segment):
 
     def _continue_in_copy(self, kept: memoryview) -> None:
         """Replace the file by a copy: access to a mapped file that shrinks kills the process."""
-        replace_file(self._path, kept)
+        replace_file(self.path, kept)
         self._close_file()
-        self._fd = os.open(self._path, os.O_RDWR)
+        self._fd = os.open(self.path, os.O_RDWR)
         self._mapped, self._window = None, memoryview(b"")
 
     def seal(self) -> None:
@@ -328,13 +328,13 @@ class FileSegment(Segment):
             segment.settle()
         os.fsync(self._fd)
         swap_path = swapping_path(self._final_path, end_offset)
-        self._path.replace(swap_path)
+        self.path.replace(swap_path)
         sync_folder(swap_path.parent)  # after a crash, recovery does the rest
         for segment in old:
             segment.delete()
         swap_path.replace(self._final_path)
         sync_folder(swap_path.parent)
-        self._path = self._final_path
+        self.path = self._final_path
         self._checkpoint()
         if self._mapped is not None:
             self._close_file()
@@ -364,11 +364,11 @@ class FileSegment(Segment):
             self._settle()
             self._close_file()
             self._index_path.unlink(missing_ok=True)
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     @property
     def _index_path(self) -> Path:
-        return self._path.with_suffix(INDEX_SUFFIX)
+        return self.path.with_suffix(INDEX_SUFFIX)
 
     def _close_file(self) -> None:
         if self._fd >= 0:
@@ -376,10 +376,6 @@ class FileSegment(Segment):
             self._fd = -1
 
     # Loading
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     @property
     def file_size(self) -> int:
@@ -414,7 +410,7 @@ class FileSegment(Segment):
         file_size = self.file_size
         if file_size != self.size:
             raise CorruptRecordException(
-                f"{self._path} is damaged at byte {self.size} of {file_size}, and the log "
+                f"{self.path} is damaged at byte {self.size} of {file_size}, and the log "
                 f"has later segments: restore the file, or remove this file and all later segments"
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from aiokafka_lite._tasks import TaskScope
@@ -89,7 +89,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             clock=services.clock,
             version=self._version,
         )
-        self._transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, Transaction] = {}
         super().__init__(self._log, services.scope)
         self.markers = MarkerWriter(self._write_marker, self._complete)
         self._timeouts: dict[str, asyncio.TimerHandle] = {}
@@ -120,14 +120,14 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         error = self.availability(transactional_id)
         if error is not NoError:
             return Ended(error)
-        known = self._transactions.get(transactional_id)
+        known = self.transactions.get(transactional_id)
         spare = NO_PRODUCER_ID
         if known is None or known.needs_producer_id:
             spare = await self._services.new_producer_id()
             error = self.availability(transactional_id)  # it may have moved to another node
             if error is not NoError:
                 return Ended(error)
-            known = self._transactions.get(transactional_id)
+            known = self.transactions.get(transactional_id)
         transaction = known or Transaction(
             transactional_id, TransactionValue(producer_id=spare, epoch=-1, timeout_ms=timeout_ms)
         )
@@ -193,13 +193,9 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         error = self.availability(transactional_id)
         if error is not NoError:
             return error
-        return self._transactions.get(transactional_id) or InvalidProducerIdMapping
+        return self.transactions.get(transactional_id) or InvalidProducerIdMapping
 
     # -- administration ------------------------------------------------------------------------
-
-    @property
-    def transactions(self) -> Mapping[str, Transaction]:
-        return self._transactions
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -210,7 +206,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         error = self._append(TransactionRecord(transaction.transactional_id, decision))
         if error is not NoError:
             return error
-        self._transactions[transaction.transactional_id] = transaction
+        self.transactions[transaction.transactional_id] = transaction
         transaction.become(decision)
         self._watch(transaction)
         if transaction.is_ending:
@@ -232,9 +228,9 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     def _replay(self, record: TransactionRecord) -> None:
         """Apply one record of the log. Compaction may have removed intermediate states."""
         if record.value is None:
-            self._transactions.pop(record.transactional_id, None)
+            self.transactions.pop(record.transactional_id, None)
         else:
-            self._transactions[record.transactional_id] = Transaction(
+            self.transactions[record.transactional_id] = Transaction(
                 record.transactional_id, record.value
             )
 
@@ -249,12 +245,12 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             self._forget(transaction.transactional_id)
 
     def _forget(self, transactional_id: str) -> None:
-        del self._transactions[transactional_id]
+        del self.transactions[transactional_id]
         self.markers.forget(transactional_id)
         self._unwatch(transactional_id)
 
     def _in(self, partition: int) -> Iterator[Transaction]:
-        for transactional_id, transaction in tuple(self._transactions.items()):
+        for transactional_id, transaction in tuple(self.transactions.items()):
             if self.partition_for(transactional_id) == partition:
                 yield transaction
 
@@ -311,10 +307,10 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     def expire_ids(self) -> Steps[None]:
         """Delete transactional ids that are unused for `transactional_id_expiration_ms`."""
         older_than_ms = self._services.clock() - self._config.transactional_id_expiration_ms
-        for number, transactional_id in enumerate(tuple(self._transactions)):
+        for number, transactional_id in enumerate(tuple(self.transactions)):
             if number % EXPIRIES_AT_ONCE == 0:
                 yield
-            transaction = self._transactions.get(transactional_id)
+            transaction = self.transactions.get(transactional_id)
             if (
                 transaction is not None
                 and transaction.may_expire(older_than_ms)
