@@ -30,7 +30,7 @@ from aiokafka_lite.broker.groups.coordinator_log import (
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings, ConsumerMachine
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
@@ -172,15 +172,14 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             write=self._write,
             arm=self._timers.arm,
         )
-        self._consumers = ConsumerDriver(
+        machine = ConsumerMachine(
             services.consumer_group_settings,
             services.group_topics,
-            self.groups,
             clock=services.clock,
             new_id=self._new_id,
-            append=self._append,
-            arm=self._timers.arm,
-            became_classic=self._became_classic,
+        )
+        self._consumers = ConsumerDriver(
+            machine, self.groups, self._append, self._timers.arm, self._became_classic
         )
         super().__init__(self._log, services.scope)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
@@ -12,13 +13,11 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import (
-    ConsumerGroupSettings,
     ConsumerMachine,
     GroupChange,
 )
 from aiokafka_lite.broker.groups.kip848.member import JOINING
 from aiokafka_lite.broker.groups.kip848.migration import upgraded
-from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
     GroupClient,
@@ -40,6 +39,7 @@ Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 RETRY_S = 0.5
 
 
+@dataclass(eq=False)
 class ConsumerDriver:
     """The members of all KIP-848 groups.
 
@@ -47,28 +47,16 @@ class ConsumerDriver:
     `became_classic` is called with a group and whether the group must rebalance.
     """
 
-    def __init__(
-        self,
-        settings: Callable[[str], ConsumerGroupSettings],
-        topics: Topics,
-        groups: Mapping[str, Group],
-        *,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType],
-        arm: Callable[[ConsumerGroup], None],
-        became_classic: Callable[[ClassicGroup, bool], None],
-    ) -> None:
-        self._groups = groups
-        self._topics = topics
-        self._append = append
-        self._arm = arm
-        self._settings_of = settings
-        self._became_classic = became_classic
-        self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=new_id)
-        self._classic = ClassicMembers(self._machine)
-        # Groups whose regular expressions will be resolved in the next turn of the loop.
-        self._resolving: dict[str, None] = {}
+    machine: ConsumerMachine
+    groups: Mapping[str, Group]
+    append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
+    arm: Callable[[ConsumerGroup], None]
+    became_classic: Callable[[ClassicGroup, bool], None]
+    # Groups whose regular expressions will be resolved in the next turn of the loop.
+    _resolving: dict[str, None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._classic = ClassicMembers(self.machine)
 
     def heartbeat(
         self, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
@@ -76,13 +64,13 @@ class ConsumerDriver:
         """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
         if beat.member_epoch < JOINING:
             change = _change(self._stored(beat.group_id))
-            reply = self._machine.leave(change, beat)
+            reply = self.machine.leave(change, beat)
         else:
             is_joining = beat.member_epoch == JOINING
             group, records = self._group_for(beat.group_id, is_joining=is_joining)
             change = _change(group)
             change.records += records
-            reply = self._machine.heartbeat(change, beat, client)
+            reply = self.machine.heartbeat(change, beat, client)
             if records:
                 self._start_classic_sessions(change)
         self._store_or_raise(change)
@@ -134,23 +122,23 @@ class ConsumerDriver:
         timer = min(group.deadlines, key=lambda timer: group.deadlines[timer].at)
         deadline = group.deadlines.pop(timer)
         change = _change(group)
-        self._machine.expire(change, timer[1], deadline)
+        self.machine.expire(change, timer[1], deadline)
         if self._store(change) is not NoError:
             group.deadlines[timer] = deadline._replace(at=now + RETRY_S)
-            self._arm(group)
+            self.arm(group)
 
     def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
         change = _change(group)
-        self._machine.fence(change, [member_id])
+        self.machine.fence(change, [member_id])
         self._store_or_raise(change)
 
     def restored(self, group: ConsumerGroup) -> None:
         change = _change(group)
-        self._machine.restored(change)
+        self.machine.restored(change)
         self._store(change)
 
     def _stored(self, group_id: str) -> ConsumerGroup:
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         if not isinstance(group, ConsumerGroup):
@@ -161,7 +149,7 @@ class ConsumerDriver:
         self, group_id: str, *, is_joining: bool
     ) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
         """Return a member's group, with the records that convert a group of the other protocol."""
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group, []
         if not is_joining:
@@ -175,7 +163,7 @@ class ConsumerDriver:
         return self._upgrade(group)
 
     def _upgrade(self, group: ClassicGroup) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-        settings = self._settings_of(group.group_id)
+        settings = self.machine.settings_of(group.group_id)
         why = None
         if not settings.can_upgrade:
             why = "online upgrade is disabled"
@@ -187,7 +175,7 @@ class ConsumerDriver:
             raise GroupIdNotFound(
                 f"Cannot upgrade classic group {group.group_id} to consumer group because {why}."
             )
-        return upgraded(group, self._topics)
+        return upgraded(group, self.machine.topics)
 
     def _start_classic_sessions(self, change: GroupChange) -> None:
         for member in change.group.members.values():
@@ -206,10 +194,10 @@ class ConsumerDriver:
     def _store(self, change: GroupChange) -> ErrorType:
         """Store a change's records. Its timers are set only if that succeeds."""
         group_id = change.group.group_id
-        error = self._append(group_id, change.records)
-        group = self._groups.get(group_id)
+        error = self.append(group_id, change.records)
+        group = self.groups.get(group_id)
         if error is NoError and isinstance(group, ClassicGroup):
-            self._became_classic(group, change.must_rebalance)
+            self.became_classic(group, change.must_rebalance)
         if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
         for timer, deadline in change.deadlines.items():
@@ -219,7 +207,7 @@ class ConsumerDriver:
                 group.deadlines[timer] = deadline
         if change.metadata_version is not None:
             group.metadata_version = change.metadata_version
-        self._arm(group)
+        self.arm(group)
         if change.must_resolve and group_id not in self._resolving:
             # After the response, as in Kafka, which resolves in another thread.
             self._resolving[group_id] = None
@@ -228,10 +216,10 @@ class ConsumerDriver:
 
     def _resolve(self, group_id: str) -> None:
         del self._resolving[group_id]
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             change = _change(group)
-            self._machine.resolve(change)
+            self.machine.resolve(change)
             self._store(change)
 
 
