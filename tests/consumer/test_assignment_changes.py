@@ -51,7 +51,7 @@ def test_what_stays_is_not_touched(assignment: State) -> None:
     discarded: list[Cursor] = []
     assignment.observers.discarded.add(discarded.append)
     before = looks(kept)
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.change([B], [C])
     assignment.change([C], [B])
     assert assignment.partition(A) is kept
@@ -64,7 +64,7 @@ def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
 ) -> None:
     going = assignment.partition(B)
     loan = going.lend(1)
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assert not going.is_fetchable
     assert going.loan is not loan
     assert assignment.finished.processed_offsets()[B] == OffsetAndMetadata(5, "")
@@ -77,14 +77,14 @@ def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
 
 def test_what_is_given_back_starts_afresh(assignment: State) -> None:
     before = assignment.partition(B)
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.change([B], [B])
     after = assignment.partition(B)
     assert after is not before
     assert after.place is Place.UNPOSITIONED
     assert after.search is not None
     assert after.search.sought is Sought.COMMITTED
-    assert not after.is_revoking
+    assert not after.is_withheld
 
 
 def test_what_is_named_for_nothing_counts_for_nothing(assignment: State) -> None:
@@ -99,7 +99,7 @@ def test_what_is_named_for_nothing_counts_for_nothing(assignment: State) -> None
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
 def test_a_seek_meanwhile_holds(assignment: State, is_going: bool) -> None:
     moved = B if is_going else A
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.seek(assignment.partition(moved), 2)
     assignment.change([B], [B], is_unbroken=True)
     assert assignment.partition(moved).position == 2
@@ -111,9 +111,9 @@ def test_a_seek_meanwhile_holds(assignment: State, is_going: bool) -> None:
 def test_a_search_for_a_position_goes_on(assignment: State, begins: str, is_going: bool) -> None:
     moved = B if is_going else A
     if begins == "meanwhile":
-        assignment.begin_revocation([B])
+        assignment.withhold([B])
     assignment.request_reset(assignment.partition(moved), EARLIEST_TIMESTAMP)
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.change([B], [B], is_unbroken=True)
     search = assignment.partition(moved).search
     assert search is not None
@@ -125,7 +125,7 @@ def test_a_search_for_a_position_goes_on(assignment: State, begins: str, is_goin
 def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
     assignment: State, to: str
 ) -> None:
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     moved = assignment.partition(B)
     if to == "committed":
         assignment.seek_to_committed(moved, OffsetAndMetadata(2, ""))
@@ -147,7 +147,7 @@ def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
 def test_a_pause_meanwhile_holds(assignment: State, is_going: bool) -> None:
     stopped = B if is_going else A
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.pause(assignment.partition(stopped))
     assignment.change([B], [B])
     assert assignment.partition(stopped).is_paused
@@ -158,7 +158,7 @@ def test_a_pause_from_before_ends_with_what_goes_and_stays_with_what_stays(
 ) -> None:
     for tp in (A, B):
         assignment.pause(assignment.partition(tp))
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.change([B], [B])
     assert assignment.partition(A).is_paused
     assert not assignment.partition(B).is_paused
@@ -176,7 +176,7 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
         assignment.reads.hand_out(cursor, first, end, ((0, 3),))
 
     give_to_run(assignment.partition(B), 5, 7)
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.seek(assignment.partition(B), 6)
     assignment.change([B], [B], is_unbroken=True)
     give_to_run(assignment.partition(B), 6, 8)
@@ -185,14 +185,14 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
 
 
 def test_a_seek_in_what_others_may_have_had_meanwhile_is_forgotten(assignment: State) -> None:
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.seek(assignment.partition(B), 2)
     assignment.change([B], [B])
     assert assignment.partition(B).position is None
 
 
 def test_a_seek_in_what_goes_for_good_is_forgotten(assignment: State) -> None:
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.seek(assignment.partition(B), 2)
     assignment.change([B], ())
     assignment.change((), [B])
@@ -204,7 +204,7 @@ def test_what_is_in_work_of_what_stays_is_processed_with_the_next_get(
 ) -> None:
     for tp in (A, B):
         assignment.reads.hand_out(assignment.partition(tp), 5, 8, ((0, 3),))
-    assignment.begin_revocation([B])
+    assignment.withhold([B])
     assignment.change([B], [C])
     assert assignment.works.being_processed() == {A: (5, 8)}
     assignment.reads.begin_get()
@@ -277,7 +277,7 @@ async def test_what_stays_is_read_without_a_gap_while_others_go_and_come(reader:
     ]
     kept = reader.assignment.partition(A)
     for revoke, assign in changes:
-        reader.assignment.begin_revocation(revoke)
+        reader.assignment.withhold(revoke)
         reader.write(A, B, C, D)
         await reader.until_read(A)
         await reader.check_that_nothing_comes_of(*revoke)
@@ -294,9 +294,9 @@ async def test_what_stays_is_read_without_a_gap_while_others_go_and_come(reader:
 
 
 async def test_two_changes_without_a_get_between_them(reader: Reader) -> None:
-    reader.assignment.begin_revocation([B])
+    reader.assignment.withhold([B])
     reader.assignment.change([B], [D])
-    reader.assignment.begin_revocation([C, D])
+    reader.assignment.withhold([C, D])
     reader.assignment.change([C, D], [B])
     reader.read[B].clear()
     reader.write(A, B, C, D)
@@ -314,7 +314,7 @@ async def test_what_is_buffered_of_what_stays_is_handed_out_and_not_fetched_agai
     reader.write(A, B, count=50)
     await reader.broker.wait_until(lambda: kept.fetched > 10)
     fetched = kept.fetched
-    reader.assignment.begin_revocation([B])
+    reader.assignment.withhold([B])
     reader.assignment.change([B], ())
     assert kept.fetched >= fetched
     with reader.broker.on("Fetch").hold():  # no answer comes that could bring it
@@ -327,7 +327,7 @@ async def test_what_is_buffered_of_what_stays_is_handed_out_and_not_fetched_agai
 
 @pytest.mark.parametrize("moved", [A, B], ids=["stays", "goes and comes back"])
 async def test_a_seek_while_a_part_is_given_back(reader: Reader, moved: TopicPartition) -> None:
-    reader.assignment.begin_revocation([B])
+    reader.assignment.withhold([B])
     reader.consumer.seek(moved, 4)
     reader.read[moved].clear()
     await reader.check_that_nothing_comes_of(B)
@@ -340,7 +340,7 @@ async def test_a_seek_while_a_part_is_given_back(reader: Reader, moved: TopicPar
 @pytest.mark.parametrize("paused", [A, B], ids=["stays", "goes and comes back"])
 async def test_a_pause_while_a_part_is_given_back(reader: Reader, paused: TopicPartition) -> None:
     other = B if paused is A else A
-    reader.assignment.begin_revocation([B])
+    reader.assignment.withhold([B])
     reader.consumer.pause(paused)
     reader.assignment.change([B], [B])
     reader.read[B].clear()

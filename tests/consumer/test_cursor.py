@@ -122,7 +122,7 @@ def test_only_what_is_ready_is_lent(keeper: Keeper) -> None:
                 cursor.lend(10)
 
 
-@pytest.mark.parametrize(("switch", "undo"), [("pause", "resume"), ("begin_revocation", "keep")])
+@pytest.mark.parametrize(("switch", "undo"), [("pause", "resume"), ("withhold", "release")])
 def test_what_is_paused_or_given_back_is_not_lent(cursor: Cursor, switch: str, undo: str) -> None:
     getattr(started(cursor), switch)()
     with pytest.raises(IllegalStateError):
@@ -131,7 +131,7 @@ def test_what_is_paused_or_given_back_is_not_lent(cursor: Cursor, switch: str, u
     cursor.lend(10)
 
 
-@pytest.mark.parametrize(("switch", "undo"), [("pause", "resume"), ("begin_revocation", "keep")])
+@pytest.mark.parametrize(("switch", "undo"), [("pause", "resume"), ("withhold", "release")])
 def test_a_source_is_told_of_each_switch(
     cursor: Cursor, keeper: Keeper, switch: str, undo: str
 ) -> None:
@@ -399,10 +399,10 @@ class SourceMachine(RuleBasedStateMachine):
         cursor = self.cursors[number]
         (cursor.pause if is_paused else cursor.resume)()
 
-    @rule(number=numbers, is_revoking=st.booleans())
-    def give_back_or_keep(self, number: int, *, is_revoking: bool) -> None:
+    @rule(number=numbers, is_withheld=st.booleans())
+    def give_back_or_keep(self, number: int, *, is_withheld: bool) -> None:
         cursor = self.cursors[number]
-        (cursor.begin_revocation if is_revoking else cursor.keep)()
+        (cursor.withhold if is_withheld else cursor.release)()
 
     @rule(number=numbers, to=st.sampled_from([0, 1, None]), epoch=st.integers(0, 2))
     def change_leader(self, number: int, to: int | None, epoch: int) -> None:

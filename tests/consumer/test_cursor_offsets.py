@@ -336,7 +336,7 @@ def test_moves_by_the_application_are_counted_unless_a_rebalance_is_under_way() 
         cursor.keep_sought,
         lambda: cursor.await_reset(-1, ""),
         lambda: cursor.await_reset(-1, "out of range"),
-        cursor.begin_revocation,
+        cursor.withhold,
         cursor.keep_sought,
         lambda: cursor.await_reset(-1, ""),
     ]

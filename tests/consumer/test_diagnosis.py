@@ -254,7 +254,7 @@ def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) 
 
 # --- The group ---------------------------------------------------------------------------------
 def test_a_partition_is_held_by_a_rebalance(member: Examined) -> None:
-    member.state.begin_revocation([A, B])
+    member.state.withhold([A, B])
     member.check(Cause.REBALANCING, "group g (STABLE) rebalances: the partition is being revoked. ")
     awaited = AwaitedWork({A: Range(3, 5)}, NOW + 2)
     member.status = STABLE._replace(awaited_work=awaited)

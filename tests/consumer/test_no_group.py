@@ -179,10 +179,10 @@ async def test_each_change_is_an_event_with_all_partitions() -> None:
         metadata.change(t=1)
         assert events_so_far(events) == [Assigned(frozenset(tps("t", 0)))]
         # It was unsubscribed for a moment.
-        loner.state.begin_revocation(tps("t", 0))
+        loner.state.withhold(tps("t", 0))
         metadata.change(t=1)
         assert events_so_far(events) == [Assigned(frozenset(tps("t", 0)))]
-        assert not loner.state.assignment[TopicPartition("t", 0)].is_revoking
+        assert not loner.state.assignment[TopicPartition("t", 0)].is_withheld
         await loner.no_group.leave(deadline=0.0, offsets={})
         metadata.change(t=3)
         assert events_so_far(events) == []

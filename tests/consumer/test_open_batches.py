@@ -280,7 +280,7 @@ async def test_an_abort_returns_a_partition_that_came_back_to_the_batch(opened: 
     batch.close(is_done=True)
     transaction = Transaction()
     transaction.commit(batch)
-    state.begin_revocation([A])
+    state.withhold([A])
     state.seek(opened.a, 9)
     state.change([A], [A], is_unbroken=True)
     assert state.partition(A).position == 9

@@ -664,7 +664,7 @@ async def test_records_of_a_partition_that_came_back_are_in_hand_until_their_tas
     state = reading.state
     reading.read(A, 0, 1)
     await reading.elsewhere(lambda: reading.read(B, 0, 3))
-    state.begin_revocation([B])
+    state.withhold([B])
     state.seek(state.partition(B), 1)
     state.change([B], [B], is_unbroken=True)
     reading.read(B, 1, 2)

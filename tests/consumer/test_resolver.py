@@ -355,7 +355,7 @@ async def test_new_leaders_are_asked_whether_they_have_what_was_read() -> None:
 async def test_a_partition_that_is_given_back_gets_a_position_and_is_not_compared() -> None:
     async with starting("latest") as started:
         started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
-        started.state.begin_revocation([A])
+        started.state.withhold([A])
         await a_moment()
         assert started.positions == (7, 3)
         started.state.request_validation(started.cursors[0])

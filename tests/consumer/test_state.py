@@ -82,7 +82,7 @@ def test_partitions_that_a_new_subscription_leaves_out_are_fetched_no_more(way: 
         state.subscribe(["t"])
     else:
         state.subscribe_pattern(re.compile("t"))
-    assert [state.partition(tp).is_revoking for tp in (A, other)] == [False, True]
+    assert [state.partition(tp).is_withheld for tp in (A, other)] == [False, True]
 
 
 @pytest.mark.parametrize("way", ["topics", "pattern"])
@@ -203,7 +203,7 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
 ) -> None:
     before = state.partition(A)
     state.seek(before, 7)
-    state.begin_revocation(state.assignment)
+    state.withhold(state.assignment)
     assert not before.is_fetchable
     assert state.finished.handed_out_offsets() == {A: OffsetAndMetadata(7, "")}
     state.change(state.assignment, [A])
@@ -419,11 +419,11 @@ MOVES: dict[str, Callable[[State, Cursor], object]] = {
     "validation": lambda state, a: state.request_validation(a),
     "epochs": lambda state, a: state.forget_epochs(a, 3),
     "refetch": lambda state, a: state.refetch(a),
-    "revocation": lambda state, a: state.begin_revocation([A]),
+    "revocation": lambda state, a: state.withhold([A]),
 }
 SWITCHES: dict[str, Callable[[State, Cursor], object]] = {
     "validated": lambda state, a: state.validated(a, 3),
-    "keep": lambda state, a: state.keep(a),
+    "release": lambda state, a: state.release(a),
     "resume": lambda state, a: state.resume(a),
 }
 
@@ -558,7 +558,7 @@ def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_ne
     read_to(state, A, 0, 10)
     if not is_in_work:
         state.reads.begin_get()
-    state.begin_revocation([A])
+    state.withhold([A])
     state.seek(state.partition(A), 4)
     state.change([A], [A], is_unbroken=True)
     assert (A in state.finished.processed_offsets()) is not is_in_work
@@ -578,7 +578,7 @@ def test_nothing_is_being_processed_of_a_partition_that_was_taken_away(
 def test_a_partition_sought_to_its_commit_in_a_rebalance_starts_from_what_is_committed_then(
     state: State,
 ) -> None:
-    state.begin_revocation([A])
+    state.withhold([A])
     state.seek_to_committed(state.partition(A), OffsetAndMetadata(3, ""))
     state.change([A], [A], is_unbroken=True)
     assert state.partition(A).position is None
@@ -684,7 +684,7 @@ def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew
     before = read_to(state, A, 0, 10)
     state.reads.begin_get()
     before.await_outcome(Transaction(), 5)
-    state.begin_revocation([A])
+    state.withhold([A])
     state.change([A], [A], is_unbroken=True)
     move(state, state.partition(A))
     read_to(state, A, 3, 10)
@@ -881,7 +881,7 @@ def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
         state.works.put_into_processing(a, is_enough=True)
         state.reads.hand_out(a, first, 5, ())
         assert state.works.being_processed() == {}
-        state.begin_revocation([A])
+        state.withhold([A])
         state.seek(a, 3)
         state.change([A], [A], is_unbroken=True)
 

@@ -202,7 +202,7 @@ async def test_a_recreated_topic_is_read_as_the_policy_says_unless_a_time_was_so
     # The topic lacks the last one: there is no other log of it.
     ids = [state.partition(tp).topic_id for tp in tps]
     assert ids == [OTHER_ID] * 3 + [b""]
-    assert not any(state.partition(tp).is_revoking for tp in tps)
+    assert not any(state.partition(tp).is_withheld for tp in tps)
 
 
 async def test_a_partition_that_a_group_has_assigned_by_its_id_is_withheld() -> None:
@@ -215,4 +215,4 @@ async def test_a_partition_that_a_group_has_assigned_by_its_id_is_withheld() -> 
     followed.see(there(3))
     state.change((), [new], topic_ids={new: OTHER_ID})
     followed.see(there(3, OTHER_ID))
-    assert [state.partition(tp).is_revoking for tp in (old, new, by_name)] == [True, False, False]
+    assert [state.partition(tp).is_withheld for tp in (old, new, by_name)] == [True, False, False]

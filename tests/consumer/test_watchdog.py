@@ -118,7 +118,7 @@ async def test_the_resolver_is_woken_when_a_position_is_missing_for_long(
     state.pause(paused)
     state.start_at(revoked, 5)
     state.request_validation(revoked)
-    state.begin_revocation([revoked.tp, lost.tp])
+    state.withhold([revoked.tp, lost.tp])
     for cursor in (moved, other):
         state.start_at(cursor, 0)
     await asyncio.sleep(2.5)

@@ -74,19 +74,15 @@ class Assignment:
     def has_any(self, wanted: Collection[TopicPartition]) -> bool:
         return not wanted or any(tp in self._assignment for tp in wanted)
 
-    def begin_revocation(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop buffered records of partitions, and stop fetching and returning theirs.
+    def withhold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop buffered records of partitions, and fetch and return none until `release`.
 
-        They stay assigned, with positions to commit, until `change`.
+        They may be revoked, or are new and the listener is called first.
         """
         for tp in tuple(partitions):
             cursor = self._assignment[tp]
-            cursor.begin_revocation()
+            cursor.withhold()
             self.refetch(cursor)
-
-    def withhold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Withhold the records of new partitions until `keep`: a listener is called first."""
-        self.begin_revocation(partitions)
 
     def change(
         self,
@@ -284,8 +280,8 @@ class Assignment:
         partition.validated(leader_epoch)
         self._observers.partition_changed(partition)
 
-    def keep(self, partition: Cursor) -> None:
-        partition.keep()
+    def release(self, partition: Cursor) -> None:
+        partition.release()
         self._observers.partition_changed(partition)
 
     def refetch(self, partition: Cursor) -> None:

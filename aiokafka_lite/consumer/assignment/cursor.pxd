@@ -30,7 +30,7 @@ cdef class Cursor:
     cdef public object high_watermark
     cdef public bint is_assigned
     cdef public bint is_paused
-    cdef public bint is_revoking
+    cdef public bint is_withheld
     cdef public bint keeps_pause
     cdef public bint keeps_position
     cdef public object last_fetch_at

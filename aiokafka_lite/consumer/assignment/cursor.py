@@ -13,7 +13,7 @@ FULL          enough is buffered            the buffer: a read takes some
 FAILED        an error follows its records  the buffer: a read raises it; a seek
 ============  ============================  =======================================
 
-A cursor that `is_paused` or `is_revoking`, in any place, is not lent, and its records are withheld.
+A cursor that `is_paused` or `is_withheld`, in any place, is not lent, and its records are withheld.
 They are also withheld while it `has_enough`: the application has to finish some first.
 
 A response counts only while the cursor has the loan or search of its request. A seek, a reset and a
@@ -239,7 +239,7 @@ class Cursor:
         "high_watermark",
         "is_assigned",
         "is_paused",
-        "is_revoking",
+        "is_withheld",
         "keeps_pause",
         "keeps_position",
         "last_fetch_at",
@@ -335,8 +335,9 @@ class Cursor:
         self.has_enough = False
         # Finished records; None unless records are finished one by one.
         self.progress: Progress | None = None
-        # A rebalance that may revoke it is running or about to begin.
-        self.is_revoking = False
+        # A rebalance that may revoke it is running or about to begin, or it is new and the
+        # rebalance listener has not returned.
+        self.is_withheld = False
         # Whether the application has moved or paused it since: kept if it is reassigned.
         self.keeps_position = False
         # How often the application has moved it, except for seeks in a rebalance.
@@ -388,7 +389,7 @@ class Cursor:
 
     @property
     def is_fetchable(self) -> bool:
-        return self.search is None and not self.is_paused and not self.is_revoking
+        return self.search is None and not self.is_paused and not self.is_withheld
 
     # --- Position -------------------------------------------------------------------------
     def start_at(
@@ -439,12 +440,12 @@ class Cursor:
     def keep_sought(self, *, is_committed: bool = False) -> None:
         """Note the application's move, which a rebalance that reassigns the partition keeps."""
         self._name(self.new_topic_id or self.topic_id)
-        self.keeps_position = self.is_revoking and not is_committed
+        self.keeps_position = self.is_withheld and not is_committed
         self._count_seek()
 
     def _count_seek(self) -> None:
         # Listeners restore stored positions in a rebalance: that finishes no records.
-        if not self.is_revoking:
+        if not self.is_withheld:
             self.seeks += 1
 
     def note_sought(self, offset: int) -> None:
@@ -460,7 +461,7 @@ class Cursor:
             self._count_seek()
             self.sought_to = None
         self.leader_epoch = NO_EPOCH
-        self.keeps_position = self.is_revoking and not reason
+        self.keeps_position = self.is_withheld and not reason
         self.retry_at = 0.0
         self._search(
             Search(self, Sought.RESET, timestamp=timestamp, replaced=replaced, reason=reason)
@@ -585,18 +586,17 @@ class Cursor:
         return is_returned and (committed is None or committed.offset < end)
 
     # --- Assignment -----------------------------------------------------------------------
-    def begin_revocation(self) -> None:
-        """Withhold records and stop fetching: a rebalance may revoke the partition."""
-        if not self.is_revoking:
-            self.is_revoking = True
+    def withhold(self) -> None:
+        """Withhold records and stop fetching: see `is_withheld`."""
+        if not self.is_withheld:
+            self.is_withheld = True
             # A position that is still being looked up for the application has to be kept.
             self.keeps_position = self.search is not None and self.search.is_asked_for
             self.keeps_pause = False
             self._notify_source()
 
-    def keep(self) -> None:
-        """Continue: the partition is not revoked."""
-        self.is_revoking = False
+    def release(self) -> None:
+        self.is_withheld = False
         self._notify_source()
 
     def end_assignment(self) -> None:
@@ -606,7 +606,7 @@ class Cursor:
 
     def pause(self) -> None:
         self.is_paused = True
-        self.keeps_pause = self.is_revoking
+        self.keeps_pause = self.is_withheld
         self._notify_source()
 
     def resume(self) -> None:

@@ -14,8 +14,8 @@ from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.errors import IllegalStateError, UnknownTopicOrPartitionError
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.errors import CommitFailedError, IllegalStateError, UnknownTopicOrPartitionError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class SubscriptionMode(enum.Enum):
@@ -73,7 +73,7 @@ class SubscriptionState(Assignment):
         self.mode = SubscriptionMode.TOPICS
         self.listener = listener
         self._topics = wanted = frozenset(topics)
-        self.begin_revocation(tp for tp in self._assignment if tp.topic not in wanted)
+        self.withhold(tp for tp in self._assignment if tp.topic not in wanted)
         self._subscription_changed()
 
     def subscribe_pattern(
@@ -84,7 +84,7 @@ class SubscriptionState(Assignment):
         self.listener = listener
         self.pattern = pattern
         self._topics = frozenset()
-        self.begin_revocation(tp for tp in self._assignment if not pattern.match(tp.topic))
+        self.withhold(tp for tp in self._assignment if not pattern.match(tp.topic))
         self._subscription_changed()
 
     def set_matched_topics(self, topics: Iterable[str]) -> bool:
@@ -141,6 +141,18 @@ class SubscriptionState(Assignment):
         if gone:
             self._observers.departed(Departure(frozenset(gone), self.listener))
 
+    def refuse_former_records(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Raise CommitFailedError for offsets of an earlier assignment or a recreated topic."""
+        for tp, (offset, _) in offsets.items():
+            if self.is_of_former_log(tp, offset):
+                raise of_another_log(f"offset {offset} of {tp}")
+            if self.is_of_earlier_assignment(tp, offset):
+                raise CommitFailedError(
+                    f"cannot commit offset {offset} of {tp}: its records were returned "
+                    "under an earlier assignment, and another member may have owned the partition "
+                    "since. To commit the offset anyway, first seek to the offset"
+                )
+
     def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.
 
@@ -149,6 +161,14 @@ class SubscriptionState(Assignment):
         return self.mode is not SubscriptionMode.ASSIGNED and self._is_of_before(
             self._handed_out_earlier, tp, offset
         )
+
+
+def of_another_log(what: str) -> CommitFailedError:
+    return CommitFailedError(
+        f"{what} cannot be committed: the topic was deleted and recreated since its records "
+        "were read, and offsets of the old topic are invalid in the new topic. To commit "
+        "an offset anyway, first seek to that offset"
+    )
 
 
 # The name under which subscribed and assigned topics are watched.

@@ -121,7 +121,7 @@ class AutoCommit:
         return {
             tp: offset
             for tp, offset in self._finished.processed_offsets().items()
-            if not assignment[tp].is_revoking
+            if not assignment[tp].is_withheld
         }
 
     def settle(self, departed: Departed, left: Offsets) -> None:

@@ -34,7 +34,11 @@ from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.subscription import (
+    SubscriptionMode,
+    SubscriptionState,
+    of_another_log,
+)
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
 from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
@@ -263,7 +267,7 @@ class Commits(CommittedReader):
             if assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()
             named = {} if offsets is None else {tp: self._state.partition(tp) for tp in wanted}
-            self.refuse_former_records(wanted)
+            self._state.refuse_former_records(wanted)
             if named and (
                 held := sorted(
                     tp
@@ -286,7 +290,7 @@ class Commits(CommittedReader):
                 wanted,
                 assigned_as,
                 CommitKind.POSITIONS if offsets is None else CommitKind.NAMED,
-                cursors=self._state.assignment,
+                cursors=self._cursors,
                 cluster=self._cluster,
                 exact=exact,
             )
@@ -306,7 +310,7 @@ class Commits(CommittedReader):
         for departed in tuple(self._auto_commit.departed):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
             self._auto_commit.settle(departed, left)
-        last = Departed(self.not_committed_yet(offsets), self._state.assignment, self.assigned_as)
+        last = Departed(self.not_committed_yet(offsets), self._cursors, self.assigned_as)
         left = await self._try_to_commit(last.offsets, deadline, last)
         uncommitted = self.not_committed_yet(left)
         await self._until_answered(deadline)
@@ -405,18 +409,6 @@ class Commits(CommittedReader):
     def is_automatic(self) -> bool:
         return self._config.enable_auto_commit
 
-    def refuse_former_records(self, offsets: Offsets) -> None:
-        """Raise CommitFailedError for offsets of an earlier assignment or a recreated topic."""
-        for tp, offset in offsets.items():
-            if self._state.is_of_former_log(tp, offset.offset):
-                raise _of_another_log(f"offset {offset.offset} of {tp}")
-            if self._state.is_of_earlier_assignment(tp, offset.offset):
-                raise CommitFailedError(
-                    f"cannot commit offset {offset.offset} of {tp}: its records were returned "
-                    "under an earlier assignment, and another member may have owned the partition "
-                    "since. To commit the offset anyway, first seek to the offset"
-                )
-
     def start_auto_commit(self, scope: TaskScope) -> None:
         if self._config.enable_auto_commit:
             self._auto_commit.start(scope)
@@ -445,7 +437,7 @@ class Commits(CommittedReader):
         return {
             tp: offset
             for tp, offset in offsets.items()
-            if (cursor := self._state.assignment.get(tp)) is None or not cursor.is_committed(offset)
+            if (cursor := self._cursors.get(tp)) is None or not cursor.is_committed(offset)
         }
 
     def _make(
@@ -459,7 +451,7 @@ class Commits(CommittedReader):
             offsets,
             self.assigned_as if departed is None else departed.assigned_as,
             kind if departed is None else CommitKind.DEPARTED,
-            cursors=self._state.assignment if departed is None else departed.cursors,
+            cursors=self._cursors if departed is None else departed.cursors,
             cluster=self._cluster,
         )
 
@@ -535,7 +527,7 @@ class Commits(CommittedReader):
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
                 commit.left.pop(tp, None)
-        now, assigned_as = self._state.assignment, self.assigned_as
+        assigned_as = self.assigned_as
         if commit.is_asked_for:
             self._catch_up_with_later_ones(commit)
         else:
@@ -543,18 +535,18 @@ class Commits(CommittedReader):
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
             if not commit.is_departed and commit.made_as == assigned_as:
-                self._keep_in_step(commit, now)
+                self._keep_in_step(commit)
             self._say_what_was_asked_for(commit)
         self._leave_out_former_logs(commit)
         if commit.kind is not CommitKind.NAMED:
             self._leave_out_what_is_in_doubt(commit)
             if assigned_as is not None:
-                self._leave_out_what_went(commit, now)
-        self._say_what_is_finished(commit, now)
+                self._leave_out_what_went(commit)
+        self._say_what_is_finished(commit)
         self._leave_out_what_was_truncated(commit)
         if not commit.left:
             return
-        identity = self._identity_for(commit, now, assigned_as)
+        identity = self._identity_for(commit, assigned_as)
         ids = TopicIds({tp: commit.topic_ids[tp] for tp in commit.left})
         entries = {
             tp: OffsetToCommit(*offset, self._leader_epoch(commit, tp))
@@ -576,10 +568,10 @@ class Commits(CommittedReader):
             if self._member.is_fenced:
                 raise self._member.why_lost() from error
             raise
-        codes, now = commit_results(response, ids), self._state.assignment
+        codes = commit_results(response, ids)
         for tp, entry in entries.items():
             if codes.get(tp) == 0:
-                self._note_committed(commit, tp, now.get(tp), entry.leader_epoch)
+                self._note_committed(commit, tp, entry.leader_epoch)
         self._raise_refusals(commit, codes, entries)
         if commit.left:
             raise self._member.why_lost()
@@ -599,7 +591,7 @@ class Commits(CommittedReader):
         if not former:
             return
         if commit.kind is CommitKind.NAMED:
-            raise _of_another_log(f"the offsets of {sorted(former)}")
+            raise of_another_log(f"the offsets of {sorted(former)}")
         log.warning(
             "group %s: these offsets were not committed, because their topics were deleted and "
             "recreated: %s",
@@ -643,7 +635,7 @@ class Commits(CommittedReader):
             if cursor is not None and (cursor.is_in_doubt or cursor.has_stored_offsets):
                 commit.left.pop(tp, None)
 
-    def _leave_out_what_went(self, commit: PendingCommit, now: Cursors) -> None:
+    def _leave_out_what_went(self, commit: PendingCommit) -> None:
         """Leave revoked partitions out of the application's `commit()`.
 
         It fails in the end, if one was not committed before its revocation.
@@ -653,7 +645,7 @@ class Commits(CommittedReader):
         has_waited = commit.state.has_waited
         for tp in tuple(commit.left):
             cursor = commit.cursors[tp]
-            if tp in now and (has_waited or now[tp] is cursor):
+            if tp in self._cursors and (has_waited or self._cursors[tp] is cursor):
                 continue
             offset = commit.left.pop(tp)
             if cursor is not None and not self._is_settled(cursor, offset):
@@ -684,14 +676,14 @@ class Commits(CommittedReader):
                 if other.said_at[tp] > commit.said_at[tp]:
                     commit.take_over(tp, other)
 
-    def _keep_in_step(self, commit: PendingCommit, now: Cursors) -> None:
+    def _keep_in_step(self, commit: PendingCommit) -> None:
         """Replace the offsets by those processed by now. Leave out partitions after a seek back.
 
         In another assignment, a lower position is no seek.
         """
         processed = self._finished.processed_offsets()
         for tp, offset in tuple(commit.left.items()):
-            partition = now.get(tp)
+            partition = self._cursors.get(tp)
             if partition is None or partition.position is None:
                 continue
             if partition.position < offset.offset:
@@ -699,11 +691,11 @@ class Commits(CommittedReader):
             elif tp in processed and processed[tp].offset > offset.offset:
                 commit.say(tp, processed[tp], next(self._sequence))
 
-    def _say_what_is_finished(self, commit: PendingCommit, now: Cursors) -> None:
+    def _say_what_is_finished(self, commit: PendingCommit) -> None:
         """Add records that handlers have finished since: a transaction may have committed them."""
         processed: Offsets = {}
         for tp, cursor in commit.cursors.items():
-            if cursor is None or cursor.progress is None or now.get(tp) is not cursor:
+            if cursor is None or cursor.progress is None or not cursor.is_assigned:
                 continue
             if tp in commit.left.keys() - commit.exact:
                 processed = processed or self._finished.processed_offsets()
@@ -717,9 +709,7 @@ class Commits(CommittedReader):
                     if commit.left[tp].offset == asked.left[tp].offset:
                         commit.take_over(tp, asked)
 
-    def _identity_for(
-        self, commit: PendingCommit, now: Cursors, assigned_as: Identity | None
-    ) -> Identity:
+    def _identity_for(self, commit: PendingCommit, assigned_as: Identity | None) -> Identity:
         made_as = commit.made_as
         if made_as is None:
             raise self._member.why_lost()
@@ -738,7 +728,8 @@ class Commits(CommittedReader):
             if gone := sorted(
                 tp
                 for tp in commit.left
-                if tp not in now or not (has_waited or now[tp] is commit.cursors[tp])
+                if tp not in self._cursors
+                or not (has_waited or self._cursors[tp] is commit.cursors[tp])
             ):
                 raise CommitFailedError(
                     f"the group has rebalanced, so offsets of {gone} cannot be committed: the "
@@ -751,13 +742,11 @@ class Commits(CommittedReader):
         cursor = commit.cursors[tp]
         return NO_EPOCH if cursor is None else cursor.epoch_before(commit.left[tp].offset)
 
-    def _note_committed(
-        self, commit: PendingCommit, tp: TopicPartition, now: Cursor | None, leader_epoch: int
-    ) -> None:
+    def _note_committed(self, commit: PendingCommit, tp: TopicPartition, leader_epoch: int) -> None:
         self._latest[tp] = commit.said_at[tp]
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has replaced it
-        for partition in {now, commit.cursors[tp]}:
+        for partition in {self._cursors.get(tp), commit.cursors[tp]}:
             if partition is not None:
                 partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
 
@@ -870,11 +859,3 @@ class Commits(CommittedReader):
             self._member.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
             or not commit.can_wait
         )
-
-
-def _of_another_log(what: str) -> CommitFailedError:
-    return CommitFailedError(
-        f"{what} cannot be committed: the topic was deleted and recreated since its records "
-        "were read, and offsets of the old topic are invalid in the new topic. To commit "
-        "an offset anyway, first seek to that offset"
-    )

@@ -53,6 +53,7 @@ class CommittedReader(ABC):
     ) -> None:
         self._config = config
         self._state = state
+        self._cursors = state.assignment
         self._gate = gate
         self._cluster = cluster
         self._coordinator = coordinator
@@ -223,7 +224,7 @@ class CommittedReader(ABC):
             left.discard(tp)
             is_committed = answer.offset >= 0
             found[tp] = answer if is_committed else None
-            if (partition := self._state.assignment.get(tp)) is not None:
+            if (partition := self._cursors.get(tp)) is not None:
                 offset = OffsetAndMetadata(answer.offset, answer.metadata)
                 partition.note_committed(
                     offset if is_committed else None, answer.leader_epoch, answer.topic_id

@@ -12,10 +12,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
@@ -58,9 +58,9 @@ class HeldGroup(ConsumerGroupMetadata):
 
 class OffsetsInTransaction:
     def __init__(
-        self, state: Assignment, finished: Finished, observers: Observers, commits: Commits
+        self, state: SubscriptionState, finished: Finished, observers: Observers, commits: Commits
     ) -> None:
-        self._state = state
+        self.state = state
         self._finished = finished
         self._observers = observers
         self.commits = commits
@@ -79,7 +79,7 @@ class OffsetsInTransaction:
         group_id, instance_id = self.commits.group
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
         group.offsets, group.held_as = self, held_as
-        group.cursors = dict(self._state.assignment)
+        group.cursors = dict(self.state.assignment)
         group.topic_ids = {tp: cursor.topic_id for tp, cursor in group.cursors.items()}
         group.moved = seeks_of(group.cursors.values())
         return group
@@ -257,10 +257,10 @@ class OffsetsInTransaction:
         They are read after the transaction has ended. Until then the partitions have no position,
         so that no lower offset is committed. A seek since the transaction began stays valid.
         """
-        self._state.return_to_committed(
+        self.state.return_to_committed(
             [cursor for cursor, count in seeks.items() if cursor.seeks == count]
         )
-        self._state.forget_before_seek(
+        self.state.forget_before_seek(
             [cursor for cursor, count in seeks.items() if cursor.seeks != count]
         )
         for cursor in seeks:
@@ -387,7 +387,7 @@ class NamedOffsets:
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
         commits = self._group.offsets.commits
         commits.topics.raise_if_former(self.topic_ids())
-        commits.refuse_former_records(named)
+        self._group.offsets.state.refuse_former_records(named)
         return self._group, self.offsets
 
     def refused(self, error: KafkaError) -> None:

@@ -227,7 +227,7 @@ class Handover:
         listener, told = state.listener, self._has_told_of_departed
         self._has_told_of_departed = False
         try:
-            state.begin_revocation(gone)
+            state.withhold(gone)
             if waits and self._why_lost() is None:
                 # Handlers have as long as the group waits; commit and listener have half a timeout.
                 of_group = deadline + config.group_timeout_s - config.rebalance_timeout_s
@@ -265,7 +265,7 @@ class Handover:
         state, deadline = self._state, self._time_for_all()
         gone = frozenset(state.assignment) if is_subscribed(state) else frozenset()
         listener = state.listener
-        state.begin_revocation(gone)
+        state.withhold(gone)
         await self._tell_of_departed("", deadline)
         if gone:
             await self._tell(gone, listener, "", deadline)
@@ -417,7 +417,7 @@ class Handover:
     ) -> None:
         """Assign partitions, and call the listener, if any, even for no partitions.
 
-        With a listener, they are withheld until the caller releases them (`Assignment.keep`).
+        With a listener, they are withheld until the caller releases them (`Assignment.release`).
         `then` is called before the listener.
         """
         state, listener = self._state, self._state.listener

@@ -104,7 +104,7 @@ class NoGroup:
             for number in view.partitions_for_topic(topic) or ()
         }
         assigned = self._state.assignment
-        gone = {tp for tp, cursor in assigned.items() if tp not in every or cursor.is_revoking}
+        gone = {tp for tp, cursor in assigned.items() if tp not in every or cursor.is_withheld}
         if gone or every != assigned.keys():
             from aiokafka_lite.events import Assigned
 

@@ -262,15 +262,15 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
     if status is not None and status.sits_out:
         return out_of_group(status.group_id)
     group = "the group" if status is None else f"group {status.group_id} ({status.state})"
-    if partition.is_revoking or engine.gate.holds:
+    if partition.is_withheld or engine.gate.holds:
         holds = engine.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
-        doing = "the partition is being revoked" if partition.is_revoking else hold.value
+        doing = "the partition is being revoked" if partition.is_withheld else hold.value
         if status is not None and partition.tp in status.withheld:
             doing = Hold.LISTENER.value
-        elif status is not None and partition.is_revoking:
+        elif status is not None and partition.is_withheld:
             doing += awaited_text(status, partition.tp, now)
-        rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
+        rebalances = " rebalances" if partition.is_withheld or hold is Hold.LISTENER else ""
         return Diagnosis(
             Cause.REBALANCING,
             f"{group}{rebalances}: {doing}. The partition's records are withheld",

@@ -197,7 +197,7 @@ class PositionResolver:
                 and cursor.place is Place.UNPOSITIONED
                 and search not in self._starts
                 # The listener may ask for the position of a revoking one.
-                and not (cursor.is_revoking and cursor.position is not None)
+                and not (cursor.is_withheld and cursor.position is not None)
             ):
                 searches.setdefault(search.sought, []).append(search)
         return searches

@@ -169,7 +169,7 @@ class TopicChanges:
         self._events.publish(event)
         for partition in list(self._assigned(name)):
             if partition.assigned_id not in (b"", topic.topic_id):
-                self._state.begin_revocation([partition.tp])
+                self._state.withhold([partition.tp])
             # The new topic may lack the partition.
             has_log = partition.tp.partition in topic.partitions
             topic_id = topic.topic_id if has_log else partition.topic_id

@@ -145,7 +145,7 @@ class Watchdog:
                 if cursor.is_paused:
                     continue
                 if cursor.search is not None and not (
-                    cursor.is_revoking and cursor.position is not None
+                    cursor.is_withheld and cursor.position is not None
                 ):
                     without_position[cursor] = self._without_position.get(cursor, now)
                 if (standstill := self._standstill(cursor, now)) is not None:

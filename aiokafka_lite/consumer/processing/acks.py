@@ -234,7 +234,7 @@ class Acks:
     ) -> Cursor | None:
         def may_be_served(cursor: Cursor) -> bool:
             is_wanted = (not wanted or cursor.tp in wanted) and cursor.tp not in served
-            return is_wanted and not cursor.is_paused and not cursor.is_revoking
+            return is_wanted and not cursor.is_paused and not cursor.is_withheld
 
         return None if self._gate.holds else self._refusals.first(may_be_served)
 
@@ -290,7 +290,7 @@ class Acks:
         self._works.totals["finished_total"] += 1
         if cursor.has_enough:
             self._take_more(cursor)
-        if cursor.is_revoking or self._is_wanted:
+        if cursor.is_withheld or self._is_wanted:
             self._observers.acted()
         return True
 

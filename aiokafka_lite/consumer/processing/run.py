@@ -356,7 +356,7 @@ class Run:
         allowance = self._allowance
         if allowance.is_exact and cursor in allowance:
             allowance.counted_anew(cursor)
-        if cursor in self._parked and not (cursor.is_revoking or cursor.is_paused):
+        if cursor in self._parked and not (cursor.is_withheld or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
             self.offer()
 
@@ -456,7 +456,7 @@ class Run:
             if not job.is_current:
                 ready.popleft()
                 self._lanes.leave(job)
-            elif (cursor.is_revoking or cursor.is_paused) and cursor.is_assigned:
+            elif (cursor.is_withheld or cursor.is_paused) and cursor.is_assigned:
                 self._parked.setdefault(cursor, []).append(ready.popleft())
             elif breaker is None or breaker.is_closed or attempts.admits(job, breaker):
                 return ready.popleft()
@@ -469,7 +469,7 @@ class Run:
         cursor, progress = job.cursor, job.cursor.progress
         is_first = progress is not None and progress.holder_of_first() is job
         is_wanted = is_first or self._is_handled_again(job)
-        return is_wanted and not (cursor.is_revoking or cursor.is_paused)
+        return is_wanted and not (cursor.is_withheld or cursor.is_paused)
 
     def _is_handled_again(self, job: Job) -> bool:
         return self._outbox is not None and self._outbox.awaits(job)
@@ -605,7 +605,7 @@ class Run:
 
     def _note_returned(self, cursor: Cursor) -> None:
         """Notify the rebalance or the end of `run` that a record has no worker now."""
-        if cursor.is_revoking or not cursor.is_assigned:
+        if cursor.is_withheld or not cursor.is_assigned:
             self._observers.acted()  # a rebalance may wait for it
         if self._steps.is_finishing:
             self._returned.set()
@@ -827,7 +827,7 @@ class Run:
 
 def _may_begin(job: Job) -> bool:
     cursor = job.cursor
-    return job.is_current and not (cursor.is_revoking or cursor.is_paused)
+    return job.is_current and not (cursor.is_withheld or cursor.is_paused)
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -74,7 +74,7 @@ class Steps:
             or self.slice_ends_at is None
             or now >= self.slice_ends_at
             or len(ready) <= self.feed_below
-            or cursor.is_revoking
+            or cursor.is_withheld
             or not cursor.is_assigned
             or self._allowance.is_exact
             or (self._breaker is not None and not self._breaker.is_closed)
@@ -85,7 +85,7 @@ class Steps:
         cursor = following.cursor
         progress = cursor.progress
         if (
-            cursor.is_revoking
+            cursor.is_withheld
             or cursor.is_paused
             or following.state is DEAD
             or progress is None

@@ -158,11 +158,11 @@ async def test_partitions_are_revoked_and_the_others_are_read_on() -> None:
     await it.handover.revoke({A, C}, "a test")
     assert it.calls == [("revoked", {A})]
     assert it.state.assignment.keys() == {B}
-    assert not it.state.assignment[B].is_revoking
+    assert not it.state.assignment[B].is_withheld
     assert it.settled_by == [TIMEOUT_S / 2]
     await it.handover.revoke({B}, "a test", deadline=4, stays_readable=True)
     assert it.settled_by[1:] == [2]
-    assert it.state.assignment[B].is_revoking
+    assert it.state.assignment[B].is_withheld
 
 
 async def test_the_listener_is_told_of_no_partition_only_when_that_is_asked_for() -> None:
@@ -245,7 +245,7 @@ async def test_partitions_that_are_lost_are_told_so_and_are_assigned_until_then(
     it = Changing(A, B)
 
     async def look(_: object) -> None:
-        assert all(cursor.is_revoking for cursor in it.state.assignment.values())
+        assert all(cursor.is_withheld for cursor in it.state.assignment.values())
         assert it.state.assignment.keys() == {A, B}
 
     it.listener.act = look
@@ -272,7 +272,7 @@ async def test_partitions_that_the_application_assigned_itself_are_not_lost() ->
     it.why_lost = "the group has forgotten the member"
     await it.handover.lose()
     assert it.state.assignment.keys() == {A}
-    assert not it.state.assignment[A].is_revoking
+    assert not it.state.assignment[A].is_withheld
     assert it.calls == []
 
 
@@ -282,7 +282,7 @@ async def test_new_partitions_are_withheld_while_the_listener_is_told_of_them() 
     seen = list[object]()
 
     async def look(_: object) -> None:
-        seen.append((it.handover.withheld, it.state.assignment[B].is_revoking))
+        seen.append((it.handover.withheld, it.state.assignment[B].is_withheld))
 
     it.listener.act = look
     with it.state.events.subscribe() as events:
@@ -292,12 +292,12 @@ async def test_new_partitions_are_withheld_while_the_listener_is_told_of_them() 
     assert seen == ["then", ({B}, True)]
     assert it.calls == [("assigned", {B})]
     assert it.handover.withheld == frozenset()
-    assert it.state.assignment[B].is_revoking  # until the caller says so
-    assert not it.state.assignment[A].is_revoking
+    assert it.state.assignment[B].is_withheld  # until the caller says so
+    assert not it.state.assignment[A].is_withheld
     assert it.state.assignment[B].topic_id == b"u" * 16
     it.state.listener = None
     await it.handover.assign({C})
-    assert not it.state.assignment[C].is_revoking
+    assert not it.state.assignment[C].is_withheld
 
 
 async def test_the_first_partitions_begin_the_time_in_which_the_application_asks_for_records() -> (

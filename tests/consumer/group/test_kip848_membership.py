@@ -210,9 +210,9 @@ async def test_a_topic_that_was_unsubscribed_for_a_moment_is_read_on(
     async with worker_of(coordinator, "t", "u") as worker:
         worker.state.subscribe(["t"])
         worker.state.subscribe(["t", "u"])
-        assert worker.state.assignment[TopicPartition("u", 0)].is_revoking
+        assert worker.state.assignment[TopicPartition("u", 0)].is_withheld
         await worker.membership.wait_assigned()
-        assert not any(cursor.is_revoking for cursor in worker.state.assignment.values())
+        assert not any(cursor.is_withheld for cursor in worker.state.assignment.values())
         assert len(worker.partitions) == 2
 
 

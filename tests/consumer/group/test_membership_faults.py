@@ -714,7 +714,7 @@ async def test_partitions_are_being_revoked_when_reads_go_on_after_a_loss(
 
         def look() -> None:
             if not gate.holds:
-                seen.append([cursor.is_revoking for cursor in state.assignment.values()])
+                seen.append([cursor.is_withheld for cursor in state.assignment.values()])
 
         gate.on_change(look)
         gone = refused(errors.UnknownMemberIdError)[HeartbeatRequest]
@@ -866,9 +866,9 @@ async def test_what_was_unsubscribed_for_a_moment_is_read_on(broker: ScriptedBro
     async with cooperative(broker, calls) as worker:
         worker.state.subscribe([], calls)
         worker.state.subscribe(["t"], calls)
-        assert all(cursor.is_revoking for cursor in worker.state.assignment.values())
+        assert all(cursor.is_withheld for cursor in worker.state.assignment.values())
         await worker.membership.wait_assigned()
-        assert not any(cursor.is_revoking for cursor in worker.state.assignment.values())
+        assert not any(cursor.is_withheld for cursor in worker.state.assignment.values())
     assert calls.calls == [("assigned", BOTH), ("assigned", set())]
 
 

@@ -357,8 +357,8 @@ async def test_nothing_waits_if_the_application_stays_away() -> None:
     going = Going(Task(A))
     assert await going.revoke(A, waits=False) == 0
     assert going.commits.began_at == 0
-    assert going.state.assignment[A].is_revoking
-    assert not going.state.assignment[B].is_revoking
+    assert going.state.assignment[A].is_withheld
+    assert not going.state.assignment[B].is_withheld
     assert going.state.events.counts == {"revoked": 1}
 
 

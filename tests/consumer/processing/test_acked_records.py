@@ -281,7 +281,7 @@ async def test_a_revocation_ends_reads_and_waits_for_what_is_in_hand_only() -> N
     reader = Reader(A)
     first, _ = await reader.read(2)
     first.ack()
-    reader.state.begin_revocation({A})
+    reader.state.withhold({A})
     assert reader.in_hand() == {A: Range(1, 2)}
     with pytest.raises(asyncio.TimeoutError):
         async with timeout(1):

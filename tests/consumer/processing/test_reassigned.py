@@ -86,7 +86,7 @@ class Case:
 
     def take_away(self, tp: TopicPartition) -> None:
         """Revoke a partition; handlers that are at work on it have had their time."""
-        self.buffers.state.begin_revocation([tp])
+        self.buffers.state.withhold([tp])
         self.run.give_up([tp], asyncio.get_running_loop().time())
 
     def give(self, *tps: TopicPartition) -> None:
@@ -163,7 +163,7 @@ async def test_records_from_a_position_sought_in_a_rebalance_are_processed_when_
     state = case.buffers.state
     async with case.running():
         await until(lambda: bool(case.begun))
-        state.begin_revocation([A])
+        state.withhold([A])
         state.seek(case.buffers.partition(A), 5)
         state.change([A], [A], is_unbroken=True)
         case.held[A].set()
@@ -246,7 +246,7 @@ async def test_a_record_whose_handler_was_cut_off_begins_again_if_its_partition_
         await asyncio.sleep(0.1)
         assert case.run.counts()["at_work"] == 0
         case.held.pop(A).set()
-        case.buffers.state.keep(case.buffers.partition(A))
+        case.buffers.state.release(case.buffers.partition(A))
         await until(lambda: case.done == [(0, 0), (0, 1)])
 
 
@@ -419,7 +419,7 @@ async def test_the_end_of_a_handler_is_told_if_its_partition_goes_or_went(
         if is_lost:
             state.change([A], [])
         else:
-            state.begin_revocation([A])
+            state.withhold([A])
         told: list[int] = []
         state.observers.acted.add(lambda: told.append(1))
         case.held[A].set()

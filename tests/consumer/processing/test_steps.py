@@ -106,7 +106,7 @@ def pause(course: Course) -> None:
 
 
 def revoke(course: Course) -> None:
-    course.cursor.is_revoking = True
+    course.cursor.is_withheld = True
 
 
 def die(course: Course) -> None:

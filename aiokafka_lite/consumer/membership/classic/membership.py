@@ -197,7 +197,7 @@ class ClassicMembership(GroupedMembership[Member]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
         if is_subscribed(state):
-            state.begin_revocation(self._not_kept(leaves=leaves))
+            state.withhold(self._not_kept(leaves=leaves))
         self._gate.release(Hold.LISTENER, Hold.LOST)  # all lost partitions are revoking
         await self._handover.settle_departed(reason, deadline)
         if is_subscribed(state):
@@ -382,15 +382,15 @@ class ClassicMembership(GroupedMembership[Member]):
         gone, new = before - partitions, partitions - before
         member.take_assignment(keeps=True)
         for tp in before & partitions:
-            if (cursor := state.assignment[tp]).is_revoking:
-                state.keep(cursor)  # unsubscribed and subscribed again
+            if (cursor := state.assignment[tp]).is_withheld:
+                state.release(cursor)  # unsubscribed and subscribed again
         if gone:
             await self._handover.revoke(gone, "the partitions are reassigned to other members")
             if not member.is_member or not is_subscribed(state):
                 return False
         await self._handover.assign(new)
         for tp in new & state.assignment.keys():
-            state.keep(state.assignment[tp])
+            state.release(state.assignment[tp])
         return bool(gone)
 
     def _interruption(self) -> Interruption | None:

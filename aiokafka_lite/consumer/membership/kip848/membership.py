@@ -310,10 +310,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         """Release withheld partitions that stay, also those unsubscribed and subscribed again."""
         for each, tp in self.held.items():
             cursor = self._state.assignment.get(tp)
-            if cursor is None or not cursor.is_revoking or each in step.to_revoke:
+            if cursor is None or not cursor.is_withheld or each in step.to_revoke:
                 continue
             if subscribed.covers(tp.topic):
-                self._state.keep(cursor)
+                self._state.release(cursor)
 
     @property
     def _awaits_first(self) -> bool:
