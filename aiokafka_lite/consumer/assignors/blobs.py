@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
@@ -30,30 +30,26 @@ PROTOCOL_TYPE: Final = "consumer"
 NEWEST_SUBSCRIPTION: Final = 3
 
 
-class Belongings(NamedTuple):
-    # Of the generation, if the member is cooperative.
-    owned: Collection[TopicPartition] = ()
-    generation: int = -1
-    rack_id: str | None = None
-
-
 def encode_subscription(
-    metadata: ConsumerProtocolMemberMetadata, belongings: Belongings | None = None
+    metadata: ConsumerProtocolMemberMetadata,
+    owned: Collection[TopicPartition] | None = None,
+    generation: int = -1,
+    rack_id: str | None = None,
 ) -> bytes:
-    """Encode a subscription, in the newest version if it has belongings."""
+    """Encode a subscription, in the newest version if the owned partitions are given."""
     message = ConsumerProtocolSubscription(
         topics=list(metadata.subscription), user_data=metadata.user_data
     )
-    if belongings is None:
+    if owned is None:
         return encode_versioned(message, metadata.version)
     numbers: dict[str, list[int]] = {}
-    for tp in sorted(belongings.owned):
+    for tp in sorted(owned):
         numbers.setdefault(tp.topic, []).append(tp.partition)
     message.owned_partitions = [
         WireTopicPartition(topic=topic, partitions=each) for topic, each in numbers.items()
     ]
-    message.generation_id = belongings.generation
-    message.rack_id = belongings.rack_id
+    message.generation_id = generation
+    message.rack_id = rack_id
     return encode_versioned(message, NEWEST_SUBSCRIPTION)
 
 

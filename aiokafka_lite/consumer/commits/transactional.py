@@ -6,6 +6,7 @@ outcome is known, so that neither replaces the other's offsets.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -67,10 +68,6 @@ class OffsetsInTransaction:
 
     def held(self) -> AbstractAsyncContextManager[None]:
         return self.commits.held()
-
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """See `Commits.alone`: a rebalance waits for the records of the transaction."""
-        return self.commits.alone()
 
     def group(self) -> HeldGroup:
         held_as = self.commits.assigned_as
@@ -271,16 +268,34 @@ class Deliverer(Protocol):
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit: ...
 
 
-class DeliveryToCommit:
-    """A delivery of one consumer in a transaction (producing/group_offsets.py)."""
+class _OfConsumer(ABC):
+    """Offsets of a consumer's group in a transaction (producing/group_offsets.py)."""
 
-    __slots__ = ("_committed", "_delivery", "_group", "_offsets", "_seeks")
+    def __init__(self, offsets: OffsetsInTransaction, group: HeldGroup | None) -> None:
+        self._offsets = offsets
+        self._group = group
+
+    @abstractmethod
+    def topic_ids(self) -> set[tuple[TopicPartition, bytes]]: ...
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        return self._offsets.commits.alone()
+
+    async def confirm_topics(self, deadline: float) -> None:
+        await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
+
+    def refused(self, error: KafkaError) -> None:
+        if self._group is not None:
+            self._offsets.commits.note_refusal(self._group.held_as, error)
+
+
+class DeliveryToCommit(_OfConsumer):
+    """A delivery of one consumer."""
 
     def __init__(self, offsets: OffsetsInTransaction, delivery: DeliveredRecords) -> None:
-        self._offsets = offsets
+        super().__init__(offsets, None)
         self._delivery = delivery
         self._committed: Mapping[TopicPartition, OffsetToCommit] = {}
-        self._group: HeldGroup | None = None
         self._seeks = seeks_of(delivery.cursors)
 
     @property
@@ -302,23 +317,13 @@ class DeliveryToCommit:
         self._delivery.join(other._delivery)
         self._seeks = {**other._seeks, **self._seeks}
 
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        return self._offsets.alone()
-
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
         return self._delivery.topic_ids()
-
-    async def confirm_topics(self, deadline: float) -> None:
-        await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
         self._committed = self._offsets.to_commit(self._delivery)
         self._group = self._offsets.group()
         return self._group, self._committed
-
-    def refused(self, error: KafkaError) -> None:
-        if self._group is not None:
-            self._offsets.commits.note_refusal(self._group.held_as, error)
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Apply the outcome: records count as processed if committed.
@@ -338,14 +343,15 @@ class DeliveryToCommit:
         self._offsets.decided()
 
 
-class NamedOffsets:
+class NamedOffsets(_OfConsumer):
     """Offsets by name of a consumer's group in a transaction.
 
     `is_told`: Apply the outcome to the consumer. Otherwise the caller does.
     """
 
     def __init__(self, group: HeldGroup, offsets: DecidedOffsets, *, is_told: bool = True) -> None:
-        self._group = group
+        super().__init__(group.offsets, group)
+        self._group: HeldGroup = group
         self.offsets = offsets
         self._topic_ids = {tp: group.topic_ids.get(tp, b"") for tp in offsets}
         self._is_told = is_told
@@ -360,14 +366,14 @@ class NamedOffsets:
         if self._is_told:
             cursors = self._group.cursors
             named = {cursors[tp]: each[0] for tp, each in self.offsets.items() if tp in cursors}
-            self._group.offsets.raise_if_automatic(transaction, named)
+            self._offsets.raise_if_automatic(transaction, named)
             works = {cursor.worked_by for cursor, end in named.items() if cursor.is_worked_on(end)}
             self._blocks = {
                 each for each in works if each is not None and isinstance(each, Enlisted)
             }
             for block in self._blocks:
                 block.enlist(transaction)
-            self._group.offsets.await_outcome(transaction, named, is_stored=is_stored)
+            self._offsets.await_outcome(transaction, named, is_stored=is_stored)
 
     def join(self, other: NamedOffsets) -> None:
         self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
@@ -375,27 +381,21 @@ class NamedOffsets:
         self._blocks |= other._blocks
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        return self._group.offsets.alone() if self._is_told else nullcontext()
+        return super().alone() if self._is_told else nullcontext()
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
         return {*self._topic_ids.items()}
 
-    async def confirm_topics(self, deadline: float) -> None:
-        await self._group.offsets.commits.topics.confirm(self.topic_ids(), deadline)
-
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
-        commits = self._group.offsets.commits
+        commits = self._offsets.commits
         commits.topics.raise_if_former(self.topic_ids())
-        self._group.offsets.state.refuse_former_records(named)
+        self._offsets.state.refuse_former_records(named)
         return self._group, self.offsets
-
-    def refused(self, error: KafkaError) -> None:
-        self._group.offsets.commits.note_refusal(self._group.held_as, error)
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         if self._is_told:
-            self._group.offsets.settle_named(self._group, self.offsets, is_committed)
+            self._offsets.settle_named(self._group, self.offsets, is_committed)
             for block in self._blocks:
                 block.decide(transaction, is_committed=bool(is_committed))
-            self._group.offsets.decided()
+            self._offsets.decided()

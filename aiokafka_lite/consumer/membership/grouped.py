@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import Never
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
@@ -20,7 +21,8 @@ from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.protocol import GroupMember, GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
-from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
+from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, UnknownMemberIdError
+from aiokafka_lite.protocol.schema import Request
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +161,32 @@ class GroupedMembership(ABC, Generic[MemberT]):
         if not self.is_called_by_listener():
             await self._handover.settle_departed(UNSUBSCRIBED, deadline)
         return uncommitted
+
+    async def _send_leave(self, request: Request[Any], deadline: float, reason: str = "") -> bool:
+        """Send a request to leave, again after errors. Return whether the member has left."""
+        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        group_id = self._member.group_id
+        while True:
+            try:
+                await self._coordinator.request(
+                    request, error_code=lambda response: response.error_code, deadline=deadline
+                )
+            except UnknownMemberIdError:
+                pass  # it has left, and the response was lost
+            except KafkaError as error:
+                delay_s = backoff.next_delay_s()
+                if not error.retriable or self._loop.time() + delay_s >= deadline:
+                    log.warning(
+                        "group %s: the coordinator did not confirm that this member left, so the "
+                        "member may stay in the group until its session times out: %s",
+                        group_id,
+                        error,
+                    )
+                    return False
+                await asyncio.sleep(delay_s)
+                continue
+            log.info("group %s: left%s", group_id, reason and f" ({reason})")
+            return True
 
     # --- Waits for an assignment ----------------------------------------------------------
     async def wait_assigned(self) -> None:

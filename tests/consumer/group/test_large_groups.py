@@ -20,7 +20,6 @@ from aiokafka_lite.consumer.assignors import (
 )
 from aiokafka_lite.consumer.assignors.abstract import ClusterTopics
 from aiokafka_lite.consumer.assignors.blobs import (
-    Belongings,
     decode_assignment,
     encode_subscription,
 )
@@ -259,7 +258,8 @@ class Crowd:
                 member_id=member,
                 metadata=encode_subscription(
                     assignor.metadata(self.topics[member]),
-                    Belongings(self.owned.get(member, ()), 1),
+                    self.owned.get(member, ()),
+                    1,
                 ),
             )
             for member, assignor in self.assignors.items()

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as TheirPartition
 
 from aiokafka_lite import AIOKafkaConsumer, CooperativeStickyPartitionAssignor
-from aiokafka_lite.consumer.assignors.blobs import Belongings, encode_subscription
+from aiokafka_lite.consumer.assignors.blobs import encode_subscription
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.java import JavaTools
@@ -63,10 +63,10 @@ async def test_what_a_cooperative_member_says_is_javas_to_the_byte(
     source.write_text(SUBSCRIPTION_PROBE)
     done = await java_tools.run(str(source))
     assignor = CooperativeStickyPartitionAssignor()
-    fresh = encode_subscription(assignor.metadata(["b", "a"]), Belongings())
+    fresh = encode_subscription(assignor.metadata(["b", "a"]), ())
     assignor.on_generation_assignment(7)
     owned = [TopicPartition("b", 0), TopicPartition("a", 4), TopicPartition("a", 1)]
-    later = encode_subscription(assignor.metadata(["b", "a"]), Belongings(owned, 7, "r1"))
+    later = encode_subscription(assignor.metadata(["b", "a"]), owned, 7, "r1")
     assert done.stdout.split() == [fresh.hex(), later.hex()], done.stderr
 
 

@@ -106,7 +106,7 @@ class ClassicMembership(GroupedMembership[Member]):
             leaves = not member.is_static
         if member.identity.member_id and leaves:
             leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
-            is_told = await self._rebalance.leave("the consumer stops", deadline=leave_by)
+            is_told = await self._leave("the consumer stops", leave_by)
         if is_told:
             member.lose_membership()
         else:  # the group still has it: the next start takes its place
@@ -146,7 +146,10 @@ class ClassicMembership(GroupedMembership[Member]):
 
     def leave_nowait(self, reason: str) -> None:
         if self._member.identity.member_id and not self._member.is_static:
-            self._rebalance.leave_nowait(reason)
+            self._coordinator.send_nowait(self._rebalance.leave_request(reason))
+
+    async def _leave(self, reason: str, deadline: float) -> bool:
+        return await self._send_leave(self._rebalance.leave_request(reason), deadline, reason)
 
     # --- The group task -------------------------------------------------------------------
     async def _run(self) -> Never:
@@ -412,7 +415,7 @@ class ClassicMembership(GroupedMembership[Member]):
         self._heartbeat.thread.rest()
         if member.identity.member_id and not member.is_static:
             now = asyncio.get_running_loop().time()
-            await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
+            await self._leave(reason, now + self._config.request_timeout_s)
 
     async def _leave_until_next_read(self, overdue: str) -> None:
         self._warn_of_absence(overdue)

@@ -23,7 +23,6 @@ from aiokafka_lite.consumer.assignors import (
 )
 from aiokafka_lite.consumer.assignors.blobs import (
     PROTOCOL_TYPE,
-    Belongings,
     decode_assignment,
     decode_subscriptions,
     encode_assignments,
@@ -199,29 +198,7 @@ class Rebalance:
     def watch_for_the_group(self, topics: Iterable[str]) -> None:
         self._cluster.watch(LEADER, topics)
 
-    async def leave(self, reason: str, *, deadline: float) -> bool:
-        member = self._member
-        request = self._leave_request(reason)
-        try:
-            response = await self._coordinator.request(
-                request, error_code=lambda response: response.error_code, deadline=deadline
-            )
-        except KafkaError as error:
-            log.warning(
-                "group %s: the coordinator did not confirm that this member left, so the member "
-                "may stay in the group until its session times out: %s",
-                member.group_id,
-                error,
-            )
-            return False
-        codes = [answer.error_code for answer in response.members if answer.error_code]
-        log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
-        return True
-
-    def leave_nowait(self, reason: str) -> None:
-        self._coordinator.send_nowait(self._leave_request(reason))
-
-    def _leave_request(self, reason: str) -> LeaveGroupRequest:
+    def leave_request(self, reason: str) -> LeaveGroupRequest:
         member = self._member
         # The instance id alone would remove a successor.
         leaver = MemberIdentity(
@@ -268,7 +245,7 @@ class Rebalance:
         # Without a generation, an unchanged follower gets its assignment without a rebalance.
         held_as = member.assigned_as if member.is_cooperative else None
         generation = NO_GENERATION if held_as is None else held_as.generation
-        belongings = Belongings(owned, generation, config.client_rack or None)
+        rack_id = config.client_rack or None
         return JoinGroupRequest(
             group_id=member.group_id,
             session_timeout_ms=round(config.session_timeout_s * 1000),
@@ -279,7 +256,9 @@ class Rebalance:
             protocols=[
                 JoinGroupRequestProtocol(
                     name=assignor.name,
-                    metadata=encode_subscription(assignor.metadata(sorted(topics)), belongings),
+                    metadata=encode_subscription(
+                        assignor.metadata(sorted(topics)), owned, generation, rack_id
+                    ),
                 )
                 for assignor in self._assignors
             ],

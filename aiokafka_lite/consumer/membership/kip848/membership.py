@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from aiokafka_lite._compat import Never, timeout_at
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, is_subscribed
 from aiokafka_lite.consumer.gate import Hold
@@ -40,10 +39,7 @@ from aiokafka_lite.consumer.membership.kip848.schedule import (
 )
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
-from aiokafka_lite.errors import (
-    KafkaError,
-    UnknownMemberIdError,
-)
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
 
@@ -185,33 +181,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             and not self._heartbeat.is_refused
         )
         return self._member.is_member or has_asked
-
-    async def _send_leave(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
-        """Send a request to leave until it succeeds. It is idempotent."""
-        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
-        group_id = self._member.group_id
-        while True:
-            try:
-                await self._coordinator.request(
-                    request, error_code=lambda response: response.error_code, deadline=deadline
-                )
-            except UnknownMemberIdError:
-                pass  # it has left, and the response was lost
-
-            except KafkaError as error:
-                delay_s = backoff.next_delay_s()
-                if not error.retriable or self._loop.time() + delay_s >= deadline:
-                    log.warning(
-                        "group %s: the coordinator did not confirm that this member left, so the "
-                        "member may stay in the group until its session times out: %s",
-                        group_id,
-                        error,
-                    )
-                    return
-                await asyncio.sleep(delay_s)
-                continue
-            log.info("group %s: left", group_id)
-            return
 
     # --- The group task -------------------------------------------------------------------
     async def _run(self) -> Never:
