@@ -134,7 +134,7 @@ class Transactions:
         yield
 
     def group(self) -> SimpleNamespace:
-        return SimpleNamespace(topic_ids={})
+        return SimpleNamespace(topic_ids={}, offsets=self)
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
