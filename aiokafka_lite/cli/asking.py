@@ -83,12 +83,10 @@ def offsets_at(
 
 
 def bounds(
-    cluster: BlockingCluster,
-    tps: Collection[TopicPartition],
-    isolation_level: str = "read_uncommitted",
+    cluster: BlockingCluster, tps: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return the partitions' first offsets and end offsets."""
-    begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST, isolation_level=isolation_level)
+    begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST)
     return begins, ends
 
 

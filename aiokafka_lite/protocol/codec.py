@@ -162,11 +162,7 @@ def encode_key(key: RecordKey) -> bytes:
 
 
 def decode_key(classes: Mapping[int, type[K]], data: Buffer) -> K | None:
-    """Decode the key of a coordinator's record, if its type is known.
-
-    Raises:
-        KafkaProtocolError: The bytes are not such a key.
-    """
+    """Decode the key of a coordinator's record, if its type is known. Raises as `decode`."""
     view = memoryview(data)
     if len(view) < _INT16.size:
         raise KafkaProtocolError(

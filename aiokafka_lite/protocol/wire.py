@@ -131,20 +131,6 @@ class Field:
         slot: The attribute with the value, or for a lazy field null until it is read.
     """
 
-    __slots__ = (
-        "default",
-        "ignorable",
-        "is_lazy",
-        "is_list",
-        "name",
-        "nullable",
-        "slot",
-        "tag",
-        "versions",
-        "wire",
-        "writes_null",
-    )
-
     def __init__(
         self,
         wire: Wire,

@@ -50,11 +50,7 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the login module of a `sasl.jaas.config`.
-
-    Raises:
-        JaasError: There is not exactly one, or it is malformed.
-    """
+    """Return the login module of a `sasl.jaas.config`, which must have exactly one."""
     entries: list[LoginModule] = []
     tokens = _tokens(text)
     for token in tokens:

@@ -177,11 +177,7 @@ class KafkaOptions(Settings):
 
 
 def check_kafka_names(raw: RawOptions) -> None:
-    """Refuse unknown names of kafka.*, and those that are not supported.
-
-    Raises:
-        OptionError: There is one.
-    """
+    """Refuse unknown names of kafka.*, and those that are not supported."""
     for option in raw.names():
         if not option.startswith(_PREFIX):
             continue

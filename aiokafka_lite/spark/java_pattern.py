@@ -68,11 +68,7 @@ class JavaPatternError(ValueError):
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of Java so that it finds the same names of topics.
-
-    Raises:
-        JavaPatternError: See there.
-    """
+    """Compile a pattern of Java so that it finds the same names of topics."""
     try:
         return re.compile(_Translation(_unquoted(pattern)).whole(), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
@@ -404,18 +400,4 @@ class _Translation:
 
 
 def _class(characters: frozenset[str]) -> str:
-    """Write a class in Python's syntax, with a range for each run of characters."""
-    if not characters:
-        return "(?!)"
-    codes = sorted(map(ord, characters))
-    ranges: list[list[int]] = []
-    for code in codes:
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    inside = "".join(
-        re.escape(chr(low)) if low == high else f"{re.escape(chr(low))}-{re.escape(chr(high))}"
-        for low, high in ranges
-    )
-    return f"[{inside}]"
+    return f"[{re.escape(''.join(sorted(characters)))}]" if characters else "(?!)"

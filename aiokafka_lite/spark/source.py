@@ -98,20 +98,12 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Write no records.
-
-        Raises:
-            OptionError: The message names packages that write.
-        """
+        """Raise OptionError, which names packages that write."""
         raise OptionError(_READS_ONLY)
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Write no records.
-
-        Raises:
-            OptionError: The message names packages that write.
-        """
+        """Raise OptionError, which names packages that write."""
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:

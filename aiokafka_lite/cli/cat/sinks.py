@@ -87,12 +87,6 @@ class TableSink(Sink):
     """Writes a Parquet file or an Arrow file (IPC) in groups of rows, which are kept in memory."""
 
     def __init__(self, path: Path, *, is_parquet: bool) -> None:
-        """Open the file.
-
-        Raises:
-            MissingExtraError: pyarrow is not installed.
-            OSError: The file cannot be written.
-        """
         try:
             import pyarrow as pa
 

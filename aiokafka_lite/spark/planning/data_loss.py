@@ -24,11 +24,7 @@ class DataLossPolicy:
     def report(
         self, loss: str, tp: TopicPartition | None = None, offset: int | None = None
     ) -> None:
-        """Report records that may be lost. Returns only if reading continues without them.
-
-        Raises:
-            DataLossError: The option failOnDataLoss is true.
-        """
+        """Report records that may be lost. Returns only if reading continues without them."""
         if not self.are_fatal:
             log.warning(
                 "records may be lost: %s. Reading continues, because failOnDataLoss is false", loss

@@ -29,11 +29,7 @@ def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
 
 
 class StreamPlanning:
-    """The parts that plan one streaming query.
-
-    Raises:
-        OptionError: The options cannot be used, or not with this PySpark.
-    """
+    """The parts that plan one streaming query."""
 
     def __init__(self, raw: Mapping[str, str], *, has_admission_control: bool = True) -> None:
         self.options = options = worker.options_of(raw, is_streaming=True)

@@ -78,11 +78,7 @@ class Planner:
 
     # --- Partitions --------------------------------------------------------------------------
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions of the subscription, in order, and wait for missing topics.
-
-        Raises:
-            UnknownTopicOrPartitionError: A subscribed topic does not exist.
-        """
+        """Return the partitions of the subscription, in order, and wait for missing topics."""
         tps = self._retried(self._all_present)
         for text in self._subscribed.left_out(self.view):
             log.warning("%s", text)
@@ -266,11 +262,7 @@ class Planner:
                 self._data_loss.report(f"topic {topic} was deleted and recreated")
 
     def check_target(self, end: Offsets) -> None:
-        """Check that partitions still have all records that a trigger availableNow has to read.
-
-        Raises:
-            DataLossError: They do not, whatever failOnDataLoss is.
-        """
+        """Raise DataLossError unless partitions have all records for a trigger availableNow."""
         latest = self.latest(end)
         if gone := [tp for tp in end if tp not in latest]:
             raise DataLossError(

@@ -62,12 +62,11 @@ class FetchFailures:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object],
-        rng: random.Random | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._sleep = sleep
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
         self._timeout_s: Final = options.poll_timeout_s
         self._first_delay_s: Final = options.client.retry_backoff_s
         self._last_delay_s: Final = options.client.retry_backoff_max_s
@@ -76,11 +75,7 @@ class FetchFailures:
 
     # --- Failures that pass ----------------------------------------------------------------
     def note(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
-        """Note ranges that could not be fetched.
-
-        Raises:
-            KafkaError: The error is permanent, or lasts too long (ReadTimeoutError).
-        """
+        """Note ranges that could not be fetched. Raise an error that is permanent or lasts."""
         now = self._clock()
         for progress in failed:
             if not error.retriable and not isinstance(error, OffsetOutOfRangeError):
