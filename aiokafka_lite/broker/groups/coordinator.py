@@ -8,7 +8,6 @@ their drivers are in classic/ and kip848/.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +57,6 @@ from aiokafka_lite.errors import (
     IllegalGenerationError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
-    KafkaError,
     NoError,
     NonEmptyGroup,
     NotCoordinatorError,
@@ -82,8 +80,6 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
-
-log = logging.getLogger(__name__)
 
 
 class CoordinatorServices(Protocol):
@@ -165,7 +161,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         )
         self.groups: dict[str, Group] = {}
         self._timers: GroupTimers[Group] = GroupTimers(self._expire)
-        self._classic = ClassicDriver(
+        self.classic = ClassicDriver(
             config,
             clock=services.clock,
             new_id=self._new_id,
@@ -204,11 +200,11 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             if isinstance(group, ConsumerGroup):
                 self._consumers.restored(group)
             else:
-                self._classic.act(group, group.restored(self._now()))
+                self.classic.act(group, group.restored(self._now()))
 
     def _forget(self, group: Group, error: ErrorType) -> None:
         if isinstance(group, ClassicGroup):
-            self._classic.act(group, group.die(error))
+            self.classic.act(group, group.die(error))
         self._timers.cancel(group.group_id)
 
     def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
@@ -233,13 +229,13 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if not isinstance(group, ClassicGroup):
             if call.member_id:
                 return Joined(UnknownMemberIdError, member_id=call.member_id)
-            classic = self._classic.new_group(group_id)
+            classic = self.classic.new_group(group_id)
             tombstones = [] if group is None else group_tombstones(group)
             error = self._append(group_id, [*tombstones, metadata_record(classic, {})])
             if error is not NoError:
                 return Joined(error)
             group = self.groups[group_id] = classic
-        return await self._classic.join(group, call)
+        return await self.classic.join(group, call)
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
         """Answer a SyncGroup request when the leader has sent the assignment."""
@@ -251,7 +247,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return self._consumers.sync(group, call)
         if group is None:
             return Synced(UnknownMemberIdError)
-        return await self._classic.sync(group, call)
+        return await self.classic.sync(group, call)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -281,7 +277,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if group is None:
             return NoError, [UnknownMemberIdError] * len(leavers)
         errors, effects = group.leave(leavers, self._now())
-        self._classic.act(group, effects)
+        self.classic.act(group, effects)
         return NoError, errors
 
     def consumer_group_heartbeat(
@@ -309,7 +305,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if isinstance(group, ConsumerGroup):
             self._consumers.expire_session(group, member_id)
         else:
-            self._classic.act(group, group.expire_session(member_id, self._now()))
+            self.classic.act(group, group.expire_session(member_id, self._now()))
 
     # -- committed offsets ---------------------------------------------------------------------
 
@@ -447,11 +443,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
 
     # -- administration ------------------------------------------------------------------------
 
-    @property
-    def parked_count(self) -> int:
-        """JoinGroup and SyncGroup requests that wait for a rebalance."""
-        return self._classic.parked_count
-
     def delete(self, group_id: str) -> ErrorType:
         error = self.availability(group_id)
         if error is not NoError:
@@ -477,16 +468,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         """Append records. If they cannot be written, the request has no effect."""
         if not records:
             return NoError
-        try:
-            self._log.append(group_id, records)
-        except (KafkaError, OSError) as error:
-            # As in Kafka, clients then look for another coordinator.
-            log.error(
-                "cannot write %d records of group %r to %s: %s",
-                len(records), group_id, OFFSETS_TOPIC, error,
-            )  # fmt: skip
-            return NotCoordinatorError
-        return NoError
+        what = f"{len(records)} records of group {group_id!r}"
+        return self._written(what, lambda: self._log.append(group_id, records))
 
     def _replay(self, record: LogEntry) -> None:
         """Apply one record. No other code changes offsets, or loads and ends groups."""
@@ -504,7 +487,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 )
             if value is not None and key.group not in self.groups:
                 # A group without members, which only stores offsets.
-                self.groups[key.group] = self._classic.new_group(key.group)
+                self.groups[key.group] = self.classic.new_group(key.group)
             transaction = None
             if producer != NO_PRODUCER:
                 partition = self.partition_for(key.group)
@@ -524,7 +507,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 f"a record of {OFFSETS_TOPIC} has the key of a group, "
                 f"but a value of type {type(value).__name__}"
             )
-        group = self.groups[key.group] = self._classic.new_group(key.group)
+        group = self.groups[key.group] = self.classic.new_group(key.group)
         restore_group(group, value)
 
     def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
@@ -546,15 +529,15 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             self._forget(group, error)
 
     def _became_classic(self, group: ClassicGroup, must_rebalance: bool) -> None:
-        self._classic.act(group, group.restored(self._now()))
+        self.classic.act(group, group.restored(self._now()))
         if must_rebalance:
-            self._classic.act(group, group.rebalance(self._now()))
+            self.classic.act(group, group.rebalance(self._now()))
 
     def _expire(self, group: Group, now: float) -> None:
         if isinstance(group, ConsumerGroup):
             self._consumers.expire(group, now)
         else:
-            self._classic.act(group, group.expire(now))
+            self.classic.act(group, group.expire(now))
 
     # -- small parts ---------------------------------------------------------------------------
 

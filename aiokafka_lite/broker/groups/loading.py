@@ -8,8 +8,9 @@ LOADING, ACTIVE → absent   resigned: the groups are dropped, the log remains
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -18,9 +19,12 @@ from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    KafkaError,
     NoError,
     NotCoordinatorError,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -32,6 +36,8 @@ RecordT = TypeVar("RecordT")
 
 
 class RecordSource(Protocol[RecordT]):
+    topic: str
+
     def partition_for(self, key: str) -> int: ...
 
     def is_empty(self, partition: int) -> bool: ...
@@ -102,6 +108,15 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
         for partition in partitions:
             if self._terms.pop(partition, None) is not None:
                 self._unload(partition)
+
+    def _written(self, what: str, write: Callable[[], None]) -> ErrorType:
+        """Write to the log. If that fails, clients look for another coordinator, as in Kafka."""
+        try:
+            write()
+        except (KafkaError, OSError) as error:
+            log.error("cannot write %s to %s: %s", what, self._source.topic, error)
+            return NotCoordinatorError
+        return NoError
 
     async def until_loaded(self) -> None:
         """Wait for the load task, and raise its error."""

@@ -81,7 +81,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     ):
         return ApiVersionsResponse(error_code=RebootstrapRequiredError.errno)
     session = ctx.connection.sasl
-    if session is not None and not session.note_versions():
+    if session is not None and not session.authenticator.note_versions():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
     known = _features(ctx.cluster.config)
     return ApiVersionsResponse(

@@ -186,7 +186,7 @@ class Processor(asyncio.BufferedProtocol):
 
     @property
     def principal(self) -> str:
-        name = None if self.sasl is None else self.sasl.username
+        name = None if self.sasl is None else self.sasl.authenticator.username
         return f"User:{name or self._certified_name}"
 
     def _may_be_handled(self, api_key: int) -> bool:
@@ -206,7 +206,7 @@ class Processor(asyncio.BufferedProtocol):
     def _fail_later(self, sasl: SaslSession, parts: list[Part]) -> None:
         """Report a failed authentication after a delay, and close."""
         self._is_muted = True
-        self._loop.call_later(sasl.failure_delay_s, self._fail, parts)
+        self._loop.call_later(sasl.settings.failure_delay_s, self._fail, parts)
 
     def _fail(self, parts: list[Part]) -> None:
         if self._transport is not None:
@@ -265,7 +265,7 @@ class Processor(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _submit(self, frame: memoryview) -> None:
-        if self.sasl is not None and self.sasl.expects_bare_token:
+        if self.sasl is not None and self.sasl.authenticator.expects_bare_token:
             self._submit_token(frame)
             return
         header = framing.decode_request(frame)

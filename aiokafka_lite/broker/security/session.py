@@ -33,7 +33,7 @@ class SaslSettings(NamedTuple):
 class SaslSession:
     """The SASL side of one connection. The connection calls `judge` before each request.
 
-    Once `has_failed`, it sends its response after `failure_delay_s`, which slows down guessing, and
+    Once `has_failed`, it sends its response after a delay, which slows down guessing, and
     closes.
     """
 
@@ -44,25 +44,13 @@ class SaslSession:
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @property
-    def failure_delay_s(self) -> float:
-        return self.settings.failure_delay_s
-
-    @property
     def max_frame_bytes(self) -> int | None:
         """The limit before authentication. None is the broker's limit."""
-        return self.settings.max_frame_bytes if self.username is None else None
-
-    @property
-    def username(self) -> str | None:
-        return self.authenticator.username
+        return self.settings.max_frame_bytes if self.authenticator.username is None else None
 
     @property
     def has_failed(self) -> bool:
         return self.authenticator.state is SaslState.FAILED
-
-    @property
-    def expects_bare_token(self) -> bool:
-        return self.authenticator.expects_bare_token
 
     # The connection
 
@@ -82,9 +70,6 @@ class SaslSession:
 
     # The handlers
 
-    def note_versions(self) -> bool:
-        return self.authenticator.note_versions()
-
     def handshake(
         self, mechanism: str, version: int
     ) -> tuple[type[BrokerResponseError], list[str]]:
@@ -92,7 +77,7 @@ class SaslSession:
         if not self.authenticator.takes_handshake(self.loop.time()):
             return IllegalSaslStateError, []
         is_on_offer = self.authenticator.handshake(mechanism, version)
-        if not is_on_offer and self.username is not None:
+        if not is_on_offer and self.authenticator.username is not None:
             raise KafkaProtocolError(
                 "the client re-authenticates with a SASL mechanism that the listener does not offer"
             )

@@ -36,9 +36,7 @@ from aiokafka_lite.errors import (
     InvalidProducerIdMapping,
     InvalidRequestError,
     InvalidTransactionTimeout,
-    KafkaError,
     NoError,
-    NotCoordinatorError,
 )
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
@@ -214,16 +212,8 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         return NoError
 
     def _append(self, record: TransactionRecord) -> ErrorType:
-        try:
-            self._log.append(record)
-        except (KafkaError, OSError) as error:
-            # As in Kafka, clients then look for another coordinator.
-            log.error(
-                "cannot write the state of transactional id %r to %s: %s",
-                record.transactional_id, TRANSACTION_STATE_TOPIC, error,
-            )  # fmt: skip
-            return NotCoordinatorError
-        return NoError
+        what = f"the state of transactional id {record.transactional_id!r}"
+        return self._written(what, lambda: self._log.append(record))
 
     def _replay(self, record: TransactionRecord) -> None:
         """Apply one record of the log. Compaction may have removed intermediate states."""

@@ -369,14 +369,14 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert coordinator.parked_count == 0
+    assert len(coordinator.classic.parked) == 0
     _, follower = await asyncio.gather(*(coordinator.join("h", a_join()) for _ in range(2)))
     syncing = asyncio.create_task(coordinator.sync("h", Sync(follower.member_id, 1)))
     await asyncio.sleep(0)
     syncing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await syncing
-    assert coordinator.parked_count == 0
+    assert len(coordinator.classic.parked) == 0
     newcomer = next(
         m.member_id for m in classic_group(coordinator).members if m.member_id != joined.member_id
     )

@@ -116,10 +116,10 @@ async def test_parked_requests_are_answered_not_coordinator(coordinator: GroupCo
         coordinator.sync("g", Sync((await follower).member_id, again.generation))
     )
     await asyncio.sleep(0)
-    assert coordinator.parked_count == 1
+    assert len(coordinator.classic.parked) == 1
     coordinator.resign([coordinator.partition_for("g")])
     assert (await syncing).error is NotCoordinatorError
-    assert coordinator.parked_count == 0
+    assert len(coordinator.classic.parked) == 0
 
 
 def _known(member_id: str) -> Join:

@@ -19,6 +19,8 @@ EMPTY = 9
 class Logs:
     """Partitions of three batches each, but for one that is empty; what was read and loaded."""
 
+    topic = "t"
+
     def __init__(self) -> None:
         self.replayed: list[str] = []
         self.loaded: list[int] = []

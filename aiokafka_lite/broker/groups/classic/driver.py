@@ -33,12 +33,8 @@ class ClassicDriver:
     new_id: Callable[[], str]
     write: Write
     arm: Callable[[ClassicGroup], None]
-    _parked: dict[Ticket, asyncio.Future[Joined | Synced]] = field(default_factory=dict, init=False)
+    parked: dict[Ticket, asyncio.Future[Joined | Synced]] = field(default_factory=dict, init=False)
     _tickets: Iterator[int] = field(default_factory=itertools.count, init=False)
-
-    @property
-    def parked_count(self) -> int:
-        return len(self._parked)
 
     def new_group(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self.config, new_suffix=self.new_id, clock=self.clock)
@@ -55,18 +51,18 @@ class ClassicDriver:
     ) -> Joined | Synced:
         ticket = Ticket(next(self._tickets))
         parked: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
-        self._parked[ticket] = parked
+        self.parked[ticket] = parked
         self.act(group, request(ticket, self._now()))
         try:
             return await parked
         finally:
-            del self._parked[ticket]
+            del self.parked[ticket]
 
     def act(self, group: ClassicGroup, effects: Effects) -> None:
         """Apply effects, and the effects that their write returns."""
         while True:
             for ticket, reply in effects.replies:
-                request = self._parked.get(ticket)
+                request = self.parked.get(ticket)
                 if request is not None and not request.done():
                     request.set_result(reply)
             if effects.write is None:
