@@ -368,9 +368,7 @@ class Cluster:
         first_s = max(LEAST_TRY_S, min(share_s, MOST_TRY_S))
         return min(total_s, first_s * 2.0**silences)
 
-    async def request_any(
-        self, request: Request[R], *, timeout_s: float | None = None, max_version: int | None = None
-    ) -> R:
+    async def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
         """Send a request to one node after another, the least loaded first, until one responds.
 
         Without ``timeout_s``, nodes that did not respond are asked again, within
@@ -380,9 +378,7 @@ class Cluster:
         while True:
             failures: list[KafkaError] = []
             try:
-                _, response = await self._ask_any(
-                    request, timeout_s=timeout_s, max_version=max_version, failures=failures
-                )
+                _, response = await self._ask_any(request, timeout_s=timeout_s, failures=failures)
                 return response
             except KafkaConnectionError:
                 was_silent = any(isinstance(error, RequestTimedOutError) for error in failures)
@@ -394,7 +390,6 @@ class Cluster:
         request: Request[R],
         *,
         timeout_s: float | None = None,
-        max_version: int | None = None,
         failures: list[KafkaError] | None = None,
         exclude: Iterable[int] = (),
         is_always_offered: bool = False,
@@ -410,9 +405,7 @@ class Cluster:
         while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
             excluded.add(node_id)
             try:
-                return node_id, await self.request(
-                    node_id, request, timeout_s=timeout_s, max_version=max_version
-                )
+                return node_id, await self.request(node_id, request, timeout_s=timeout_s)
             except IncompatibleBrokerVersion as error:
                 if not is_always_offered:
                     raise

@@ -43,37 +43,26 @@ class Turns:
                 raise
 
 
-class Renewals:
-    """Renews SASL sessions before they end, on their connections (KIP-368)."""
+def plan_renewal(
+    connection: Connection,
+    authenticate: Authenticate,
+    timeout_s: float,
+    scope: TaskScope,
+    rng: random.Random,
+) -> None:
+    """Renew a SASL session before it ends, on its connection (KIP-368), and so on."""
+    if not connection.wire.session_lifetime_s:
+        return
 
-    def __init__(
-        self,
-        scope: TaskScope,
-        rng: random.Random,
-        authenticate: Authenticate | None,
-        timeout_s: float,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._scope = scope
-        self._rng = rng
-        self._authenticate = authenticate
-        self._timeout_s = timeout_s
-
-    def plan(self, connection: Connection) -> None:
-        if connection.wire.session_lifetime_s:
-            renew = self._scope.guard(
-                lambda: self._renew_soon(connection), name="renewing a session"
-            )
-            timer = self._loop.call_at(connection.wire.renewal_at(self._rng), renew)
-            connection.closed.add_done_callback(lambda _: timer.cancel())
-
-    def _renew_soon(self, connection: Connection) -> None:
-        if connection.error is None and self._scope.failure is None:
-            self._scope.spawn(self._renew(connection), name=f"renew session with {connection.peer}")
-
-    async def _renew(self, connection: Connection) -> None:
-        if self._authenticate is None:
-            raise AssertionError("a SASL session needs renewal, but the client has no credentials")
-        await connection.renew(self._authenticate, self._timeout_s)
+    async def renew() -> None:
+        await connection.renew(authenticate, timeout_s)
         if connection.error is None:
-            self.plan(connection)
+            plan_renewal(connection, authenticate, timeout_s, scope, rng)
+
+    def renew_soon() -> None:
+        if connection.error is None and scope.failure is None:
+            scope.spawn(renew(), name=f"renew session with {connection.peer}")
+
+    at = connection.wire.renewal_at(rng)
+    timer = connection.loop.call_at(at, scope.guard(renew_soon, name="renewing a session"))
+    connection.closed.add_done_callback(lambda _: timer.cancel())

@@ -21,7 +21,7 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import PASSING_ERRORS
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.client.credentials import Renewals, Turns
+from aiokafka_lite.client.credentials import Turns, plan_renewal
 from aiokafka_lite.client.lanes import IdleTimer, Lane, NodeState, Slot
 from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.client.view import Node
@@ -71,7 +71,6 @@ class Pool:
         self._idle = IdleTimer(
             config.connections_max_idle_s, self._connected_slots, self._let_go, scope.guard
         )
-        self._renewals = Renewals(scope, rng, authenticate, config.connect_timeout_s)
         self._is_closed = False
         # Addresses that refused the credentials, and the loop time of the next attempt.
         self._refused_until: dict[tuple[str, int], float] = {}
@@ -128,9 +127,6 @@ class Pool:
         until = slot.muted_until if slot.connection is None else slot.connection.muted_until
         return self._mute_s(until, slot.lane)
 
-    def connection_failed(self, node_id: int) -> bool:
-        return self.last_error(node_id) is not None
-
     def last_error(self, node_id: int) -> KafkaError | None:
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
@@ -162,9 +158,7 @@ class Pool:
         state = self._nodes.get(node_id)
         return state is not None and state.slots[lane].connecting is not None
 
-    def in_flight_request_count(self, node_id: int | None = None) -> int:
-        if node_id is None:
-            return sum(state.in_flight_count for state in self._nodes.values())
+    def in_flight_request_count(self, node_id: int) -> int:
         state = self._nodes.get(node_id)
         return 0 if state is None else state.in_flight_count
 
@@ -396,7 +390,9 @@ class Pool:
             if state.node.id >= 0:  # a bootstrap server is not a known node yet
                 self._log_reconnected()
         self._idle.arm()
-        self._renewals.plan(connection)
+        if self._authenticate is not None:
+            timeout_s = self._config.connect_timeout_s
+            plan_renewal(connection, self._authenticate, timeout_s, self._scope, self._rng)
         return None
 
     async def _probed(self, state: NodeState) -> KafkaError | None:

@@ -243,7 +243,7 @@ async def test_the_end_of_a_close_is_that_of_its_task(
     broker: ScriptedBroker, cluster: Cluster, scope: TaskScope
 ) -> None:
     await broker.stop()
-    await until(lambda: cluster.pool.connection_failed(1))
+    await until(lambda: cluster.pool.last_error(1) is not None)
     await cluster.close()
     assert scope.task_names == []
 
@@ -810,7 +810,7 @@ async def test_credentials_that_are_refused_later_are_the_scope_s_failure(
     )
     await cluster.start()
     broker.connections[0].transport.abort()
-    await until(lambda: cluster.pool.connection_failed(1))
+    await until(lambda: cluster.pool.last_error(1) is not None)
     with pytest.raises(ClientClosedError) as caught:
         await cluster.refresh()
     assert isinstance(caught.value.__cause__, AuthenticationFailedError)
@@ -1040,7 +1040,7 @@ async def connect_anew(broker: ScriptedBroker, cluster: Cluster) -> None:
     """Lose every connection, and open two, the second by what the first was told."""
     for connection in broker.connections:
         connection.transport.abort()
-    await until(lambda: cluster.pool.connection_failed(1))
+    await until(lambda: cluster.pool.last_error(1) is not None)
     await cluster.pool.connect(1)
     await cluster.pool.connect(1, Lane.FETCH)
 

@@ -114,7 +114,7 @@ async def test_long_poll_holds_up_nothing_else(real_kafka: str) -> None:
         )
         for _ in range(20):
             await cluster.request(leader.leader, API_VERSIONS)
-        is_waiting = not poll.done() and cluster.pool.in_flight_request_count() == 1
+        is_waiting = not poll.done() and cluster.pool.in_flight_request_count(leader.leader) == 1
         assert is_waiting
         await cluster.close()
         with pytest.raises(KafkaConnectionError):

@@ -364,7 +364,7 @@ async def test_the_next_request_is_sent_before_records_are_handed_out(
             cluster = inside.cluster(consumer)
             leader = cluster.view.leader(tp)
             assert leader is not None
-            if cluster.pool.in_flight_request_count() == 0:
+            if cluster.pool.in_flight_request_count(leader.leader) == 0:
                 # Answered already: by now, or in the fetch task's hands. No request goes out and
                 # comes back within a few turns of the loop.
                 for _ in range(3):

@@ -225,8 +225,8 @@ class ScriptedPool:
             return 0.1
         return max(0.0, self.muted_until.get(node_id, 0.0) - now)
 
-    def connection_failed(self, node_id: int) -> bool:
-        return False
+    def last_error(self, node_id: int) -> KafkaError | None:
+        return None
 
     def ready(self, node_id: int, lane: object = None) -> bool:
         self.readied.append(node_id)

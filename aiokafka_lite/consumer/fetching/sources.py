@@ -318,7 +318,7 @@ class Sources:
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
         if self._scope.degrade(task_name(node_id), error):
-            is_said = self.cluster.pool.connection_failed(node_id)
+            is_said = self.cluster.pool.last_error(node_id) is not None
             level = logging.INFO if is_said else logging.WARNING
             log.log(level, "fetching from node %s failed and is retried: %s", node_id, error)
 
