@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self, override
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates
 
 log = logging.getLogger(__name__)
+
+RuleT = TypeVar("RuleT", Rule, ConnectionRule)
 
 
 def wall_clock_ms() -> int:
@@ -252,28 +254,24 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
         """Add a rule after the existing ones."""
-        self._check_caller()
-        self._check_node(match.node)
-        rule = Rule(self.faults, match, action, times)
-        self.faults.put(rule)
-        return rule
+        return self._put(Rule(self.faults, match, action, times))
 
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRule:
         """Add a rule for connections after the existing ones."""
-        self._check_caller()
-        self._check_node(match.node)
-        rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
-        self.faults.put(rule)
-        return rule
+        return self._put(ConnectionRule(self.faults, match, fault, times, after_bytes))
 
-    def _check_node(self, node_id: int | None) -> None:
+    def _put(self, rule: RuleT) -> RuleT:
+        self._check_caller()
+        node_id = rule.match.node
         if node_id is not None and node_id not in self.nodes:
             raise ValueError(
                 f"there is no node {node_id}, so node= would never match: the nodes are "
                 f"{list(self.nodes)}"
             )
+        self.faults.put(rule)
+        return rule
 
     def leaders_now(self) -> Leaders:
         """Return the leader ids and leader epochs by (topic, partition)."""

@@ -403,24 +403,24 @@ class Faults:
         self.is_armed = bool(self.rules)
         self.is_armed_for_connections = bool(self.connection_rules)
 
-    def take(self, work: RequestWork) -> Rule | None:
-        """Return the first rule that matches a request, and count one of its `times` as used."""
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
+        """Apply the first rule that matches a request."""
         for rule in self.rules:
             if rule.match.covers(work) and rule.action.covers(work):
                 rule.take()
-                return rule
-        return None
+                work.rule = rule
+                rule.handle(work, go_on)
+                return
+        go_on()
 
-    def take_for_connection(
-        self, connection: ServedConnection, node_id: int
-    ) -> ConnectionRule | None:
-        """Return the first rule that matches a connection, and count one of its `times`."""
+    def connected(self, connection: ServedConnection, node_id: int) -> None:
+        """Apply the first rule that matches a connection."""
         for rule in self.connection_rules:
             if rule.match.covers(connection, node_id):
                 rule.take()
                 rule.hits += 1
-                return rule
-        return None
+                rule.apply(connection)
+                return
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` after `delay_s`, unless the broker stops before."""

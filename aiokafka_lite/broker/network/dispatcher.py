@@ -56,14 +56,9 @@ class Dispatcher:
 
     def _apply_fault(self, work: RequestWork) -> None:
         try:
-            work.rule = rule = self.faults.take(work)
-            if rule is not None:
-                rule.handle(work, partial(self._handle, work))
+            self.faults.handle(work, partial(self._handle, work))
         except BaseException as error:  # noqa: BLE001 — reported: the test's own functions may fail
             _fail(work, error)
-            return
-        if rule is None:
-            self._handle(work)
 
     def _handle(self, work: RequestWork) -> None:
         try:

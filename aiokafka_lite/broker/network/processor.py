@@ -137,13 +137,10 @@ class Processor(asyncio.BufferedProtocol):
 
     def _apply_fault(self) -> None:
         try:
-            rule = self._node.faults.take_for_connection(self, self._node.id)
+            self._node.faults.connected(self, self._node.id)
         except Exception as error:  # noqa: BLE001 — reported: the test's own function may fail
             self._node.on_bug(f"a rule for connections failed for {self.peer}", error)
             self.abort()
-            return
-        if rule is not None:
-            rule.apply(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:

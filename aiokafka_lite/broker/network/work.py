@@ -61,13 +61,7 @@ class ServedConnection(Client, Protocol):
 
 
 class RequestFault(Protocol):
-    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None: ...
-
     def answer(self, work: RequestWork, response: Response | None) -> None: ...
-
-
-class AppliedFault(Protocol):
-    def apply(self, connection: ServedConnection) -> None: ...
 
 
 class FaultPort(Protocol):
@@ -76,11 +70,11 @@ class FaultPort(Protocol):
     is_armed: bool
     is_armed_for_connections: bool
 
-    def take(self, work: RequestWork) -> RequestFault | None: ...
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
+        """Apply the fault of a request, if it has one. `go_on` handles the request."""
 
-    def take_for_connection(
-        self, connection: ServedConnection, node_id: int
-    ) -> AppliedFault | None: ...
+    def connected(self, connection: ServedConnection, node_id: int) -> None:
+        """Apply the fault of a new connection, if it has one."""
 
 
 T = TypeVar("T")

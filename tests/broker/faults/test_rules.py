@@ -909,8 +909,12 @@ def test_a_rule_for_connections_applies_to_those_that_match_and_so_many() -> Non
     broker = Broker()
 
     def connects(node: int, peer: str = "here:1") -> bool:
-        processor = cast("Processor", SimpleNamespace(peer=peer))
-        return broker.faults.take_for_connection(processor, node) is not None
+        seen: list[int | None] = []
+        processor = SimpleNamespace(
+            peer=peer, reset=lambda: seen.append(None), close_after=seen.append
+        )
+        broker.faults.connected(cast("Processor", processor), node)
+        return bool(seen)
 
     rule = broker.on_connect(node=1, when=lambda peer: peer.startswith("here")).refuse(times=2)
     assert [connects(2), connects(1, "there:1"), connects(2, "there:1")] == [False] * 3

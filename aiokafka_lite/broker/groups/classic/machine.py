@@ -222,9 +222,7 @@ class ClassicGroup:
     def _deliver_assignments(self, assignments: Mapping[str, bytes], effects: Effects) -> None:
         for member in self.members:
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
-            if member.sync_ticket is not None:
-                self._answer_sync(member.sync_ticket, member.assignment, effects)
-                member.sync_ticket = None
+            if self._reply_sync(member, self._synced(member), effects):
                 # Its session may have expired, without effect, while the request was parked.
                 self._restart_session(member, effects.now)
         self._transition(STABLE)
@@ -275,11 +273,10 @@ class ClassicGroup:
         member.sync_ticket = None
         return True
 
-    def _answer_sync(self, ticket: Ticket, assignment: bytes, effects: Effects) -> None:
-        reply = Synced(
-            protocol_type=self.protocol_type, protocol=self.protocol, assignment=assignment
+    def _synced(self, member: ClassicGroupMember) -> Synced:
+        return Synced(
+            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
         )
-        effects.replies.append((ticket, reply))
 
     def _remove(self, member_id: str, effects: Effects) -> None:
         """Remove a member or pending id. Its parked requests get UNKNOWN_MEMBER_ID."""
@@ -366,7 +363,7 @@ class ClassicGroup:
         member = self.members[call.member_id]
         self._unsynced_ids.pop(call.member_id, None)
         if self.state is STABLE:
-            self._answer_sync(ticket, member.assignment, effects)
+            effects.replies.append((ticket, self._synced(member)))
             return effects
         self._reply_sync(member, Synced(RebalanceInProgressError), effects)  # an earlier SyncGroup
         member.sync_ticket = ticket

@@ -6,7 +6,6 @@ Empty: no members.
 Assigning: the group's epoch is newer than the target assignment's.
 Reconciling: some members have not reached their target assignment.
 Stable: all members have reached it.
-Dead: deleted. Appears only in responses.
 
 The group's epoch grows with every change of members, subscriptions or topics.
 """
@@ -46,7 +45,6 @@ class ConsumerGroupState(enum.Enum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class MemberTimer(enum.Enum):
