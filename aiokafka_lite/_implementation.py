@@ -43,6 +43,7 @@ COMPILED: Final = (
     "consumer.fetching.counts",
     "consumer.fetching.in_flight",
     "consumer.fetching.session",
+    "consumer.fetching.small",
     "consumer.gate",
     "consumer.processing._calls",
     "consumer.processing.job",

@@ -125,7 +125,7 @@ def test_each_source_may_have_two_responses_in_what_decompression_leaves(
     budget.source_count += sources
     budget.inflated(0, headroom)
     budget.take_for_processing(processing)
-    assert budget.quota_bytes == quota
+    assert budget.quota_bytes() == quota
 
 
 def test_another_source_leaves_each_its_part_of_the_budget() -> None:

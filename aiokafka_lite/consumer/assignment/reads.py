@@ -11,7 +11,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Collection, Iterable
 
-from aiokafka_lite._transaction import transaction_around
+from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, TaskRef, read_as
@@ -274,7 +274,7 @@ class Reads:
 
 
 def _note_transaction(finished: Collection[Cursor]) -> None:
-    if finished and (transaction := transaction_around()) is not None:
+    if finished and (transaction := LATEST.get(None)) is not None and not transaction.is_over:
         for cursor in finished:
             cursor.note_transaction(transaction)
 

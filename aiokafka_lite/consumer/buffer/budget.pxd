@@ -23,3 +23,7 @@ cdef class ByteBudget:
     cdef public long long room_bytes
     cdef public long long source_count
     cdef public long long used_bytes
+
+    cdef long long _kept_free_bytes(self)
+    cpdef bint is_ample(self)
+    cpdef long long quota_bytes(self)

@@ -98,17 +98,21 @@ class ByteBudget:
         """Bytes that are reserved, buffered, or held by handlers."""
         return self.used_bytes + self.limit_bytes - self.room_bytes
 
-    @property
     def quota_bytes(self) -> int:
         """The limit of one response, so that no broker's long poll starves another's.
 
         Each source has up to two responses: one being read, one requested.
         """
-        return max(1, (self.room_bytes - self._kept_free_bytes) // (2 * max(1, self.source_count)))
+        return max(
+            1, (self.room_bytes - self._kept_free_bytes()) // (2 * max(1, self.source_count))
+        )
 
-    @property
     def _kept_free_bytes(self) -> int:
         return min(self.headroom_bytes, self.room_bytes // 2)
+
+    def is_ample(self) -> bool:
+        """Whether nothing was refused since the last release, or is kept for decompression."""
+        return not (self._is_short or self.headroom_bytes)
 
     def suffices_for_another(self, least_bytes: int) -> bool:
         return self.limit_bytes // (2 * (self.source_count + 1)) >= least_bytes
@@ -136,7 +140,7 @@ class ByteBudget:
         `least_bytes` are granted anyway if no others are reserved. A refused claimant has priority
         until it got its bytes or withdrew.
         """
-        taken_bytes = self.used_bytes + max(0, self._kept_free_bytes - self._inflated_bytes)
+        taken_bytes = self.used_bytes + max(0, self._kept_free_bytes() - self._inflated_bytes)
         granted = min(wanted_bytes, self.room_bytes - taken_bytes)
         is_behind = self._claimant is not None and self._claimant is not claimant
         if granted < least_bytes or is_behind:

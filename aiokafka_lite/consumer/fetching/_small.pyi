@@ -1,12 +1,21 @@
-from aiokafka_lite.client.connection import Exchange
-from aiokafka_lite.consumer.fetching.counts import NodeCounts
+from aiokafka_lite.client.frames import Frame
+from aiokafka_lite.consumer.assignment.cursor import Loan
+from aiokafka_lite.consumer.buffer.chunk import Record
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.session import FetchSession
-from aiokafka_lite.consumer.fetching.source import Source
-from aiokafka_lite.consumer.fetching.sources import Sources
-from aiokafka_lite.protocol.messages.fetch import FetchResponse
 
-class SmallAnswers:
-    def __init__(
-        self, source: Source, sources: Sources, session: FetchSession, counts: NodeCounts
-    ) -> None: ...
-    def __call__(self, exchange: Exchange[FetchResponse], /) -> None: ...
+class SmallPart:
+    loan: Loan
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    size_bytes: int
+    # These are set only if there are records.
+    next_offset: int
+    leader_epoch: int
+    records: list[Record]
+
+class SmallCodec:
+    def __init__(self, session: FetchSession, config: ConsumerConfig) -> None: ...
+    def decode(self, frame: Frame) -> list[SmallPart] | None: ...
+    def encode(self, version: int, correlation_id: int, max_bytes: int) -> bytes: ...

@@ -159,7 +159,7 @@ class Source:
         sources = self._sources
         if not sources.config.client_rack and decoders.current() is not decoders.DECODERS["python"]:
             try:
-                from aiokafka_lite.consumer.fetching._small import SmallAnswers
+                from aiokafka_lite.consumer.fetching.small import SmallAnswers
             except ModuleNotFoundError:
                 pass  # the extension is not built
             else:
@@ -422,7 +422,7 @@ class Source:
         wanted_bytes = min(
             config.fetch_max_bytes,
             asked_count * config.max_partition_fetch_bytes,
-            self._sources.budget.quota_bytes,
+            self._sources.budget.quota_bytes(),
         )
         if self._unanswered_count:
             least_bytes = min(wanted_bytes, LEAST_PIECE_BYTES)

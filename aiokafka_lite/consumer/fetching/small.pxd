@@ -1,0 +1,65 @@
+"""The fields of the settler of small responses as members of a C structure."""
+
+cimport cython
+
+from aiokafka_lite.client.backoff cimport Backoff
+from aiokafka_lite.client.wire cimport Asked, Wire
+from aiokafka_lite.consumer.assignment.cursor cimport Cursor
+from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
+from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
+from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
+from aiokafka_lite.consumer.buffer.waiter cimport RecordWaiter
+from aiokafka_lite.consumer.fetching._small cimport SmallPart, SmallCodec
+from aiokafka_lite.consumer.fetching.choice cimport Choice
+from aiokafka_lite.consumer.fetching.counts cimport NodeCounts
+from aiokafka_lite.consumer.fetching.in_flight cimport InFlight
+from aiokafka_lite.consumer.fetching.session cimport FetchSession
+from aiokafka_lite.consumer.gate cimport Gate
+
+cdef int FIRST_VERSION
+cdef double BRIEF_S
+cdef object OPEN
+cdef object POISONED
+
+
+@cython.final
+cdef class SmallAnswers:
+    cdef public Backoff _backoff
+    cdef public ByteBudget _budget
+    cdef public object _buffer
+    cdef public Choice _choice
+    cdef public object _clock
+    cdef public SmallCodec _codec
+    cdef public NodeCounts _counts
+    cdef public object _delivery
+    cdef public Gate _gate
+    cdef public bint _is_application_brief
+    cdef public long long _max_bytes
+    cdef public long long _max_partition_bytes
+    cdef public double _max_wait_s
+    cdef public ChunkQueue _queue
+    cdef public object _replicas
+    cdef public InFlight _request
+    cdef public FetchSession _session
+    cdef public object _settle
+    cdef public object _source
+    cdef public dict _waiters
+    cdef readonly long long taken_count
+
+    cdef bint _take(self, Asked exchange) except -1
+    @cython.locals(session=FetchSession, wire=Wire)
+    cdef bint _is_steady(self, Asked exchange, double now) except -1
+    @cython.locals(reservation=Reservation, wanted_bytes=longlong)
+    cdef bint _is_as_much_reserved(self) except -1
+    @cython.locals(waiter=RecordWaiter, is_written=bint, woken_at=double)
+    cdef _finish(self, Asked exchange, list parts, now)
+    @cython.locals(part=SmallPart, cursor=Cursor, size_bytes=Py_ssize_t)
+    cdef Py_ssize_t _settle_all(self, list parts, now) except -1
+    cdef _buffer_and_lend(self, Cursor cursor, SmallPart part)
+    @cython.locals(compiled=RecordWaiter)
+    cdef RecordWaiter _wake_others(self)
+    @cython.locals(session=FetchSession, wire=Wire, reservation=Reservation)
+    cdef bytes _next_request(self, Asked exchange, double now)
+    @cython.locals(wire=Wire)
+    cdef _write(self, Asked exchange, bytes request)
+

@@ -1,0 +1,254 @@
+"""The short way of small responses; compiled in place (small.pxd).
+
+A consumer with a trickle of records spends its time here: a response is settled, the waiting read
+wakes up, and the next request is sent. The state is that of `answer.py`, `source.py`, `session.py`,
+`buffer.py` and `wire.py`, which handle each other response. Tests compare both ways field by
+field. No state changes before a response is known to be plain (_small.pyx), and these hold:
+
+- The session is incremental, and its next request has the same partitions and reservation. No
+  cursor is ready, recalled, claimed, backing off or read from a follower.
+- A read of all partitions waits.
+
+The next request is written last, because writing takes longest: it wakes the broker. If the
+application is slow with its records, it is written before these are returned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.client.wire import Asked, WireState
+from aiokafka_lite.consumer.buffer.chunk import chunk_of
+from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
+from aiokafka_lite.consumer.fetching._small import SmallCodec, SmallPart
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.connection import Exchange
+    from aiokafka_lite.consumer.assignment.cursor import Cursor
+    from aiokafka_lite.consumer.fetching.counts import NodeCounts
+    from aiokafka_lite.consumer.fetching.session import FetchSession
+    from aiokafka_lite.consumer.fetching.source import Source
+    from aiokafka_lite.consumer.fetching.sources import Sources
+    from aiokafka_lite.protocol.messages.fetch import FetchResponse
+
+# The first version with topic ids (KIP-516).
+FIRST_VERSION: Final = 13
+# If the application takes longer with its records, the next request is written before.
+BRIEF_S: Final = 0.0002
+OPEN: Final = WireState.OPEN
+POISONED: Final = WireState.POISONED
+
+
+class SmallAnswers:
+    """Settles the small responses of one source, and leaves all others to `Source._answered`.
+
+    Attributes:
+        taken_count: The number of plain responses.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_budget",
+        "_buffer",
+        "_choice",
+        "_clock",
+        "_codec",
+        "_counts",
+        "_delivery",
+        "_gate",
+        "_is_application_brief",
+        "_max_bytes",
+        "_max_partition_bytes",
+        "_max_wait_s",
+        "_queue",
+        "_replicas",
+        "_request",
+        "_session",
+        "_settle",
+        "_source",
+        "_waiters",
+        "taken_count",
+    )
+
+    def __init__(
+        self, source: Source, sources: Sources, session: FetchSession, counts: NodeCounts
+    ) -> None:
+        config, buffer = sources.config, sources.buffer
+        self._source = source
+        self._settle = source._answered
+        self._session = session
+        self._counts = counts
+        self._buffer = buffer
+        self._gate = buffer._gate
+        self._budget = sources.budget
+        self._backoff = source._backoff
+        self._replicas = sources.replicas
+        self._delivery = buffer.delivery
+        self._clock = source._loop.time
+        self._codec = SmallCodec(session, config)
+        self._queue = buffer.queue
+        # The buffer's own: it changes them but never replaces them.
+        self._waiters = buffer._waiters
+        self._choice = source.choice
+        self._request = source._in_flight
+        self._max_wait_s = config.fetch_max_wait_s
+        self._max_bytes = config.fetch_max_bytes
+        self._max_partition_bytes = config.max_partition_fetch_bytes
+        self.taken_count = 0
+        # Whether it took little time with its latest records.
+        self._is_application_brief = False
+
+    def __call__(self, exchange: Exchange[FetchResponse]) -> None:
+        # Exchanges without a wire are left to the source.
+        if not isinstance(exchange, Asked) or not self._take(exchange):  # type: ignore[redundant-expr]
+            self._settle(exchange)
+
+    def _take(self, exchange: Exchange[FetchResponse]) -> bool:
+        """Settle a response if it is plain."""
+        now = self._clock()
+        if exchange.frame is None or not self._is_steady(exchange, now):
+            return False
+        parts = self._codec.decode(exchange.frame)
+        if parts is None:
+            return False
+        self._finish(exchange, parts, now)
+        return True
+
+    def _is_steady(self, exchange: Exchange[FetchResponse], now: float) -> bool:
+        """Whether the next request equals this one but for offsets, and a read waits for all."""
+        session, source, wire = self._session, self._source, exchange._wire
+        if (
+            self._request.exchange is not exchange
+            or not self._choice.is_settled()
+            or session._changed
+            or session._forgotten
+            or not self._waiters
+            or source._is_closed
+            or source._is_throttled
+            or source._error is not None
+            or self._backoff.failures
+            or not session._epoch
+            or session._unnamed_count
+            or self._buffer.sought
+            or self._gate.holds
+            or wire.state is not OPEN
+            or wire.muted_until > now
+            or exchange.version < FIRST_VERSION
+            or now >= self._replicas.lease_ends_at
+        ):
+            return False
+        for wanted in self._waiters.values():
+            if wanted:
+                return False
+        return self._is_as_much_reserved()
+
+    def _is_as_much_reserved(self) -> bool:
+        """Whether the next request would get the same reservation."""
+        reservation = self._request.reservation
+        if reservation is None or reservation.is_claimed or not self._budget.is_ample():
+            return False
+        wanted_bytes = min(self._max_bytes, len(self._session._loans) * self._max_partition_bytes)
+        return reservation.size_bytes == min(wanted_bytes, self._budget.quota_bytes())
+
+    # --- Take it -----------------------------------------------------------------------------
+    def _finish(
+        self, exchange: Exchange[FetchResponse], parts: list[SmallPart], now: float
+    ) -> None:
+        waiter = None
+        is_written = False
+        try:
+            if self._settle_all(parts, now):
+                waiter = self._wake_others()
+            request = self._next_request(exchange, now)
+            if waiter is None or not self._is_application_brief:
+                self._write(exchange, request)
+                is_written = True
+        except Exception as error:  # noqa: BLE001 -- a bug: the task of the source raises it
+            self._source.broken(error)
+            return
+        self.taken_count += 1
+        if waiter is None:
+            return
+        woken_at = self._clock()
+        try:
+            waiter.wake()  # the application's own code
+        finally:  # also after sys.exit() in it
+            now = self._clock()
+            self._is_application_brief = now - woken_at < BRIEF_S
+            if not is_written:
+                if not self._is_application_brief:  # the broker's time begins now
+                    exchange.begin_time(now)
+                    self._request.begin(self._session._epoch, now, self._max_wait_s)
+                self._write(exchange, request)
+
+    def _settle_all(self, parts: list[SmallPart], now: float) -> int:
+        """Settle all partitions; return the size of their records in bytes."""
+        size_bytes = 0
+        for part in parts:
+            cursor = part.loan.cursor
+            cursor.answered(
+                now,
+                part.high_watermark,
+                part.last_stable_offset if part.last_stable_offset >= 0 else None,
+                part.log_start_offset,
+            )
+            if part.size_bytes > 0:
+                size_bytes += part.size_bytes
+                self._buffer_and_lend(cursor, part)
+        self._counts.answered(now, now - self._request.sent_at)
+        if size_bytes:
+            self._counts.records_came(size_bytes)
+        return size_bytes
+
+    def _buffer_and_lend(self, cursor: Cursor, part: SmallPart) -> None:
+        """Buffer the records of a partition, and lend it from the offset after them."""
+        epochs = () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),)
+        chunk = chunk_of(cursor, self._delivery, part.records, part.next_offset, epochs)
+        self._queue.append(chunk)
+        # Partitions that had records go to the end.
+        self._session.renew(cursor.lend_on(part.next_offset, self._max_partition_bytes))
+
+    def _wake_others(self) -> RecordWaiter | None:
+        """Wake the waiting reads; return the one that can continue in this callback.
+
+        There is one at most: a steady read begins only if no other is in progress.
+        """
+        compiled = None
+        for waiter in self._waiters:
+            if not isinstance(waiter, RecordWaiter):
+                if not waiter.done():
+                    waiter.set_result(None)
+            else:
+                compiled = waiter
+        return None if compiled is None or compiled.is_done else compiled
+
+    def _next_request(self, exchange: Exchange[FetchResponse], now: float) -> bytes:
+        """Put the next request in flight with the same exchange; return its bytes.
+
+        Only its offsets differ.
+        """
+        session, wire, reservation = self._session, exchange._wire, self._request.reservation
+        assert reservation is not None  # noqa: S101 -- see _is_as_much_reserved
+        session.succeeded(session._id)
+        if self._source._quick is not None or self._source._retry_at is not None:
+            self._source.asks_again()
+        self._request.begin(session._epoch, now, self._max_wait_s)
+        correlation_id = wire.next_id()
+        encoded = self._codec.encode(exchange.version, correlation_id, reservation.size_bytes)
+        session._changed.clear()
+        wire.put_in_flight(correlation_id, exchange, now)
+        connection = exchange._connection
+        if exchange.deadline < connection._timer_at:
+            connection._set_timer(exchange.deadline)
+        return encoded
+
+    def _write(self, exchange: Exchange[FetchResponse], request: bytes) -> None:
+        """Write the next request, unless the connection was lost."""
+        connection, wire = exchange._connection, exchange._wire
+        transport = connection._transport
+        if transport is None or wire.state is POISONED:
+            return
+        try:
+            transport.write(request)
+        except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
+            connection._fail(wire.lost(error, is_sending=True))
