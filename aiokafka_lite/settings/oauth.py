@@ -13,9 +13,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
-from email.message import Message
 from http.client import HTTPException
-from typing import IO, Final
+from typing import Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
@@ -33,15 +32,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Keeps credentials from other servers."""
 
     @override
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: Message[str, str],
-        newurl: str,
-    ) -> None:
+    def redirect_request(self, *_: object, **__: object) -> None:
         return None
 
 

@@ -22,8 +22,6 @@ import aiokafka_lite
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
-_is_settled = False
-
 # Linux lists a process's files here. Elsewhere Spark's socket stays unchanged.
 _OPEN_FILES = "/proc/self/fd"
 
@@ -31,12 +29,10 @@ _OPEN_FILES = "/proc/self/fd"
 _ACKNOWLEDGE_AT_ONCE: Final = getattr(socket, "TCP_QUICKACK", None)
 
 
+@cache
 def settle() -> None:
     """Hide all current objects, mostly of modules, from the garbage collector: once a process."""
-    global _is_settled
-    if not _is_settled:
-        _is_settled = True
-        gc.freeze()
+    gc.freeze()
 
 
 def answer_at_once() -> None:
