@@ -14,7 +14,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.committed_offsets import OffsetFetchRequest
@@ -283,31 +283,21 @@ def is_error_class(given: object) -> bool:
 
 def error_codes(answer: Response) -> frozenset[int]:
     """Return the error codes of a response, other than 0."""
-    return _collector(type(answer))(answer)
+    return cast("frozenset[int]", _collector(type(answer), in_steps=False)(answer))
 
 
 def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
-    return _collector_in_steps(type(answer))(answer)
+    return cast("Steps[frozenset[int]]", _collector(type(answer), in_steps=True)(answer))
 
 
 @functools.cache
-def _collector(cls: type[Struct]) -> Callable[[Struct], frozenset[int]]:
-    return compile_function(f"error_codes({cls.__name__})", *_collecting(cls, in_steps=False))
-
-
-@functools.cache
-def _collector_in_steps(cls: type[Struct]) -> Callable[[Struct], Steps[frozenset[int]]]:
-    name = f"error_codes({cls.__name__}) in steps"
-    return compile_function(name, *_collecting(cls, in_steps=True))
-
-
-def _collecting(cls: type[Struct], *, in_steps: bool) -> tuple[Sequence[str], Mapping[str, object]]:
-    constants = {"NO_ERRORS": NO_ERRORS}
-    source = SourceWriter("def collect(m0):", constants, in_steps=in_steps)
+def _collector(cls: type[Struct], *, in_steps: bool) -> Callable[[Struct], object]:
+    source = SourceWriter("def collect(m0):", {"NO_ERRORS": NO_ERRORS}, in_steps=in_steps)
     source.line("found = None")
     _collect(source, cls, 0)
     source.end("NO_ERRORS if found is None else frozenset(found)")
-    return source.lines, source.constants
+    name = f"error_codes({cls.__name__}){' in steps' if in_steps else ''}"
+    return compile_function(name, source.lines, source.constants)
 
 
 def _collect(source: SourceWriter, cls: type[Struct], depth: int) -> None:

@@ -21,6 +21,7 @@ from aiokafka_lite.broker.configs.broker_defs import (
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigSource, ConfigType
 from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.protocol.messages.configs import DescribeConfigsSynonym
 
 ALL_NODES: Final = ""
 
@@ -33,19 +34,11 @@ class ResourceType(enum.IntEnum):
     GROUP = 32
 
 
-class Synonym(NamedTuple):
-    """A source of a value, and the setting's name there."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
 class Setting(NamedTuple):
     """A setting and its sources. The first synonym counts."""
 
     definition: ConfigDef
-    synonyms: list[Synonym]
+    synonyms: list[DescribeConfigsSynonym]
 
     @property
     def value(self) -> str | None:
@@ -56,7 +49,8 @@ class Setting(NamedTuple):
 
     @property
     def source(self) -> ConfigSource:
-        return self.synonyms[0].source if self.synonyms else ConfigSource.DEFAULT
+        source = self.synonyms[0].source if self.synonyms else ConfigSource.DEFAULT
+        return ConfigSource(source)
 
 
 class StoredSettings(TypedDict):
@@ -108,7 +102,7 @@ class ClusterSettings:
         found = {}
         for topic in TOPIC_CONFIGS.values():
             synonyms = self._of_broker(topic.broker_name, self._only_node)
-            if synonyms and synonyms[0].source is not ConfigSource.DEFAULT:
+            if synonyms and synonyms[0].source != ConfigSource.DEFAULT:
                 found[topic.name] = synonyms[0].value or ""
         return found
 
@@ -147,12 +141,12 @@ class ClusterSettings:
         for definition in table.values():
             synonyms = self._of_broker(definition.broker_name, self._only_node)
             if definition.name in overrides:
-                synonyms.insert(0, Synonym(definition.name, overrides[definition.name], source))
+                synonyms.insert(0, _synonym(definition, overrides[definition.name], source))
             yield Setting(definition, synonyms)
 
     def _of_broker(
         self, name: str, node_id: str | None, static: Mapping[str, str] | None = None
-    ) -> list[Synonym]:
+    ) -> list[DescribeConfigsSynonym]:
         """Return a broker setting's values, the effective one first."""
         definition = _broker_config(name)
         places = [
@@ -176,5 +170,6 @@ def _broker_config(name: str) -> ConfigDef:
     return BROKER_CONFIGS.get(name) or ConfigDef(name, ConfigType.PASSWORD, None)
 
 
-def _synonym(definition: ConfigDef, value: str, source: ConfigSource) -> Synonym:
-    return Synonym(definition.name, None if definition.is_sensitive else value, source)
+def _synonym(definition: ConfigDef, value: str, source: ConfigSource) -> DescribeConfigsSynonym:
+    shown = None if definition.is_sensitive else value
+    return DescribeConfigsSynonym(name=definition.name, value=shown, source=source)

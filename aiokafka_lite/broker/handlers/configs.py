@@ -35,7 +35,6 @@ from aiokafka_lite.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    DescribeConfigsSynonym,
 )
 
 
@@ -118,11 +117,7 @@ def _described(
         read_only=is_broker and not definition.is_dynamic,
         config_source=setting.source,
         is_sensitive=definition.is_sensitive,
-        synonyms=[
-            DescribeConfigsSynonym(name=name, value=value, source=source)
-            for name, value, source in setting.synonyms
-            if request.include_synonyms
-        ],
+        synonyms=setting.synonyms if request.include_synonyms else [],
         config_type=ConfigType(definition.kind),
         documentation=definition.documentation if request.include_documentation else None,
     )
