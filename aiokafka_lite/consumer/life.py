@@ -22,7 +22,7 @@ from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Stage
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
@@ -201,7 +201,7 @@ class Engine(Life["Running"]):
             self.gate.refuse(self.stopped)
         elif stage not in WITH_PARTS:
             self.gate.refuse(self.not_started)
-        if stage is Stage.NEW and is_subscribed(self.state):  # the next start is another member's
+        if stage is Stage.NEW and self.state.is_subscribed:  # the next start is another member's
             self.state.change(self.state.assignment, ())
         if stage in (Stage.STOPPED, Stage.ABANDONED):
             self.events.close()

@@ -29,11 +29,7 @@ from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
-from aiokafka_lite.consumer.assignment.subscription import (
-    SubscriptionMode,
-    is_subscribed,
-    watch_topics,
-)
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
@@ -227,14 +223,14 @@ class Running:
         return open_cluster
 
     def watch_topics(self) -> None:
-        watch_topics(self._state, self.cluster)
+        self._state.watch_topics(self.cluster)
 
     # --- Start ----------------------------------------------------------------------------
     async def connect_and_start(self) -> None:
         config, state = self._config, self._state
         self._engine.probe.start()
         self.watch_topics()  # before the first answer, which then has them
-        is_needed = is_subscribed(state) or state.assignment
+        is_needed = state.is_subscribed or state.assignment
         await self.cluster.start(group_id=config.group_id if is_needed else None)
         if state.mode is SubscriptionMode.TOPICS:
             await self._wait_for_topics()

@@ -13,7 +13,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.view import ClusterView, PartitionView, TopicView
-from aiokafka_lite.consumer.assignment.subscription import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.none import NoGroup
 from aiokafka_lite.events import Assigned
@@ -36,7 +35,7 @@ class Loner:
 
     def __init__(self, cluster: Cluster) -> None:
         self.state = State()
-        self.state.observers.subscription_changed.add(lambda: watch_topics(self.state, cluster))
+        self.state.observers.subscription_changed.add(lambda: self.state.watch_topics(cluster))
         self.no_group = NoGroup(
             ConsumerConfig(), self.state, self.state.events, self.state.observers, cluster
         )

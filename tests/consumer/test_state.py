@@ -15,7 +15,6 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Range, Sough
 from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.caller import Callback, enter
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
@@ -173,10 +172,10 @@ def test_a_pattern_matches_internal_topics_unless_they_are_excluded(
     state = State()
     topics = [TopicView("t"), TopicView("t-internal", is_internal=True), TopicView("u")]
     seen = ClusterView(topics={topic.name: topic for topic in topics})
-    match_pattern(state, seen, exclude_internal_topics=excludes)
+    state.match_pattern(seen, exclude_internal_topics=excludes)
     assert state.subscription is None
     state.subscribe_pattern(re.compile("t"))
-    match_pattern(state, seen, exclude_internal_topics=excludes)
+    state.match_pattern(seen, exclude_internal_topics=excludes)
     assert state.subscription == matched
 
 

@@ -14,7 +14,6 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_LEADER, PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.subscription import match_pattern
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -719,7 +718,7 @@ async def test_a_deleted_topic_of_a_pattern_is_told_once_whoever_hears_of_it_fir
     state.subscribe_pattern(re.compile("t"))
     steps = [
         lives.view_changed,
-        lambda view: match_pattern(state, view, exclude_internal_topics=True),
+        lambda view: state.match_pattern(view, exclude_internal_topics=True),
     ]
     there = view({0: 1})._replace(is_of_all=True)
     with state.events.subscribe() as events:

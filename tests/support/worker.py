@@ -14,7 +14,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.consumer.assignment.subscription import watch_topics
 from aiokafka_lite.consumer.assignors import RebalanceProtocol, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -74,9 +73,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             scope=self.scope,
             rng=rng,
         )
-        self.state.observers.subscription_changed.add(
-            lambda: watch_topics(self.state, self.cluster)
-        )
+        self.state.observers.subscription_changed.add(lambda: self.state.watch_topics(self.cluster))
         self.state.gate = gate = NotedGate()
         self.errors, self.listener_errors = gate.posted, gate.posted_to_poll
         self.member = self._make_member(group_id)
@@ -133,7 +130,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
     async def connect(self) -> None:
         """Connect, and begin to join."""
         await self.cluster.start()
-        watch_topics(self.state, self.cluster)
+        self.state.watch_topics(self.cluster)
         await self.cluster.refresh()
         await self.membership.start()
         self.commits.start_auto_commit(self.scope)

@@ -425,10 +425,7 @@ class Cursor:
         self.epoch_starts = starts
 
     def epoch_before(self, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, -1 if it was not returned.
-
-        Commits carry it (Java's SubscriptionState.allConsumed).
-        """
+        """Return the leader epoch of the last returned record before an offset, for commits."""
         end = self.handed_out_to
         if end is not None and offset > end:  # as after a seek back
             return NO_EPOCH

@@ -243,10 +243,7 @@ class Progress:
         return supposed
 
     def finished_ranges(self, position: int = 0) -> Iterator[Range]:
-        """Yield the ranges finished behind the first unfinished record, or else behind `position`.
-
-        Ranges may contain gaps.
-        """
+        """Yield the ranges finished behind the first unfinished record, or else from `position`."""
         begin = self._handed_out[-1] + 1 if self._handed_out else position
         before = self._finished_of_handed_out()
         if self._sought_over:

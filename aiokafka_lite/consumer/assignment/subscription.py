@@ -27,6 +27,10 @@ class SubscriptionMode(enum.Enum):
     ASSIGNED = enum.auto()  # assign(partitions)
 
 
+# The name under which subscribed and assigned topics are watched.
+SUBSCRIPTION: Final = "subscription"
+
+
 class SubscriptionState(Assignment):
     __slots__ = (
         "_topics",
@@ -57,6 +61,10 @@ class SubscriptionState(Assignment):
     @property
     def subscription(self) -> frozenset[str] | None:
         return self._topics
+
+    @property
+    def is_subscribed(self) -> bool:
+        return self.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
 
     def _require_mode(self, mode: SubscriptionMode) -> None:
         if self.mode not in (SubscriptionMode.NONE, mode):
@@ -94,6 +102,18 @@ class SubscriptionState(Assignment):
         self._topics = matched
         self._subscription_changed()
         return True
+
+    def match_pattern(self, view: ClusterView, *, exclude_internal_topics: bool) -> None:
+        if (pattern := self.pattern) is not None:
+            self.set_matched_topics(
+                name
+                for name, topic in view.topics.items()
+                if pattern.match(name) and not (topic.is_internal and exclude_internal_topics)
+            )
+
+    def watch_topics(self, cluster: Cluster) -> None:
+        is_pattern = self.mode is SubscriptionMode.PATTERN
+        cluster.watch(SUBSCRIPTION, None if is_pattern else self.topics)
 
     def unsubscribe(self) -> None:
         """Forget subscription and assignment. Commit as at a clean stop, without open batches."""
@@ -169,31 +189,6 @@ def of_another_log(what: str) -> CommitFailedError:
         "were read, and offsets of the old topic are invalid in the new topic. To commit "
         "an offset anyway, first seek to that offset"
     )
-
-
-# The name under which subscribed and assigned topics are watched.
-SUBSCRIPTION: Final = "subscription"
-
-
-def watch_topics(state: SubscriptionState, cluster: Cluster) -> None:
-    is_pattern = state.mode is SubscriptionMode.PATTERN
-    cluster.watch(SUBSCRIPTION, None if is_pattern else state.topics)
-
-
-def match_pattern(
-    state: SubscriptionState, view: ClusterView, *, exclude_internal_topics: bool
-) -> None:
-    if state.pattern is None:
-        return
-    state.set_matched_topics(
-        name
-        for name, topic in view.topics.items()
-        if state.pattern.match(name) and not (topic.is_internal and exclude_internal_topics)
-    )
-
-
-def is_subscribed(state: SubscriptionState) -> bool:
-    return state.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
 
 
 class Placement(NamedTuple):

@@ -258,10 +258,7 @@ class Works:
         return found
 
     def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return the unfinished offsets of partitions, without committed ones.
-
-        They are of the latest read, of works and of open transactions.
-        """
+        """Return the unfinished offsets of partitions: of reads, works and open transactions."""
         self._reads.settle()
         wanted = frozenset(partitions)
         found = self.undecided(wanted)

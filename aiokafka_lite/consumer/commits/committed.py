@@ -105,14 +105,7 @@ class CommittedReader(ABC):
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
         """As `committed`, with leader epochs, and the errors of single partitions."""
         failures: dict[TopicPartition, KafkaError] = {}
-        found = await self._read(partitions, None, failures=failures)
-        positions = {
-            tp: None
-            if answer is None
-            else CommittedPosition(answer.offset, answer.leader_epoch, answer.metadata)
-            for tp, answer in found.items()
-        }
-        return {**positions, **failures}
+        return {**await self._read(partitions, None, failures=failures), **failures}
 
     async def _read(
         self,
@@ -122,7 +115,7 @@ class CommittedReader(ABC):
         is_for_now: bool = False,
         is_at_rest: bool = False,
         failures: dict[TopicPartition, KafkaError] | None = None,
-    ) -> dict[TopicPartition, FetchedOffset | None]:
+    ) -> dict[TopicPartition, CommittedPosition | None]:
         """Read until all partitions are answered.
 
         Errors of single partitions are put into `failures`, if given. At rest, each attempt asks
@@ -132,7 +125,7 @@ class CommittedReader(ABC):
         deadline = self._deadline(timeout_s)
         asked = set(partitions)
         left = asked.copy()
-        found: dict[TopicPartition, FetchedOffset | None] = {}
+        found: dict[TopicPartition, CommittedPosition | None] = {}
         backoff = self.new_backoff()
         last_error: KafkaError | None = None
         while left:
@@ -192,7 +185,7 @@ class CommittedReader(ABC):
         self,
         answers: Mapping[TopicPartition, FetchedOffset],
         left: set[TopicPartition],
-        found: dict[TopicPartition, FetchedOffset | None],
+        found: dict[TopicPartition, CommittedPosition | None],
         failures: dict[TopicPartition, KafkaError] | None,
     ) -> KafkaError | None:
         """Move answered partitions from `left` to `found`, and return the error of those left.
@@ -223,7 +216,8 @@ class CommittedReader(ABC):
                 continue
             left.discard(tp)
             is_committed = answer.offset >= 0
-            found[tp] = answer if is_committed else None
+            position = CommittedPosition(answer.offset, answer.leader_epoch, answer.metadata)
+            found[tp] = position if is_committed else None
             if (partition := self._cursors.get(tp)) is not None:
                 offset = OffsetAndMetadata(answer.offset, answer.metadata)
                 partition.note_committed(
@@ -233,7 +227,7 @@ class CommittedReader(ABC):
 
 
 def _as_committed(
-    found: Mapping[TopicPartition, FetchedOffset | None],
+    found: Mapping[TopicPartition, CommittedPosition | None],
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     return {
         tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)

@@ -117,10 +117,7 @@ class OffsetsInTransaction:
     def await_outcome(
         self, transaction: BegunTransaction, ends: Mapping[Cursor, int], *, is_stored: bool = False
     ) -> None:
-        """Block commits of these records until the transaction has ended.
-
-        `is_stored`: it sends their offsets to the group before its end.
-        """
+        """Block commits of these records until the transaction ends; `is_stored` as `Undecided`."""
         for cursor, end in ends.items():
             first, committed = cursor.started_at, cursor.committed
             if self.commits.is_automatic and cursor.processed is not None:
@@ -326,10 +323,7 @@ class DeliveryToCommit(_OfConsumer):
         return self._group, self._committed
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Apply the outcome: records count as processed if committed.
-
-        If it is unknown, uncommitted records are read again.
-        """
+        """Apply the outcome. If it is unknown, uncommitted records are read again."""
         for receipt in self._delivery.receipts:
             receipt.enlist(None)
         if is_committed:

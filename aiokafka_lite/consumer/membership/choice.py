@@ -51,10 +51,7 @@ class EitherMember:
 
 
 class EitherMembership:
-    """A Membership that begins with KIP-848, and may change to the classic protocol.
-
-    It forwards to the present one.
-    """
+    """A Membership that begins with KIP-848, and may change to the classic protocol."""
 
     def __init__(self, around: Surroundings, either: EitherMember, first: ConsumerMember) -> None:
         self._around = around
@@ -118,10 +115,7 @@ MakeMembership = Callable[[Surroundings], Membership]
 def member_of(
     config: ConsumerConfig, group_id: str, *, known_as: str = ""
 ) -> tuple[GroupMember, MakeMembership]:
-    """Return a member of the configured protocol, and the function that makes its membership.
-
-    `known_as` is a member id of an earlier start, which the coordinator may still have.
-    """
+    """Return a member, with the id of an earlier start if known, and what makes its membership."""
     if config.joins_as == "classic":
         return _classic(config, group_id, known_as=known_as)
     _tell_of_unused_settings(config)

@@ -16,7 +16,6 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import is_subscribed, match_pattern
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.protocol import GroupMember, GroupStatus, Offsets
@@ -191,7 +190,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
     # --- Waits for an assignment ----------------------------------------------------------
     async def wait_assigned(self) -> None:
         """See Membership. Raises ConsumerStoppedError if the consumer was stopped."""
-        while is_subscribed(self._state) and not self.is_settled:
+        while self._state.is_subscribed and not self.is_settled:
             self._scope.raise_if_failed()
             if self._error is not None:
                 raise self._error
@@ -237,7 +236,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         """Wait until the application requests records again, or unsubscribes."""
         self.sits_out = True
         try:
-            while is_subscribed(self._state) and self.is_away:
+            while self._state.is_subscribed and self.is_away:
                 await self._member.wait_for_change()
         finally:
             self.sits_out = False
@@ -268,7 +267,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
             self._member.notify()
 
     def _metadata_changed(self, view: ClusterView) -> None:
-        match_pattern(
-            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        self._state.match_pattern(
+            view, exclude_internal_topics=self._config.exclude_internal_topics
         )
         self._member.notify()

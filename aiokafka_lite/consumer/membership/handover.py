@@ -30,7 +30,6 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import is_subscribed
 from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN
 from aiokafka_lite.consumer.membership.protocol import (
@@ -161,10 +160,7 @@ Partitions = frozenset[TopicPartition]
 
 
 class Handover:
-    """Hands partitions to the application, and revokes them. Called by the group task only.
-
-    `why_lost` returns why other members own the assigned partitions, if they do.
-    """
+    """Hands partitions to the application, and revokes them. Called by the group task only."""
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
         self._config, self._state, self._commits = around.config, around.state, around.commits
@@ -240,7 +236,7 @@ class Handover:
             if gone or (tells_of_none and not told):
                 await self._tell(gone, listener, reason, deadline)
             # Unless the application has unsubscribed.
-            if not stays_readable and is_subscribed(state):
+            if not stays_readable and state.is_subscribed:
                 state.change(gone, ())
         finally:
             self._going = frozenset()
@@ -263,13 +259,13 @@ class Handover:
 
     async def lose(self) -> None:
         state, deadline = self._state, self._time_for_all()
-        gone = frozenset(state.assignment) if is_subscribed(state) else frozenset()
+        gone = frozenset(state.assignment) if state.is_subscribed else frozenset()
         listener = state.listener
         state.withhold(gone)
         await self._tell_of_departed("", deadline)
         if gone:
             await self._tell(gone, listener, "", deadline)
-        if is_subscribed(state):
+        if state.is_subscribed:
             state.change(gone, ())
 
     def _time_for_all(self) -> float:
@@ -277,7 +273,7 @@ class Handover:
 
     def note_departure(self, departure: Departure) -> None:
         left = departure.partitions - self._going
-        if is_subscribed(self._state) and left:
+        if self._state.is_subscribed and left:
             self._left = departure._replace(partitions=left)
 
     @property
@@ -382,10 +378,7 @@ class Handover:
         return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
 
     def _next_limit(self, gone: Partitions, limits: HoldLimits) -> float | None:
-        """Update `awaited_work`, and return until when to wait for it, None if it is finished.
-
-        A commit by the application counts as work.
-        """
+        """Update `awaited_work`, and return until when to wait for work and commits, if at all."""
         now = self._loop.time()
         offsets: dict[TopicPartition, Range] = {}
         waits: list[float] = []

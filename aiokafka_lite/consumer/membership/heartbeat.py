@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState, is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.heartbeat_thread import (
@@ -82,7 +82,7 @@ class Lease:
 
     @property
     def delivers(self) -> bool:
-        return self._member.delivers and is_subscribed(self._state)
+        return self._member.delivers and self._state.is_subscribed
 
     def renew(self, asked_at: float) -> None:
         """Renew the lease after a response to a request that was sent at a loop time."""

@@ -10,11 +10,7 @@ from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import (
-    SubscriptionState,
-    is_subscribed,
-    match_pattern,
-)
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
@@ -23,10 +19,7 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class NoGroup:
-    """Assigns all partitions of the subscribed topics, and follows metadata changes.
-
-    It has no task, and calls no listener, as aiokafka.
-    """
+    """Assigns all partitions of the topics. It has no task, and calls no listener, as aiokafka."""
 
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
@@ -87,8 +80,8 @@ class NoGroup:
         return {}
 
     def _metadata_changed(self, view: ClusterView) -> None:
-        match_pattern(
-            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        self._state.match_pattern(
+            view, exclude_internal_topics=self._config.exclude_internal_topics
         )
         self._assign_all(view)
 
@@ -96,7 +89,7 @@ class NoGroup:
         self._metadata_changed(self._cluster.view)
 
     def _assign_all(self, view: ClusterView) -> None:
-        if not is_subscribed(self._state):
+        if not self._state.is_subscribed:
             return
         every = {
             TopicPartition(topic, number)

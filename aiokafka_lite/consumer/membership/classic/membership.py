@@ -17,7 +17,6 @@ from aiokafka_lite.consumer.assignment.subscription import (
     SharedOut,
     SubscriptionMode,
     have_changed,
-    is_subscribed,
 )
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
@@ -156,7 +155,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member = self._member
         reason = "the consumer starts"
         while True:
-            if not is_subscribed(self._state):
+            if not self._state.is_subscribed:
                 if member.state is not MemberState.UNJOINED:
                     await self._settle_departed()
                     member.lose_generation()  # it sends no more heartbeats
@@ -199,11 +198,11 @@ class ClassicMembership(GroupedMembership[Member]):
         self._joined_version = self._assigned_version = None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
-        if is_subscribed(state):
+        if state.is_subscribed:
             state.withhold(self._not_kept(leaves=leaves))
         self._gate.release(Hold.LISTENER, Hold.LOST)  # all lost partitions are revoking
         await self._handover.settle_departed(reason, deadline)
-        if is_subscribed(state):
+        if state.is_subscribed:
             is_eager = not self._is_cooperative
             await self._handover.revoke(
                 self._not_kept(leaves=leaves),
@@ -222,7 +221,7 @@ class ClassicMembership(GroupedMembership[Member]):
         return frozenset(state.assignment)
 
     async def _lose_what_was_kept(self) -> None:
-        if self._is_cooperative and self._state.assignment and is_subscribed(self._state):
+        if self._is_cooperative and self._state.assignment and self._state.is_subscribed:
             await self._handover.lose()
 
     async def _settle_departed(self) -> None:
@@ -256,7 +255,7 @@ class ClassicMembership(GroupedMembership[Member]):
             if member.is_fenced:
                 await self._give_up()
             await self._settle_departed()
-            if not is_subscribed(state):
+            if not state.is_subscribed:
                 return None
             try:
                 if state.mode is SubscriptionMode.PATTERN:
@@ -280,7 +279,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 "again",
                 member.group_id,
             )
-            if self._is_cooperative and is_subscribed(state):
+            if self._is_cooperative and state.is_subscribed:
                 # Leaders ignore partitions that are owned in an older generation.
                 member.take_assignment(keeps=True)
                 return None
@@ -389,7 +388,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 state.release(cursor)  # unsubscribed and subscribed again
         if gone:
             await self._handover.revoke(gone, "the partitions are reassigned to other members")
-            if not member.is_member or not is_subscribed(state):
+            if not member.is_member or not state.is_subscribed:
                 return False
         await self._handover.assign(new)
         for tp in new & state.assignment.keys():

@@ -350,10 +350,7 @@ def _own(assignor: type[AbstractPartitionAssignor] | Assignor) -> Assignor:
 def common_protocol(
     assignors: Iterable[type[AbstractPartitionAssignor] | Assignor],
 ) -> RebalanceProtocol:
-    """Return the newest protocol that all assignors support, as Java.
-
-    A member with an eager and a cooperative assignor is therefore always eager.
-    """
+    """Return the newest protocol that all assignors support, as Java: an eager one prevails."""
     eager = frozenset({RebalanceProtocol.EAGER})
     protocols = [getattr(each, "rebalance_protocols", eager) for each in assignors]
     return max(frozenset(RebalanceProtocol).intersection(*protocols))

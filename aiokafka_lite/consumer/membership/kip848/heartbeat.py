@@ -157,10 +157,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         )
 
     def take_outcome(self, outcome: Outcome) -> None:
-        """Apply the outcome of a heartbeat of the thread, and make the loop's next one full.
-
-        So an assignment in the thread's response is repeated.
-        """
+        """Apply the outcome. The next heartbeat is full, so that an assignment is repeated."""
         member, error = self._member, outcome.error
         self._outcome = outcome
         self._schedule.note_failure()

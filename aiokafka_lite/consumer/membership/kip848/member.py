@@ -261,16 +261,13 @@ Held = Mapping[PartitionId, TopicPartition]
 
 
 class Reconciliation(NamedTuple):
-    """The steps that are left to hold the target.
+    """The steps that are left to hold the target."""
 
-    Attributes:
-        to_revoke: Not in the target, or of deleted topics; revoked first.
-        to_assign: In the target, with known names.
-        unknown: Topic ids without a name.
-    """
-
+    # Not in the target, or of deleted topics; revoked first.
     to_revoke: Held
+    # In the target, with known names.
     to_assign: Held
+    # Topic ids without a name.
     unknown: frozenset[bytes]
 
     @property

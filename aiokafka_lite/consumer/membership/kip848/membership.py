@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, is_subscribed
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.grouped import (
     LEAVE_MAX_S,
@@ -199,7 +199,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             await self._lose_all()
         elif self._handover.has_departed:
             await self._give_up_departed()
-        elif not is_subscribed(state):
+        elif not state.is_subscribed:
             if member.state is MemberState.UNJOINED:
                 return False
             await self._withdraw(UNSUBSCRIBED)
@@ -339,7 +339,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         """Settle unsubscribed partitions, which heartbeats report as owned until then."""
         self._settled_version = None
         await self._handover.settle_departed(UNSUBSCRIBED)
-        assigned = self._state.assignment if is_subscribed(self._state) else {}
+        assigned = self._state.assignment if self._state.is_subscribed else {}
         self._let_go({each: tp for each, tp in self.held.items() if tp not in assigned})
 
     def _why_lost(self) -> str | None:
@@ -392,7 +392,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._settled_version = None
         reason = Loss.POLL_INTERVAL.value
         await self._handover.revoke(set(state.assignment), reason, waits=False)
-        if not member.is_member or not is_subscribed(state):
+        if not member.is_member or not state.is_subscribed:
             return
         member.note_reason(Loss.POLL_INTERVAL, overdue)
         await self._withdraw(reason)
