@@ -156,7 +156,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         )
         self._log = CoordinatorLog(
             lambda index: services.partition(OFFSETS_TOPIC, index),
-            partition_count=services.offsets_topic_partitions,
+            partition_count=lambda: services.offsets_topic_partitions,
             clock=services.clock,
         )
         self.groups: dict[str, Group] = {}

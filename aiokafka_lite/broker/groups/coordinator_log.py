@@ -24,6 +24,7 @@ from aiokafka_lite.protocol.messages.group_records import (
 )
 from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_batch, iter_batches
 from aiokafka_lite.records.transactions import end_marker
+from aiokafka_lite.structs import ConsumerRecord
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 READ_BYTES: Final = 1 << 20
@@ -127,13 +128,31 @@ class InternalTopicLog(ABC, Generic[EntryT]):
 
     topic: str
 
-    def __init__(self, open_partition: Callable[[int], OffsetsLog]) -> None:
+    def __init__(
+        self,
+        open_partition: Callable[[int], OffsetsLog],
+        *,
+        partition_count: Callable[[], int],
+        clock: Callable[[], int],
+    ) -> None:
         self._open_partition = open_partition
+        self._partition_count = partition_count
+        self._clock = clock
+
+    def partition_for(self, key: str) -> int:
+        return partition_for(key, self._partition_count())
 
     @abstractmethod
     def _entries(
         self, partition: int, header: BatchHeader, batch: memoryview
     ) -> Iterator[EntryT]: ...
+
+    def _records(
+        self, partition: int, header: BatchHeader, batch: memoryview
+    ) -> Iterator[ConsumerRecord]:
+        found = RecordSet(self.topic, partition, batch, fetch_offset=header.base_offset)
+        while taken := found.take(RECORDS_AT_ONCE):
+            yield from taken
 
     def is_empty(self, partition: int) -> bool:
         log = self._open_partition(partition)
@@ -164,20 +183,6 @@ class InternalTopicLog(ABC, Generic[EntryT]):
 class CoordinatorLog(InternalTopicLog[LogEntry]):
     topic = OFFSETS_TOPIC
 
-    def __init__(
-        self,
-        open_partition: Callable[[int], OffsetsLog],
-        *,
-        partition_count: int,
-        clock: Callable[[], int],
-    ) -> None:
-        super().__init__(open_partition)
-        self._clock = clock
-        self.partition_count = partition_count
-
-    def partition_for(self, key: str) -> int:
-        return partition_for(key, self.partition_count)
-
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
         """Append records as one batch, which a crash cannot split."""
         now_ms = self._clock()
@@ -202,9 +207,7 @@ class CoordinatorLog(InternalTopicLog[LogEntry]):
         producer = NO_PRODUCER
         if header.is_transactional:
             producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        records = RecordSet(OFFSETS_TOPIC, partition, batch, fetch_offset=header.base_offset)
-        while taken := records.take(RECORDS_AT_ONCE):
-            for record in taken:
-                decoded = decode_record(record.key, record.value)
-                if decoded is not None:
-                    yield decoded._replace(producer=producer)
+        for record in self._records(partition, header, batch):
+            decoded = decode_record(record.key, record.value)
+            if decoded is not None:
+                yield decoded._replace(producer=producer)

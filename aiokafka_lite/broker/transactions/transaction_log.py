@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from aiokafka_lite.broker.groups.coordinator_log import (
-    RECORDS_AT_ONCE,
-    InternalTopicLog,
-    OffsetsLog,
-    partition_for,
-)
+from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog, OffsetsLog
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import (
     EMPTY,
@@ -26,7 +21,7 @@ from aiokafka_lite.protocol.messages.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
 )
-from aiokafka_lite.records import BatchHeader, RecordSet, build_batch
+from aiokafka_lite.records import BatchHeader, build_batch
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -119,13 +114,8 @@ class TransactionLog(InternalTopicLog[TransactionRecord]):
         clock: Callable[[], int],
         version: TransactionVersion,
     ) -> None:
-        super().__init__(open_partition)
-        self._partition_count = partition_count
-        self._clock = clock
+        super().__init__(open_partition, partition_count=partition_count, clock=clock)
         self._version = version
-
-    def partition_for(self, key: str) -> int:
-        return partition_for(key, self._partition_count())
 
     def append(self, record: TransactionRecord) -> None:
         key, value = encode_record(record, self._version)
@@ -135,9 +125,7 @@ class TransactionLog(InternalTopicLog[TransactionRecord]):
     def _entries(
         self, partition: int, header: BatchHeader, batch: memoryview
     ) -> Iterator[TransactionRecord]:
-        found = RecordSet(self.topic, partition, batch, fetch_offset=header.base_offset)
-        while taken := found.take(RECORDS_AT_ONCE):
-            for record in taken:
-                decoded = decode_record(record.key, record.value)
-                if decoded is not None:
-                    yield decoded
+        for record in self._records(partition, header, batch):
+            decoded = decode_record(record.key, record.value)
+            if decoded is not None:
+                yield decoded

@@ -159,7 +159,7 @@ async def test_tombstones_that_compaction_has_left_make_no_group(
     services: Services,
 ) -> None:
     log = CoordinatorLog(
-        lambda index: services.partition("", index), partition_count=2, clock=services.clock
+        lambda index: services.partition("", index), partition_count=lambda: 2, clock=services.clock
     )
     log.append("g", [CoordinatorRecord(offset_key("g", TP), None)])
     log.append("h", member_tombstones("h", "m"))

@@ -143,7 +143,7 @@ def test_damaged_records_are_told(key: bytes | None, value: bytes | None) -> Non
 
 def test_records_are_appended_as_one_batch_and_read_back() -> None:
     partition = MemoryLog()
-    log = CoordinatorLog(lambda _: partition, partition_count=1, clock=lambda: 1234)
+    log = CoordinatorLog(lambda _: partition, partition_count=lambda: 1, clock=lambda: 1234)
     assert log.is_empty(0)
     written = [CoordinatorRecord(KEY, None), group_tombstone("g")]
     log.append("g", written)
@@ -157,14 +157,14 @@ def test_records_are_appended_as_one_batch_and_read_back() -> None:
 
 def test_large_batch_is_read_in_pieces() -> None:
     partition = MemoryLog()
-    log = CoordinatorLog(lambda _: partition, partition_count=1, clock=lambda: 1234)
+    log = CoordinatorLog(lambda _: partition, partition_count=lambda: 1, clock=lambda: 1234)
     log.append("g", [CoordinatorRecord(KEY, None)] * 250)
     assert [len(chunk) for chunk in log.read(0)] == [100, 100, 50]
 
 
 def test_log_that_ends_early_is_an_error() -> None:
     partition = MemoryLog()
-    log = CoordinatorLog(lambda _: partition, partition_count=1, clock=lambda: 1234)
+    log = CoordinatorLog(lambda _: partition, partition_count=lambda: 1, clock=lambda: 1234)
     log.append("g", [CoordinatorRecord(KEY, None)])
     partition.high_watermark += 1
     with pytest.raises(

@@ -243,7 +243,9 @@ async def test_record_of_brokers_before_4_1_is_removed_with_the_next_subscriptio
     driven.join("b")
     partition = driven.coordinator.partition_for("g")
     log = CoordinatorLog(
-        lambda index: driven.services.partition("", index), partition_count=2, clock=lambda: 0
+        lambda index: driven.services.partition("", index),
+        partition_count=lambda: 2,
+        clock=lambda: 0,
     )
     driven.join("c")
     written = [record[:2] for chunk in log.read(partition) for record in chunk]
