@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, TypeAlias
 
 from aiokafka_lite.errors import BrokerResponseError, NoError
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 
 Ticket = NewType("Ticket", int)
 ErrorType: TypeAlias = type[BrokerResponseError]
@@ -46,13 +47,6 @@ class Join:
 
 
 @dataclass(frozen=True)
-class JoinedMember:
-    member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-@dataclass(frozen=True)
 class Joined:
     error: ErrorType = NoError
     generation: int = -1
@@ -60,7 +54,7 @@ class Joined:
     protocol: str | None = None
     leader: str = NO_LEADER
     member_id: str = NO_MEMBER_ID
-    members: Sequence[JoinedMember] = ()
+    members: Sequence[JoinGroupResponseMember] = ()
     skip_assignment: bool = False
 
 

@@ -19,7 +19,6 @@ from aiokafka_lite.protocol.messages.classic_group import (
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    JoinGroupResponseMember,
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberResponse,
@@ -39,16 +38,13 @@ FIRST_THAT_CAN_SKIP_THE_ASSIGNMENT = 9
 @handler(JoinGroupRequest)
 async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     """Join a classic group. The response waits for the rebalance."""
-    rebalance_timeout_ms = request.rebalance_timeout_ms
-    if rebalance_timeout_ms < 0:  # version 0 has none
-        rebalance_timeout_ms = request.session_timeout_ms
     joined = await ctx.groups.join(
         request.group_id,
         Join(
             protocol_type=request.protocol_type,
             protocols=tuple((item.name, item.metadata) for item in request.protocols),
             session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             client_id=ctx.client_id or "",
@@ -68,14 +64,7 @@ async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGrou
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,
-        members=[
-            JoinGroupResponseMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                metadata=member.metadata,
-            )
-            for member in joined.members
-        ],
+        members=[*joined.members],
     )
 
 

@@ -54,7 +54,6 @@ from aiokafka_lite.broker.groups.values import (
     ErrorType,
     Join,
     Joined,
-    JoinedMember,
     Leaver,
     Sync,
     Synced,
@@ -75,6 +74,7 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 
 
 class GroupState(enum.Enum):
@@ -245,7 +245,7 @@ class ClassicGroup:
         member: ClassicGroupMember,
         *,
         leader: str | None = None,
-        members: Sequence[JoinedMember] | None = None,
+        members: Sequence[JoinGroupResponseMember] | None = None,
         skip_assignment: bool = False,
     ) -> Joined:
         if members is None:

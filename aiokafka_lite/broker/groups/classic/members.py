@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from aiokafka_lite.broker.groups.values import (
     NO_ASSIGNMENT,
     ErrorType,
-    JoinedMember,
     Protocols,
     Ticket,
 )
 from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberIdError
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 
 
 @dataclass(slots=True, eq=False)
@@ -157,8 +157,12 @@ class Members:
         votes = Counter(member.vote(candidates) for member in self)
         return max(votes, key=votes.__getitem__)
 
-    def listing(self, protocol: str) -> tuple[JoinedMember, ...]:
+    def listing(self, protocol: str) -> tuple[JoinGroupResponseMember, ...]:
         return tuple(
-            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(protocol),
+            )
             for member in self
         )

@@ -12,7 +12,7 @@ import pytest
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic import machine
 from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.values import JoinedMember, Leaver
+from aiokafka_lite.broker.groups.values import Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -28,6 +28,7 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 from tests.broker.groups.classic.machine import REBALANCE_MS, SESSION_MS, Driver
 from tests.support.for_each import for_each
 
@@ -100,7 +101,7 @@ def test_sole_member_leads_and_gets_the_member_list(driver: Driver) -> None:
     assert answer.generation == 1
     assert (answer.protocol_type, answer.protocol) == ("consumer", "range")
     assert answer.leader == answer.member_id == member_id
-    assert answer.members == (JoinedMember(member_id, None, b"r"),)
+    assert answer.members == (JoinGroupResponseMember(member_id=member_id, metadata=b"r"),)
     assert driver.state is COMPLETING
 
 
@@ -370,7 +371,9 @@ def test_members_that_do_not_rejoin_in_time_are_out(driver: Driver) -> None:
     for _ in range(10):
         driver.advance(REBALANCE_MS / 10_000)
         driver.heartbeat(late)  # alive, but it does not join
-    assert driver.joins[ticket].members == (JoinedMember(leader, None, b"meta"),)
+    assert driver.joins[ticket].members == (
+        JoinGroupResponseMember(member_id=leader, metadata=b"meta"),
+    )
     assert driver.heartbeat(late) is UnknownMemberIdError
 
 
