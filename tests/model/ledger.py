@@ -87,6 +87,9 @@ class Assigned(Entry):
 UNSUBSCRIBED: Final = "unsubscribed"
 """How partitions are revoked by the application itself."""
 
+LOST: Final = "lost"
+"""How partitions are revoked from a member that the group has removed."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Revoked(Entry):

@@ -6,6 +6,7 @@ import pytest
 
 from aiokafka_lite.structs import TopicPartition
 from tests.model.ledger import (
+    LOST,
     UNSUBSCRIBED,
     Assigned,
     Entry,
@@ -49,14 +50,21 @@ def test_a_pause_of_a_lost_partition_ends_when_the_application_unsubscribes(how:
 
 
 @pytest.mark.parametrize("generation", [2, 3])
+@pytest.mark.parametrize("how", ["revoked", LOST])
 def test_a_seek_in_a_rebalance_counts_unless_others_can_have_had_the_partition(
-    generation: int,
+    how: str, generation: int
 ) -> None:
-    broken = rules_broken(
-        Assigned(generation=1, tps=ALL),
-        Revoked(tps=ALL, how="lost"),
-        Sought(tp=TP, target=7, how="back", limit=9),
-        Assigned(generation=generation, tps=ALL),
-        Handed(tp=TP, first=0, next=1),
-    )
-    assert ("offsets out of order" in broken) is (generation == 2)
+    for first in (0, 7):
+        broken = rules_broken(
+            Assigned(generation=1, tps=ALL),
+            Revoked(tps=ALL, how=how),
+            Sought(tp=TP, target=7, how="back", limit=9),
+            Assigned(generation=generation, tps=ALL),
+            Handed(tp=TP, first=first, next=first + 1),
+        )
+        is_due = generation == 2 and how != LOST
+        assert ("offsets out of order" in broken) is (is_due and first == 0)
+        may_be_kept = generation == 2
+        assert ("a start that is not what was committed" in broken) is (
+            not may_be_kept and first == 7
+        )

@@ -24,6 +24,7 @@ from typing import Final
 
 from aiokafka_lite.structs import TopicPartition
 from tests.model.ledger import (
+    LOST,
     UNSUBSCRIBED,
     Assigned,
     Blocked,
@@ -90,6 +91,9 @@ class _Member:
     # What was taken away since the latest assignment, and what had stayed then.
     closed: set[TopicPartition] = field(default_factory=set)
     kept: set[TopicPartition] = field(default_factory=set)
+    # Whether the group has removed it since: if it has another member id now, it cannot know that
+    # the group is the same.
+    is_removed: bool = False
     topics: frozenset[str] = frozenset()
     paused: set[TopicPartition] = field(default_factory=set)
     callbacks: int = 0
@@ -212,7 +216,10 @@ class Verdict:
             if (before := member.before.get(tp)) is not None:
                 track.maybe_carried = before.seeks[-1] if before.seeks else before.maybe_carried
                 track.end_from = before.end_from
-            if is_unbroken and (sought := member.sought_between.get(tp)) is not None:
+            sought = member.sought_between.get(tp) if is_unbroken else None
+            if sought is not None and member.is_removed:
+                track.maybe_carried = sought
+            elif sought is not None:
                 track.seeks.append(sought)
                 track.carried = sought
                 track.next = track.start = sought.target
@@ -228,6 +235,7 @@ class Verdict:
                 self._violate("two have one partition", entry, words, tp)
         member.sought_between.clear()
         member.sought_last.clear()
+        member.is_removed = False
 
     def _in_course(self, entry: Assigned) -> Generation:
         """Return a generation so that later ones of a group are greater.
@@ -255,6 +263,7 @@ class Verdict:
         member.closed |= entry.tps
         member.is_open = not member.tracks.keys() <= member.closed
         member.paused -= entry.tps
+        member.is_removed |= entry.how == LOST
         if entry.how == UNSUBSCRIBED:  # pauses of partitions that were lost before end with it, too
             member.paused.clear()
         if member.sought_between:
