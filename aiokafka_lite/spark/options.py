@@ -6,10 +6,9 @@ process that Spark starts parses options, so this module imports little.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
-from aiokafka_lite._compat import override
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import OptionError
@@ -28,64 +27,20 @@ from aiokafka_lite.spark.subscribed import Subscribed
 from aiokafka_lite.structs import TopicPartition
 
 
-class _Value:
-    """The base of small values: equal if of one class with equal fields.
+class Position(NamedTuple):
+    """The start or end of all partitions, or of each: offsets, or times in ms since the epoch.
 
-    Creating dataclasses would slow down every worker. NamedTuples of two classes compare equal.
+    Offsets may be `EARLIEST` and `LATEST`. A time is that of a partition's first record from then
+    on.
     """
 
-    __match_args__: tuple[str, ...] = ()
+    at: int | Offsets
+    is_time: bool = False
 
-    @override
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
-
-    __hash__ = None  # type: ignore[assignment] # some hold a dict
-
-    @override
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
-        return f"{type(self).__name__}({fields})"
-
-
-class Earliest(_Value):
-    """The offset of each partition's first record."""
-
-
-class Latest(_Value):
-    """The offset after each partition's last record."""
-
-
-class AtOffsets(_Value):
-    """An offset for each partition. -1 is its latest, -2 its earliest (`client.offsets`)."""
-
-    __match_args__ = ("offsets",)
-
-    def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self.offsets: Offsets = dict(offsets)
-
-
-class AtTimestamp(_Value):
-    """Each partition's first record of that time (ms since the epoch) or later."""
-
-    __match_args__ = ("timestamp_ms",)
-
-    def __init__(self, timestamp_ms: int) -> None:
-        self.timestamp_ms = timestamp_ms
-
-
-class AtTimestamps(_Value):
-    """Each partition's first record of its own time (ms since the epoch) or later."""
-
-    __match_args__ = ("timestamps_ms",)
-
-    def __init__(self, timestamps_ms: Mapping[TopicPartition, int]) -> None:
-        self.timestamps_ms: dict[TopicPartition, int] = dict(timestamps_ms)
-
-
-Position: TypeAlias = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
+    def by_partition(self, tps: Collection[TopicPartition]) -> Offsets:
+        if isinstance(self.at, int):
+            return dict.fromkeys(tps, self.at)
+        return {tp: self.at[tp] for tp in tps if tp in self.at}
 
 
 ChoiceT = TypeVar("ChoiceT", bound=str)
@@ -134,7 +89,7 @@ class SourceOptions(KafkaOptions):
     """The options of a query, as docs/spark.md describes them. `parse_options` makes them.
 
     Attributes:
-        ending: The end of a batch query. `Latest()` for streaming ones.
+        ending: The end of a batch query. The latest offsets for streaming ones.
         min_partitions: The smallest number of tasks. None is one per partition.
         min_offsets_per_trigger: The fewest offsets of a micro-batch, until
         max_trigger_delay_s: this time after the previous one.
@@ -148,7 +103,7 @@ class SourceOptions(KafkaOptions):
     is_streaming: bool
     subscription: Subscribed
     starting: Position
-    ending: Position = Latest()
+    ending: Position = Position(LATEST)
     timestamp_strategy: TimestampStrategy = "error"
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -179,8 +134,8 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
     _check_names(raw)
     if is_streaming:
         _refuse_endings(raw)
-    starting = _position(raw, "starting", Latest() if is_streaming else Earliest())
-    ending = _position(raw, "ending", Latest())
+    starting = _position(raw, "starting", LATEST if is_streaming else EARLIEST)
+    ending = _position(raw, "ending", LATEST)
     if not is_streaming:
         _check_batch(raw, starting, ending)
     min_offsets, max_offsets = _offsets_per_trigger(raw)
@@ -279,50 +234,51 @@ def _subscription(raw: RawOptions) -> Subscribed:
         raise raw.refusal("subscribePattern", str(error)) from error
 
 
-def _position(raw: RawOptions, edge: str, default: Position) -> Position:
+def _position(raw: RawOptions, edge: str, default: int) -> Position:
     """Read a start or end: of several options the most precise one has effect."""
     if (name := f"{edge}Timestamp") in raw:
-        timestamp_ms = raw.number(name, 0, at_least=0)
-        return AtTimestamp(timestamp_ms)
+        return Position(raw.number(name, 0, at_least=0), is_time=True)
     if (name := f"{edge}OffsetsByTimestamp") in raw:
         form = 'JSON like {"flights":{"0":1700000000000}}, in milliseconds since 1970'
-        return AtTimestamps(raw.by_partition(name, form, at_least=0))
+        return Position(raw.by_partition(name, form, at_least=0), is_time=True)
     text = raw.text(name := f"{edge}Offsets")
     if text is None:
-        return default
+        return Position(default)
     match trimmed(text).lower():
         case "earliest":
-            return Earliest()
+            return Position(EARLIEST)
         case "latest":
-            return Latest()
+            return Position(LATEST)
     form = 'earliest, latest, or JSON like {"flights":{"0":23,"1":-1}}'
-    return AtOffsets(raw.by_partition(name, form, at_least=EARLIEST))
+    return Position(raw.by_partition(name, form, at_least=EARLIEST))
 
 
 def _check_batch(raw: RawOptions, starting: Position, ending: Position) -> None:
-    if isinstance(starting, Latest):
+    if starting == Position(LATEST):
         raise raw.refusal(
             "startingOffsets", "a batch query that starts at the latest offsets reads no records"
         )
-    if isinstance(ending, Earliest):
+    if ending == Position(EARLIEST):
         raise raw.refusal(
             "endingOffsets", "a batch query that ends at the earliest offsets reads no records"
         )
     _refuse_edge(raw, "startingOffsets", starting, LATEST, "-1 (latest) cannot be the start")
     _refuse_edge(raw, "endingOffsets", ending, EARLIEST, "-2 (earliest) cannot be the end")
-    match starting, ending:
-        case AtOffsets(starts), AtOffsets(ends):
-            _check_order(raw, "endingOffsets", starts, ends)
-        case AtTimestamps(starts), AtTimestamps(ends):
-            _check_order(raw, "endingOffsetsByTimestamp", starts, ends)
+    if (
+        starting.is_time == ending.is_time
+        and isinstance(starting.at, dict)
+        and isinstance(ending.at, dict)
+    ):
+        name = "endingOffsetsByTimestamp" if ending.is_time else "endingOffsets"
+        _check_order(raw, name, starting.at, ending.at)
     for name in STREAMING_ONLY:
         if name in raw:
             raw.warnings.append(f"option {name} has no effect on batch queries")
 
 
 def _refuse_edge(raw: RawOptions, name: str, position: Position, edge: int, reason: str) -> None:
-    if isinstance(position, AtOffsets):
-        for tp, offset in position.offsets.items():
+    if isinstance(position.at, dict) and not position.is_time:
+        for tp, offset in position.at.items():
             if offset == edge:
                 raise raw.refusal(
                     name, f"{reason} of a batch query, but is set for {tp.topic}-{tp.partition}"

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeAlias
 
 from aiokafka_lite.client.offsets import LATEST, Offsets
-from aiokafka_lite.spark.options import AtOffsets, AtTimestamp, AtTimestamps, Latest
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -141,16 +140,13 @@ class MicroBatches:
 
     def _beginning_at_end(self, initial: Offsets) -> Collection[TopicPartition]:
         """Return the partitions whose start would be another one at a later lookup."""
-        match self._options.starting:
-            case Latest():
-                return initial.keys()
-            case AtOffsets(offsets):
-                return [tp for tp in initial if offsets.get(tp) == LATEST]
-            case AtTimestamp() | AtTimestamps() if self._options.timestamp_strategy == "latest":
-                ends = self._planner.latest(initial)
-                return [tp for tp in initial if initial[tp] == ends.get(tp)]
-            case _:
-                return ()
+        starting = self._options.starting
+        if not starting.is_time:
+            return [tp for tp, at in starting.by_partition(initial).items() if at == LATEST]
+        if self._options.timestamp_strategy == "latest":
+            ends = self._planner.latest(initial)
+            return [tp for tp in initial if initial[tp] == ends.get(tp)]
+        return ()
 
     def fix_target(self) -> None:
         """Read only the records that exist now: the trigger availableNow."""

@@ -7,17 +7,8 @@ from typing import Literal, NamedTuple
 
 from aiokafka_lite.client.offset_lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
-from aiokafka_lite.errors import (
-    OptionError,
-)
-from aiokafka_lite.spark.options import (
-    AtOffsets,
-    AtTimestamp,
-    AtTimestamps,
-    Earliest,
-    Latest,
-    Position,
-)
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.spark.options import Position
 from aiokafka_lite.spark.planning.data_loss import DataLossPolicy, named
 from aiokafka_lite.structs import TopicPartition
 
@@ -45,24 +36,17 @@ class Edge:
 
     @property
     def option(self) -> str:
-        match self._position:
-            case AtTimestamp():
-                return f"{self._name}Timestamp"
-            case AtTimestamps():
-                return f"{self._name}OffsetsByTimestamp"
-        return f"{self._name}Offsets"
+        if not self._position.is_time:
+            return f"{self._name}Offsets"
+        is_one = isinstance(self._position.at, int)
+        return f"{self._name}{'Timestamp' if is_one else 'OffsetsByTimestamp'}"
 
     def mismatch(self, tps: Collection[TopicPartition]) -> OptionError | None:
         """Return the error of an option that does not name these partitions exactly."""
-        hint = ""
-        match self._position:
-            case AtOffsets(offsets):
-                given = offsets.keys()
-                hint = " (-1 is the latest offset, -2 the earliest)"
-            case AtTimestamps(timestamps_ms):
-                given = timestamps_ms.keys()
-            case _:
-                return None
+        if isinstance(self._position.at, int):
+            return None
+        given = self._position.at.keys()
+        hint = "" if self._position.is_time else " (-1 is the latest offset, -2 the earliest)"
         problems = []
         if absent := set(tps) - given:
             problems.append(f"leaves out {named(absent)}")
@@ -77,30 +61,19 @@ class Edge:
 
     def query(self, tps: Collection[TopicPartition]) -> OffsetQuery:
         """Return the timestamps to look up, in addition to both ends of the log."""
-        match self._position:
-            case AtTimestamp(timestamp_ms):
-                return dict.fromkeys(tps, timestamp_ms)
-            case AtTimestamps(timestamps_ms):
-                return {tp: timestamps_ms[tp] for tp in tps if tp in timestamps_ms}
-        return {}
+        return self._position.by_partition(tps) if self._position.is_time else {}
 
     def resolve(self, bounds: Bounds, times: Offsets) -> Offsets:
         """Return an offset for each partition that exists. `times` are the results of `query`."""
-        match self._position:
-            case Earliest():
-                return dict(bounds.earliest)
-            case Latest():
-                return dict(bounds.latest)
-            case AtOffsets(offsets):
-                special = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
-                return {
-                    tp: special[offset][tp] if offset in special else offset
-                    for tp, offset in offsets.items()
-                    if tp in bounds.latest
-                }
+        if self._position.is_time:
+            return {
+                tp: self._unmatched(tp, bounds) if offset == NO_OFFSET else offset
+                for tp, offset in times.items()
+            }
+        special = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
         return {
-            tp: self._unmatched(tp, bounds) if offset == NO_OFFSET else offset
-            for tp, offset in times.items()
+            tp: special[offset][tp] if offset in special else offset
+            for tp, offset in self._position.by_partition(bounds.latest).items()
         }
 
     def _unmatched(self, tp: TopicPartition, bounds: Bounds) -> int:
@@ -114,7 +87,7 @@ class Edge:
 
     def within(self, offsets: Offsets, bounds: Bounds, data_loss: DataLossPolicy) -> Offsets:
         """Return offsets that the log has: the nearest ones, if `data_loss` does not raise."""
-        if not isinstance(self._position, AtOffsets):
+        if self._position.is_time:
             return offsets
         nearest = dict(offsets)
         for tp, offset in offsets.items():

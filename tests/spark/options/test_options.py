@@ -7,13 +7,10 @@ import time
 
 import pytest
 
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
 from aiokafka_lite.spark.options import (
-    AtOffsets,
-    AtTimestamp,
-    AtTimestamps,
-    Earliest,
-    Latest,
+    Position,
     SourceOptions,
     parse_options,
 )
@@ -64,8 +61,8 @@ def test_options_are_refused_by_name_and_value(case: Case) -> None:
 
 def test_defaults_are_those_of_sparks_own_source() -> None:
     read, streamed = batch(), stream()
-    assert (read.starting, read.ending) == (Earliest(), Latest())
-    assert (streamed.starting, streamed.ending) == (Latest(), Latest())
+    assert (read.starting, read.ending) == (Position(EARLIEST), Position(LATEST))
+    assert (streamed.starting, streamed.ending) == (Position(LATEST), Position(LATEST))
     for options in (read, streamed):
         assert options.subscription.topics == {"flights"}
         assert options.fail_on_data_loss is True
@@ -103,7 +100,7 @@ def test_every_option_comes_through() -> None:
         groupIdPrefix="mine",
         commitOffsetsToGroup="lag",
     )
-    assert options.starting == AtTimestamp(5)
+    assert options.starting == Position(5, is_time=True)
     assert options.timestamp_strategy == "latest"
     assert options.fail_on_data_loss is False
     assert options.include_headers is True
@@ -117,7 +114,7 @@ def test_every_option_comes_through() -> None:
 
 
 def test_names_are_taken_in_any_case() -> None:
-    assert batch(STARTINGOFFSETS='{"flights":{"0":3}}').starting == AtOffsets({ZERO: 3})
+    assert batch(STARTINGOFFSETS='{"flights":{"0":3}}').starting == Position({ZERO: 3})
 
 
 def test_topics_of_a_list_are_taken_once_without_spaces() -> None:
@@ -139,8 +136,10 @@ def test_pattern_finds_topics_by_a_part_of_their_names() -> None:
 
 def test_positions_are_read_from_json() -> None:
     text = '{"flights":{"0":23,"1":-2}}'
-    assert batch(startingOffsets=text).starting == AtOffsets({ZERO: 23, ONE: -2})
-    assert batch(endingOffsetsByTimestamp='{"flights":{"0":23}}').ending == AtTimestamps({ZERO: 23})
+    assert batch(startingOffsets=text).starting == Position({ZERO: 23, ONE: -2})
+    assert batch(endingOffsetsByTimestamp='{"flights":{"0":23}}').ending == Position(
+        {ZERO: 23}, is_time=True
+    )
 
 
 def test_timestamp_for_all_comes_before_timestamps_and_these_before_offsets() -> None:
@@ -149,11 +148,11 @@ def test_timestamp_for_all_comes_before_timestamps_and_these_before_offsets() ->
         "endingOffsetsByTimestamp": '{"flights":{"0":2}}',
         "endingTimestamp": "3",
     }
-    assert batch(**everything).ending == AtTimestamp(3)
+    assert batch(**everything).ending == Position(3, is_time=True)
     del everything["endingTimestamp"]
-    assert batch(**everything).ending == AtTimestamps({ZERO: 2})
+    assert batch(**everything).ending == Position({ZERO: 2}, is_time=True)
     del everything["endingOffsetsByTimestamp"]
-    assert batch(**everything).ending == AtOffsets({ZERO: 1})
+    assert batch(**everything).ending == Position({ZERO: 1})
 
 
 @for_each(

@@ -10,7 +10,8 @@ import pytest
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.spark.options import Earliest, Position, SourceOptions
+from aiokafka_lite.client.offsets import EARLIEST
+from aiokafka_lite.spark.options import Position, SourceOptions
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.spark.subscribed import Subscribed
 
@@ -43,7 +44,7 @@ class Planners:
             subscription=Subscribed("subscribe", topics=(subscribe,))
             if isinstance(subscribe, str)
             else subscribe,
-            starting=starting or Earliest(),
+            starting=starting or Position(EARLIEST),
             client=client,
             **settings,  # type: ignore[arg-type] # each has its type
         )

@@ -12,10 +12,6 @@ from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import KafkaError, OptionError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.errors import DataLossError
 from aiokafka_lite.spark.options import (
-    AtOffsets,
-    AtTimestamp,
-    AtTimestamps,
-    Latest,
     Position,
 )
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
@@ -168,8 +164,8 @@ async def test_batch_reads_between_offsets_that_are_given(
     planner = new_planner(
         kafka.bootstrap_servers,
         topic,
-        starting=AtOffsets(offsets(topic, 3, EARLIEST, 5)),
-        ending=AtOffsets(offsets(topic, 9, LATEST, 5)),
+        starting=Position(offsets(topic, 3, EARLIEST, 5)),
+        ending=Position(offsets(topic, 9, LATEST, 5)),
     )
     assert bounds_of(await wait(planner.batch_ranges)) == {0: (3, 9), 1: (0, 10)}
 
@@ -181,14 +177,14 @@ async def test_offsets_must_name_each_partition_and_no_other(
 ) -> None:
     topic = await kafka.create_topic(partitions=2)
     for position, option in (
-        (AtOffsets(offsets(topic, *given)), f"{edge}Offsets"),
-        (AtTimestamps(offsets(topic, *given)), f"{edge}OffsetsByTimestamp"),
+        (Position(offsets(topic, *given)), f"{edge}Offsets"),
+        (Position(offsets(topic, *given), is_time=True), f"{edge}OffsetsByTimestamp"),
     ):
         planner = new_planner(
             kafka.bootstrap_servers,
             topic,
             starting=position if edge == "starting" else None,
-            ending=position if edge == "ending" else Latest(),
+            ending=position if edge == "ending" else Position(LATEST),
         )
         odd_one = "/1" if len(given) == 1 else "/2"
         with pytest.raises(OptionError, match=rf"{option} .*{topic}{odd_one}"):
@@ -201,13 +197,13 @@ async def test_batch_reads_between_timestamps(kafka: KafkaHandle, new_planner: P
         for partition in range(2):
             await kafka.produce(topic, partition, [(None, b"")], timestamp_ms=timestamp_ms)
     edges: list[tuple[Position, Position, dict[int, tuple[int, int]]]] = [
-        (AtTimestamp(2000), AtTimestamp(3000), {0: (1, 2), 1: (1, 2)}),
-        (AtTimestamp(1001), Latest(), {0: (1, 3), 1: (1, 3)}),
+        (Position(2000, is_time=True), Position(3000, is_time=True), {0: (1, 2), 1: (1, 2)}),
+        (Position(1001, is_time=True), Position(LATEST), {0: (1, 3), 1: (1, 3)}),
         # No record as late as the end: the end is the latest.
-        (AtTimestamp(0), AtTimestamp(9000), {0: (0, 3), 1: (0, 3)}),
+        (Position(0, is_time=True), Position(9000, is_time=True), {0: (0, 3), 1: (0, 3)}),
         (
-            AtTimestamps(offsets(topic, 0, 3000)),
-            AtTimestamps(offsets(topic, 1500, 9000)),
+            Position(offsets(topic, 0, 3000), is_time=True),
+            Position(offsets(topic, 1500, 9000), is_time=True),
             {0: (0, 1), 1: (2, 3)},
         ),
     ]
@@ -221,7 +217,7 @@ async def test_timestamp_behind_all_records_is_an_error_or_the_latest_offset(
 ) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, [(None, b"")], timestamp_ms=5000)
-    at_4000 = AtTimestamp(4000)
+    at_4000 = Position(4000, is_time=True)
     planner = new_planner(kafka.bootstrap_servers, topic, starting=at_4000)
     with pytest.raises(OptionError, match=r"startingTimestamp.*partition 1.*4000"):
         await wait(planner.beginning)
@@ -237,8 +233,8 @@ async def test_batch_that_would_end_before_it_begins_is_refused(
 ) -> None:
     topic = await filled(kafka, 10)
     for starting, ending in (
-        (AtOffsets(offsets(topic, 6)), AtOffsets(offsets(topic, 5))),
-        (AtOffsets(offsets(topic, 11)), Latest()),  # beyond the log, as the connector has it
+        (Position(offsets(topic, 6)), Position(offsets(topic, 5))),
+        (Position(offsets(topic, 11)), Position(LATEST)),  # beyond the log, as the connector has it
     ):
         planner = new_planner(
             kafka.bootstrap_servers,
@@ -258,8 +254,8 @@ async def test_offsets_that_the_log_has_not_are_lost_records(
     await kafka.delete_records(topic, 0, 4)
     tp = TopicPartition(topic, 0)
     cases = (
-        (AtOffsets({tp: 2}), Latest(), "startingOffsets", 2, (4, 10)),
-        (AtOffsets({tp: 5}), AtOffsets({tp: 12}), "endingOffsets", 10, (5, 10)),
+        (Position({tp: 2}), Position(LATEST), "startingOffsets", 2, (4, 10)),
+        (Position({tp: 5}), Position({tp: 12}), "endingOffsets", 10, (5, 10)),
     )
     for starting, ending, option, first_missing, readable in cases:
         planner = new_planner(kafka.bootstrap_servers, topic, starting=starting, ending=ending)
@@ -310,8 +306,8 @@ async def test_stream_begins_where_it_was_told(kafka: KafkaHandle, new_planner: 
     topic = await filled(kafka, 10, 20)
     cases: tuple[tuple[Position | None, Offsets], ...] = (
         (None, offsets(topic, 0, 0)),
-        (Latest(), offsets(topic, 10, 20)),
-        (AtOffsets(offsets(topic, 3, LATEST)), offsets(topic, 3, 20)),
+        (Position(LATEST), offsets(topic, 10, 20)),
+        (Position(offsets(topic, 3, LATEST)), offsets(topic, 3, 20)),
     )
     for starting, expected in cases:
         planner = new_planner(kafka.bootstrap_servers, topic, starting=starting, is_streaming=True)
@@ -322,7 +318,7 @@ async def test_stream_that_would_begin_beyond_the_log_begins_at_its_end_or_fails
     kafka: KafkaHandle, new_planner: Planners
 ) -> None:
     topic = await filled(kafka, 10)
-    beyond = AtOffsets(offsets(topic, 500))
+    beyond = Position(offsets(topic, 500))
     planner = new_planner(kafka.bootstrap_servers, topic, starting=beyond, is_streaming=True)
     with pytest.raises(DataLossError, match=r"startingOffsets.*500.*at offset 0 and ends at 10"):
         await wait(planner.beginning)

@@ -32,7 +32,7 @@ from aiokafka_lite.protocol.messages.log_offsets import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from aiokafka_lite.spark.options import AtTimestamp
+from aiokafka_lite.spark.options import Position
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.planning.conftest import Planners
@@ -114,7 +114,7 @@ def test_running_query_asks_for_metadata_and_of_all_leaders_at_once(
 def test_batch_asks_for_both_ends_and_times_at_once(
     broker: BrokerThread, new_planner: Planners
 ) -> None:
-    planner = new_planner(broker.bootstrap_servers, "t", starting=AtTimestamp(0))
+    planner = new_planner(broker.bootstrap_servers, "t", starting=Position(0, is_time=True))
     assert len(planner.batch_ranges()) == PARTITIONS
     assert asked(broker, MetadataRequest) == 1
     assert asked(broker, ListOffsetsRequest) == 3 * NODES
