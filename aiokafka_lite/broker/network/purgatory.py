@@ -7,7 +7,8 @@ ends the wait. The name is Kafka's (DelayedOperationPurgatory).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from aiokafka_lite._compat import Never
@@ -16,29 +17,17 @@ from aiokafka_lite.broker.handlers.registry import Delayed
 R = TypeVar("R")
 
 
+@dataclass(slots=True, eq=False)
 class Watch(Generic[R]):
-    __slots__ = ("_delayed", "_on_answer", "_purgatory", "_timer")
-
-    def __init__(
-        self,
-        purgatory: Purgatory[R],
-        delayed: Delayed[R],
-        on_answer: Callable[[Callable[[], R]], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._purgatory = purgatory
-        self._delayed = delayed
-        self._on_answer = on_answer
-        self._timer = loop.call_at(delayed.deadline, self._expire)
-
-    @property
-    def keys(self) -> Sequence[Hashable]:
-        return self._delayed.keys
+    purgatory: Purgatory[R]
+    delayed: Delayed[R]
+    on_answer: Callable[[Callable[[], R]], None]
+    timer: asyncio.TimerHandle = field(init=False)
 
     def try_complete(self) -> None:
         """Answer if the response is ready. An exception of the operation is its response."""
         try:
-            answer = self._delayed.try_complete()
+            answer = self.delayed.try_complete()
         except Exception as error:  # noqa: BLE001 — it becomes the response
             self._finish(_raiser(error))
             return
@@ -48,15 +37,15 @@ class Watch(Generic[R]):
 
     def cancel(self) -> None:
         """Remove the watch without a response. Idempotent."""
-        self._timer.cancel()
-        self._purgatory.forget(self)
+        self.timer.cancel()
+        self.purgatory.forget(self)
 
-    def _expire(self) -> None:
-        self._finish(self._delayed.expire)
+    def expire(self) -> None:
+        self._finish(self.delayed.expire)
 
     def _finish(self, answer: Callable[[], R]) -> None:
         self.cancel()
-        self._on_answer(answer)
+        self.on_answer(answer)
 
 
 def _raiser(error: Exception) -> Callable[[], Never]:
@@ -83,7 +72,8 @@ class Purgatory(Generic[R]):
         `on_answer` is called once, with a function that returns the response or raises. It is never
         called during this method, or after `cancel` of the returned watch.
         """
-        watch = Watch(self, delayed, on_answer, self._loop)
+        watch = Watch(self, delayed, on_answer)
+        watch.timer = self._loop.call_at(delayed.deadline, watch.expire)
         for key in delayed.keys:
             self._watches.setdefault(key, {})[watch] = None
         return watch
@@ -96,7 +86,7 @@ class Purgatory(Generic[R]):
                     watch.try_complete()
 
     def forget(self, watch: Watch[R]) -> None:
-        for key in watch.keys:
+        for key in watch.delayed.keys:
             waiting = self._watches.get(key)
             if waiting is not None:
                 waiting.pop(watch, None)
