@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
@@ -52,20 +51,11 @@ FEATURES_EPOCH: Final = 0
 _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class _Feature(NamedTuple):
-    """A feature of the cluster (KIP-584). It is unused if its finalized level is 0."""
-
-    name: str
-    min_level: int
-    max_level: int
-    finalized_level: int
-
-
-def _features(config: BrokerConfig) -> Sequence[_Feature]:
-    return [
-        _Feature("group.version", 0, 1, 1),  # KIP-848
-        _Feature("transaction.version", 0, 2, config.transaction_version),
-    ]
+# The features of the cluster (KIP-584) and their highest levels. The lowest are 0, for unused.
+FEATURES: Final[Mapping[str, int]] = {
+    "group.version": 1,  # KIP-848
+    "transaction.version": 2,
+}
 
 
 @handler(ApiVersionsRequest)
@@ -83,24 +73,18 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     session = ctx.connection.sasl
     if session is not None and not session.authenticator.note_versions():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
-    known = _features(ctx.cluster.config)
+    levels = {**FEATURES, "transaction.version": ctx.cluster.config.transaction_version}
     return ApiVersionsResponse(
         supported_features=[
-            SupportedFeatureKey(
-                name=each.name, min_version=each.min_level, max_version=each.max_level
-            )
-            for each in known
-            if each.min_level or ctx.api_version >= FIRST_WITH_LEVEL_0
+            SupportedFeatureKey(name=name, min_version=0, max_version=highest)
+            for name, highest in FEATURES.items()
+            if ctx.api_version >= FIRST_WITH_LEVEL_0
         ],
         finalized_features_epoch=FEATURES_EPOCH,
         finalized_features=[
-            FinalizedFeatureKey(
-                name=each.name,
-                max_version_level=each.finalized_level,
-                min_version_level=each.finalized_level,
-            )
-            for each in known
-            if each.finalized_level
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in levels.items()
+            if level
         ],
         api_keys=[
             ApiVersion(
