@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.cluster_requests import metadata_request
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS
-from aiokafka_lite.consumer.commits.committed import pause
+from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -32,16 +31,12 @@ from aiokafka_lite.structs import TopicPartition
 CONFIRMED_S: Final = 1.0
 
 
-class Retries(Protocol):
-    def new_backoff(self) -> Backoff: ...
-
-
 class ConfirmedTopics:
     """Topic ids that brokers have confirmed. One writer: `confirm`."""
 
-    def __init__(self, cluster: Cluster, retries: Retries) -> None:
+    def __init__(self, cluster: Cluster, commits: CommittedReader) -> None:
         self._cluster = cluster
-        self._retries = retries
+        self._commits = commits
         # Loop times of the requests, by name and id.
         self._confirmed: dict[tuple[str, bytes], float] = {}
 
@@ -74,7 +69,7 @@ class ConfirmedTopics:
             raise _of_former_topics(name for name, _ in former)
 
     async def _ask(self, topics: Collection[str], deadline: float) -> MetadataResponse:
-        request, backoff = metadata_request(topics, may_create=False), self._retries.new_backoff()
+        request, backoff = metadata_request(topics, may_create=False), self._commits.new_backoff()
         while True:
             try:
                 async with timeout_at(deadline):

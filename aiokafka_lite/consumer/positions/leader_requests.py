@@ -318,14 +318,6 @@ class FoundOffset(NamedTuple):
     leader_epoch: int
 
 
-def _raise_what_does_not_pass(
-    failures: Mapping[TopicPartition, KafkaError], missing: Mapping[TopicPartition, int]
-) -> None:
-    for tp, error in failures.items():
-        if tp in missing and not (error.retriable or error.invalid_metadata):
-            raise error
-
-
 class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     """Looks up offsets by time; -2 means the first offset, -1 the last."""
 
@@ -378,7 +370,9 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         try:
             async with timeout_at(deadline):
                 while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
-                    _raise_what_does_not_pass(failures, missing)
+                    for tp in failures.keys() & missing:
+                        if not (failures[tp].retriable or failures[tp].invalid_metadata):
+                            raise failures[tp]
                     self._scope.raise_if_failed()
                     self._cluster.raise_if_closed()
                     wake.clear()
