@@ -204,7 +204,7 @@ def session(consumer: AIOKafkaConsumer) -> FetchSession:
 
 def set_epoch(session: FetchSession, epoch: int) -> None:
     """Make a session old, without as many requests."""
-    session._epoch = epoch
+    session.epoch = epoch
 
 
 def is_in_flight(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:

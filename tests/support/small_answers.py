@@ -244,7 +244,7 @@ class Reading(Fetching):
     def come_to_the_last_epoch(self) -> None:
         """Let the fetch session have had so many requests that its epoch is the last one."""
         assert self.source is not None
-        self.source._session._epoch = LAST_EPOCH
+        self.source._session.epoch = LAST_EPOCH
 
     async def settle(self) -> None:
         """Let everybody run until nothing more happens, without any time passing."""
@@ -342,7 +342,7 @@ def _fields_of_loan(loan: Loan) -> list[object]:
 def _fields_of_source(source: Source) -> dict[str, object]:
     session = source._session
     return {
-        "session": (session._id, session._epoch, session._unnamed_count),
+        "session": (session.id, session.epoch, session._unnamed_count),
         "loans": [(tp, _fields_of_loan(loan)) for tp, loan in session._loans.items()],
         "changed": list(session._changed),
         "forgotten": dict(session._forgotten),
@@ -357,10 +357,10 @@ def _fields_of_source(source: Source) -> dict[str, object]:
             source._in_flight.poll_ends_at,
             source._in_flight.epoch,
             source._is_closed,
-            source._is_throttled,
+            source.is_throttled,
             source._in_flight.sent_at,
             source._failing_since,
-            str(source._error),
+            str(source.error),
             source._in_flight.exchange is not None,
             source._in_flight.reservation is not None,
         ),

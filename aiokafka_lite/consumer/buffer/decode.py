@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite._threads import compute
@@ -52,26 +52,6 @@ INFLATE_ON_LOOP_S: Final = 0.0005
 
 
 # --- What is called for each record --------------------------------------------------------
-class AnyDelivery(Protocol):
-    @property
-    def bad(self) -> BadRecords: ...
-
-    @property
-    def deserialize(self) -> Deserialize | None: ...
-
-    @property
-    def awaited(self) -> AwaitedDeserialising | None: ...
-
-    @property
-    def has_deserializers(self) -> bool: ...
-
-    @property
-    def keeps_serialized(self) -> bool: ...
-
-    @property
-    def asks_application(self) -> bool: ...
-
-
 class Delivery:
     __slots__ = (
         "__weakref__",
@@ -136,6 +116,9 @@ class LentDelivery:
     @property
     def asks_application(self) -> bool:
         return self._present().asks_application
+
+
+AnyDelivery: TypeAlias = Delivery | LentDelivery
 
 
 def lend(delivery: Delivery, events: Events) -> AnyDelivery:

@@ -111,7 +111,7 @@ cdef class SmallCodec:
             and error_code == 0
             and int32(&left, &number)
             and number != 0
-            and number == self.session._id
+            and number == self.session.id
             and compact_length(&left, &topic_count)
         ):
             return False
@@ -240,8 +240,8 @@ cdef class SmallCodec:
         at = put32(at, self.min_bytes)
         at = put32(at, max(1, <int32_t> max_bytes))
         at[0] = <uint8_t> self.isolation_level
-        at = put32(at + 1, <int32_t> self.session._id)
-        at = put32(at, <int32_t> self.session._epoch)
+        at = put32(at + 1, <int32_t> self.session.id)
+        at = put32(at, <int32_t> self.session.epoch)
         at[0] = <uint8_t> (len(topics) + 1)
         at += 1
         for topic_id, loans in topics.items():

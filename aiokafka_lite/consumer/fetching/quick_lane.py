@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.client.connection import Exchange
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
-from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, NO_SESSION, FetchSession
+from aiokafka_lite.consumer.fetching.in_flight import InFlight
+from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, FetchSession
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 
 if TYPE_CHECKING:
@@ -59,9 +58,7 @@ class QuickLane:
         # The lent cursors. The broker keeps no session of them.
         self._session = FetchSession()
         self._answers = Answers(sources, source, counts, self._session)
-        self._exchange: Exchange[FetchResponse] | None = None
-        self._reservation: Reservation | None = None
-        self._sent_at = 0.0
+        self._in_flight = InFlight()
         # Opens the connection.
         self._connecting: asyncio.Task[None] | None = None
         self._task_name = f"open a second connection to node {source.node_id}"
@@ -77,18 +74,17 @@ class QuickLane:
         self.look_at = None
         self._nothing_at.clear()
         self._pause_s = FIRST_PAUSE_S
-        if self._exchange is not None and self._loop.time() > self._sent_at + OVERDUE_S:
+        request = self._in_flight
+        if request.exchange is not None and self._loop.time() > request.sent_at + OVERDUE_S:
             self.give_up()
 
     def give_up(self) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.abandon()
+        self._in_flight.give_up()
         self._end_request()
 
     # --- Asking ---------------------------------------------------------------------------
     def ask(self, ready: Iterable[Cursor]) -> list[Cursor]:
-        if self._exchange is not None:
+        if self._in_flight.exchange is not None:
             return []
         now = self._loop.time()
         if self.look_at is not None and now >= self.look_at:
@@ -112,21 +108,12 @@ class QuickLane:
             return []
         for cursor in asked:
             self._session.lend(cursor.lend(max_bytes))
-        parts = self._session.request()
-        request = PreparedFetch(
-            self._sources.template,
-            session_id=NO_SESSION,
-            session_epoch=FINAL_EPOCH,
-            max_bytes=max_bytes,
-            topics=parts.topics,
-            forgotten=(),
-            rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
-            max_wait_ms=0,
-        )
-        self._sent_at = now
-        self._reservation = reservation
+        parts = self._session.request()._replace(session_epoch=FINAL_EPOCH)
+        request = self._sources.request(parts, now, max_bytes, max_wait_ms=0)
+        self._in_flight.begin(FINAL_EPOCH, now, 0.0)
+        self._in_flight.reserve(reservation)
         try:
-            self._exchange = connection.send(
+            exchange = connection.send(
                 request,
                 timeout_s=self._source.answer_s,
                 max_version=parts.max_version,
@@ -135,6 +122,7 @@ class QuickLane:
         except KafkaError:
             self._nothing_new()
             return []
+        self._in_flight.sent(exchange)
         return asked
 
     def _connect_soon(self, now: float) -> None:
@@ -164,12 +152,13 @@ class QuickLane:
         self._counts.answered_at_once()
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
-            assert self._reservation is not None  # noqa: S101 -- there was a request
+            reservation = self._in_flight.reservation
+            assert reservation is not None  # noqa: S101 -- there was a request
             if not response.error_code:
                 self._answers.begin(
                     response,
                     response.responses if topics is None else topics,
-                    self._reservation,
+                    reservation,
                     self._loop.time(),
                 )
                 while self._answers.is_settling:
@@ -179,7 +168,7 @@ class QuickLane:
         except Exception as error:  # noqa: BLE001 -- the source's task raises it
             self._source.fail(error)
         finally:
-            self._exchange = None
+            self._in_flight.settled()
             if len(self._session) == len(asked):
                 self._nothing_new()
             self._end_request()
@@ -194,6 +183,4 @@ class QuickLane:
     def _end_request(self) -> None:
         for loan in tuple(self._session.loans):
             loan.cursor.come_back()
-        reservation, self._reservation = self._reservation, None
-        if reservation is not None and not reservation.is_kept:
-            reservation.release()
+        self._in_flight.release()

@@ -8,12 +8,12 @@ from aiokafka_lite.consumer.assignment.cursor cimport Loan
 @cython.final
 cdef class FetchSession:
     cdef public dict _changed
-    cdef public long long _epoch
     cdef public dict _forgotten
-    cdef public long long _id
     cdef public dict _loans
     cdef public dict _topic_names
     cdef public long long _unnamed_count
+    cdef public long long epoch
+    cdef public long long id
 
     cpdef renew(self, Loan loan)
     cpdef succeeded(self, long long session_id)

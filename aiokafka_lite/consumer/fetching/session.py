@@ -49,17 +49,17 @@ class SessionRequest(NamedTuple):
 class FetchSession:
     __slots__ = (
         "_changed",
-        "_epoch",
         "_forgotten",
-        "_id",
         "_loans",
         "_topic_names",
         "_unnamed_count",
+        "epoch",
+        "id",
     )
 
     def __init__(self) -> None:
-        self._id = NO_SESSION
-        self._epoch = FULL_EPOCH
+        self.id = NO_SESSION
+        self.epoch = FULL_EPOCH
         # Partitions that had records go to the end: brokers fill answers in this order.
         self._loans: dict[tuple[str, int], Loan] = {}
         self._changed: dict[TopicPartition, None] = {}
@@ -75,16 +75,8 @@ class FetchSession:
         return self._loans.values()
 
     @property
-    def id(self) -> int:
-        return self._id
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
     def is_open(self) -> bool:
-        return self._epoch != FULL_EPOCH
+        return self.epoch != FULL_EPOCH
 
     def loan(self, topic: str, topic_id: bytes, partition_index: int) -> Loan | None:
         name = topic or self._topic_names.get(topic_id, "")
@@ -137,27 +129,27 @@ class FetchSession:
         self._changed.clear()
         self._forgotten.clear()
         return SessionRequest(
-            self._id, self._epoch, list(topics.values()), list(forgotten.values()), max_version
+            self.id, self.epoch, list(topics.values()), list(forgotten.values()), max_version
         )
 
     def succeeded(self, session_id: int) -> None:
         """Note an answer without a top-level error: the broker knows the sent changes."""
-        self._id = session_id
+        self.id = session_id
         if session_id == NO_SESSION:
-            self._epoch = FULL_EPOCH
+            self.epoch = FULL_EPOCH
         else:
-            self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
+            self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def replace(self) -> None:
-        self._epoch = FULL_EPOCH
+        self.epoch = FULL_EPOCH
 
     def forget(self) -> None:
-        self._id = NO_SESSION
-        self._epoch = FULL_EPOCH
+        self.id = NO_SESSION
+        self.epoch = FULL_EPOCH
 
     def closing(self) -> FetchRequest | None:
         """Forget the session. Return the request that closes it, if there is one."""
-        session_id = self._id
+        session_id = self.id
         self.forget()
         if session_id == NO_SESSION:
             return None

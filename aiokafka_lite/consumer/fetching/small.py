@@ -124,10 +124,10 @@ class SmallAnswers:
             or session._forgotten
             or not self._waiters
             or source._is_closed
-            or source._is_throttled
-            or source._error is not None
+            or source.is_throttled
+            or source.error is not None
             or self._backoff.failures
-            or not session._epoch
+            or not session.epoch
             or session._unnamed_count
             or self._buffer.sought
             or self._gate.holds
@@ -178,7 +178,7 @@ class SmallAnswers:
             if not is_written:
                 if not self._is_application_brief:  # the broker's time begins now
                     exchange.begin_time(now)
-                    self._request.begin(self._session._epoch, now, self._max_wait_s)
+                    self._request.begin(self._session.epoch, now, self._max_wait_s)
                 self._write(exchange, request)
 
     def _settle_all(self, parts: list[SmallPart], now: float) -> int:
@@ -229,10 +229,10 @@ class SmallAnswers:
         """
         session, wire, reservation = self._session, exchange._wire, self._request.reservation
         assert reservation is not None  # noqa: S101 -- see _is_as_much_reserved
-        session.succeeded(session._id)
+        session.succeeded(session.id)
         if self._source._quick is not None or self._source._retry_at is not None:
             self._source.asks_again()
-        self._request.begin(session._epoch, now, self._max_wait_s)
+        self._request.begin(session.epoch, now, self._max_wait_s)
         correlation_id = wire.next_id()
         encoded = self._codec.encode(exchange.version, correlation_id, reservation.size_bytes)
         session._changed.clear()

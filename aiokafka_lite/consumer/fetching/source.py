@@ -48,7 +48,6 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     for_code,
 )
-from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.schema import Struct
 from aiokafka_lite.records import decoders
@@ -102,11 +101,9 @@ class Source:
         "_answers",
         "_backoff",
         "_buffer",
-        "_error",
         "_failing_since",
         "_in_flight",
         "_is_closed",
-        "_is_throttled",
         "_late_s",
         "_loop",
         "_on_answer",
@@ -118,7 +115,9 @@ class Source:
         "_wake",
         "choice",
         "counts",
+        "error",
         "is_short_of_bytes",
+        "is_throttled",
         "lane",
         "node_id",
     )
@@ -146,11 +145,11 @@ class Source:
         # Unanswered requests, less those answered in time since.
         self._unanswered_count = 0
         # The task handles it before the next request.
-        self._error: Exception | None = None
+        self.error: Exception | None = None
         self._failing_since: float | None = None
         self._is_closed = False
         # Set by the latest response (KIP-219).
-        self._is_throttled = False
+        self.is_throttled = False
         # Handles responses; chosen with the first request.
         self._on_answer: Callable[[Exchange[FetchResponse]], None] | None = None
 
@@ -225,10 +224,6 @@ class Source:
         return len(self.choice.cursors)
 
     @property
-    def is_throttled(self) -> bool:
-        return self._is_throttled
-
-    @property
     def is_failing(self) -> bool:
         return self._backoff.failures > 0
 
@@ -237,22 +232,15 @@ class Source:
         return None if self._in_flight.exchange is None else self._in_flight.sent_at
 
     @property
-    def error(self) -> Exception | None:
-        return self._error
-
-    @property
     def is_settling(self) -> bool:
         return self._answers.is_settling
 
     def close(self) -> None:
-        self._is_closed = True
-        self._close_session()
-
-    def _close_session(self) -> None:
         """Let the broker drop the session, if the request can be sent at once.
 
         The broker evicts sessions that are left open when it needs their place (after two minutes).
         """
+        self._is_closed = True
         request = self._session.closing()
         if request is not None:
             self._sources.cluster.pool.send_nowait(self.node_id, request, self.lane)
@@ -268,8 +256,8 @@ class Source:
                 self._sources.cluster.pool.ready(self.node_id, self.lane)
             while True:
                 self._wake.clear()
-                if self._error is not None:
-                    await self._recover(self._error)
+                if self.error is not None:
+                    await self._recover(self.error)
                 while self._answers.is_settling:
                     await asyncio.sleep(0)
                     self._settle_more()
@@ -288,7 +276,7 @@ class Source:
         finally:
             self._is_closed = True
             self._answers.give_up()
-            self._error = None
+            self.error = None
             self._give_up_request()
             self._session.replace()
 
@@ -310,7 +298,7 @@ class Source:
         try:
             await pool.connect(self.node_id, self.lane)
         except KafkaError as error:
-            self._error = error
+            self.error = error
             self._note_failure(error)
 
     async def _recover(self, error: Exception) -> None:
@@ -335,7 +323,7 @@ class Source:
             self._sources.cluster.invalidate()
             self._sources.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
-        self._error = None
+        self.error = None
 
     # --- Cursors of the next request --------------------------------------------------------
     def _lend(self, now: float) -> float | None:
@@ -366,7 +354,7 @@ class Source:
             self._is_closed
             or self._in_flight.exchange is not None
             or self._answers.is_settling
-            or self._error is not None
+            or self.error is not None
             or self._buffer.has_untaken(self)
         ):
             self._retry_at = None
@@ -395,7 +383,7 @@ class Source:
         choice = self.choice
         if (
             self._is_closed
-            or self._error is not None
+            or self.error is not None
             or choice.claim is not None
             or (choice.oversize is not None and choice.oversize.is_on)
             or self._buffer.has_untaken(self)
@@ -442,23 +430,14 @@ class Source:
         return reservation
 
     def _send(self, connection: Connection, reservation: Reservation, now: float) -> None:
-        config = self._sources.config
         asked = self._session.request()
-        max_wait_ms = config.fetch_max_wait_ms
+        max_wait_ms = self._sources.config.fetch_max_wait_ms
         if self._retry_at is not None:
             # The long poll ends with the backoff: the next request includes that cursor.
             left_s = max(0.0, self._retry_at - now)
             max_wait_ms = min(max_wait_ms, math.ceil(left_s * 1000))
-        request = PreparedFetch(
-            self._sources.template,
-            session_id=asked.session_id,
-            session_epoch=asked.session_epoch,
-            max_bytes=max(1, reservation.size_bytes),
-            topics=asked.topics,
-            forgotten=asked.forgotten,
-            rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
-            max_wait_ms=max_wait_ms,
-        )
+        max_bytes = max(1, reservation.size_bytes)
+        request = self._sources.request(asked, now, max_bytes, max_wait_ms)
         self._in_flight.begin(asked.session_epoch, now, max_wait_ms / 1000)
         self._in_flight.reserve(reservation)
         if self._on_answer is None:
@@ -487,11 +466,11 @@ class Source:
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             now = self._loop.time()
-            self._count_answer(now)
+            self.counts.answered(now, now - self._in_flight.sent_at)
             throttle_s = response.throttle_time_ms / 1000
-            if throttle_s > 0 and not self._is_throttled:  # KIP-219
+            if throttle_s > 0 and not self.is_throttled:  # KIP-219
                 self._sources.node_throttles(self.node_id, throttle_s)
-            self._is_throttled = throttle_s > 0
+            self.is_throttled = throttle_s > 0
             self._accept(response, response.responses if topics is None else topics, now)
             if self._unanswered_count and now - self._in_flight.sent_at < self._late_s:
                 self._unanswered_count -= 1
@@ -505,9 +484,6 @@ class Source:
             self._in_flight.settled()
         if not self._answers.is_settling:
             self.response_taken()
-
-    def _count_answer(self, now: float) -> None:
-        self.counts.answered(now, now - self._in_flight.sent_at)
 
     def _settle_more(self) -> None:
         try:
@@ -526,7 +502,7 @@ class Source:
 
     def fail(self, error: Exception) -> None:
         """Leave an error to the task, before the next request."""
-        self._error = error
+        self.error = error
         self._wake.set()
 
     def asks_again(self) -> None:
@@ -571,7 +547,7 @@ class Source:
             self._sources.cluster.invalidate()
         if error_class not in SESSION_ERRORS or self._in_flight.epoch == FULL_EPOCH:
             # The session is not the cause if a full request is refused: back off.
-            self._error = error_class(f"node {self.node_id} rejected a fetch request")
+            self.error = error_class(f"node {self.node_id} rejected a fetch request")
             self._wake.set()
             return
         log.info("reopening the fetch session with node %s: %s", self.node_id, error_class.__name__)

@@ -29,9 +29,10 @@ from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
+from aiokafka_lite.consumer.fetching.session import SessionRequest
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.fetch_template import FetchTemplate
+from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
@@ -152,7 +153,7 @@ class Sources:
         self.buffer = buffer
         self.budget = budget
         self.rng = rng
-        self.template = FetchTemplate(
+        self._template = FetchTemplate(
             min_bytes=config.fetch_min_bytes,
             isolation_level=config.isolation_level_code,
         )
@@ -169,7 +170,7 @@ class Sources:
         # Looks at the spread of partitions, if a broker has many.
         self._look: asyncio.TimerHandle | None = None
         self.search = LeaderSearch(cluster, self._all)
-        self._is_closed = False
+        self.is_closed = False
 
     def start(self) -> None:
         """Begin to follow assignment and leaders. Tasks start when there is work."""
@@ -179,7 +180,7 @@ class Sources:
         self._place_all()
 
     def close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         if self._look is not None:
             self._look.cancel()
         self.search.close()
@@ -193,7 +194,7 @@ class Sources:
         self._place_all()
 
     def _leaders_moved(self, view: ClusterView, moved: Collection[TopicPartition]) -> None:
-        if self._is_closed or self._scope.failure is not None:
+        if self.is_closed or self._scope.failure is not None:
             return
         for tp in moved:
             if (cursor := self._state.assignment.get(tp)) is not None:
@@ -201,7 +202,7 @@ class Sources:
         self._look_soon()
 
     def _place_all(self) -> None:
-        if self._is_closed or self._scope.failure is not None:
+        if self.is_closed or self._scope.failure is not None:
             return
         view = self.cluster.view
         is_unavailable = is_leaderless = False
@@ -304,12 +305,22 @@ class Sources:
         while self._may_have_another(self._sources[node_id]):
             yield from repeat(self._open(node_id), share)
 
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
-
     def spawn(self, work: Coroutine[object, None, None], *, name: str) -> asyncio.Task[None]:
         return self._scope.spawn(work, name=name)
+
+    def request(
+        self, asked: SessionRequest, now: float, max_bytes: int, max_wait_ms: int
+    ) -> PreparedFetch:
+        return PreparedFetch(
+            self._template,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
+            max_bytes=max_bytes,
+            topics=asked.topics,
+            forgotten=asked.forgotten,
+            rack_id=self.replicas.rack_id(now),
+            max_wait_ms=max_wait_ms,
+        )
 
     def source_ended(self, source: Source) -> None:
         self._sources[source.node_id].remove(source)
