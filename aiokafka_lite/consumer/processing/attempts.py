@@ -20,7 +20,7 @@ import random
 from collections.abc import Iterator
 from typing import Final, Literal, Protocol
 
-from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
@@ -48,8 +48,8 @@ class Attempts:
     """The attempts of one run. `success_count` shows whether a call succeeded meanwhile."""
 
     __slots__ = (
+        "_dead_letter_backoff",
         "_dead_letter_error",
-        "_dead_letter_failures",
         "_events",
         "_has_dead_letters",
         "_loop",
@@ -89,7 +89,7 @@ class Attempts:
         self._probe: Job | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._dead_letter_error: BaseException | None = None
-        self._dead_letter_failures = 0
+        self._dead_letter_backoff = Backoff(FIRST_DEAD_DELAY_S, LAST_DEAD_DELAY_S, rng)
 
     def close(self) -> None:
         for timer in self._waiting.values():
@@ -288,7 +288,8 @@ class Attempts:
 
     # --- Dead letters -----------------------------------------------------------------------
     def letter_written(self, job: Job, error: BaseException) -> None:
-        self._dead_letter_error, self._dead_letter_failures = None, 0
+        self._dead_letter_error = None
+        self._dead_letter_backoff.reset()
         log.warning(
             "%s was written to the dead letters after %d attempts: %s",
             place_of(job),
@@ -300,19 +301,12 @@ class Attempts:
 
     def letter_failed(self, job: Job, failure: BaseException) -> None:
         self._dead_letter_error = failure
-        self._dead_letter_failures += 1
         log.warning(
             "%s: the dead letter could not be written, and writing is retried: %s",
             place_of(job),
             one_line(failure),
         )
-        delay_s = delay_after(
-            self._dead_letter_failures - 1,
-            FIRST_DEAD_DELAY_S,
-            LAST_DEAD_DELAY_S,
-            self._rng,
-        )
-        self._try_again_in(job, delay_s)
+        self._try_again_in(job, self._dead_letter_backoff.next_delay_s())
 
     # --- For operators ----------------------------------------------------------------------
     @property

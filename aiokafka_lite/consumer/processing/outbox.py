@@ -36,7 +36,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka_lite._tasks import Event, TaskScope, own_copy
-from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.consumer.commits.transactional import (
     NamedOffsets,
@@ -231,7 +231,7 @@ class Outbox:
         # Blocked: no entry can be written until another one arrives.
         self._is_blocked = self._is_holding = self._is_closing = False
         self._error: BaseException | None = None
-        self._failures = 0
+        self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S, rng)
         # The first producer, once it is open.
         self._lease: ProducerLease
         self._scope = TaskScope("transactions", on_failure=self._task_failed)
@@ -494,7 +494,8 @@ class Outbox:
             self._refused(written, refused)
             return 0.0
         # Without an await since it was noted, the consumer's next commit includes it.
-        self._failures, self._error = 0, None
+        self._error = None
+        self._backoff.reset()
         for entry in written:
             self._size -= entry.size
             for job in entry.jobs:
@@ -550,7 +551,7 @@ class Outbox:
 
     async def _is_committed_after_all(self, offsets: OffsetsByCursor) -> bool:
         """Wait until a fenced producer's transaction is known to be committed or not."""
-        failures = 0
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
         while True:
             try:
                 await self._source.lend()
@@ -562,9 +563,7 @@ class Outbox:
                     "checking whether dead letters were written failed and is retried: %s",
                     error,
                 )
-                delay_s = delay_after(failures, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
-                failures += 1
-                await asyncio.sleep(delay_s)
+                await asyncio.sleep(backoff.next_delay_s())
 
     # --- The entries of a transaction -------------------------------------------------------
     def _choose(self) -> tuple[Sequence[Entry], OffsetsByCursor]:
@@ -694,8 +693,7 @@ class Outbox:
             "a transaction failed, and another transaction will write its outputs: %s", error
         )
         self._error = error
-        self._failures += 1
-        return delay_after(self._failures - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
+        return self._backoff.next_delay_s()
 
     def _fail(self, entry: Entry, error: BaseException) -> None:
         self._size -= entry.size

@@ -612,12 +612,10 @@ class Run:
 
     # --- Results ---------------------------------------------------------------------------
     def finish(self, job: Job) -> None:
-        cursor, record = job.cursor, job.record
-        if not self._allowance.is_exact:
-            self._works.finish(cursor, record.offset, job)
-        elif job.is_current:
-            self._works.finish(cursor, record.offset, job)
-            self._allowance.finished(cursor, record)
+        is_counted = self._allowance.is_exact and job.is_current
+        self._works.finish(job.cursor, job.record.offset, job)
+        if is_counted:
+            self._allowance.finished(job.cursor, job.record)
 
     def _succeeded(self, chains: list[list[Job]], outputs: list[Output]) -> None:
         jobs = [job for chain in chains for job in chain]
