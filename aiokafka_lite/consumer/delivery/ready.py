@@ -112,7 +112,7 @@ class ReadyRecords:
         # The latest read returned this one. All before it are processed.
         latest = decoded[taken_count - 1]
         is_all = taken_count == len(decoded)
-        if not self._reads.has_several_readers:  # otherwise the task has read already
+        if self._reads.readers is None:  # otherwise the task has read already
             self._reads.begin_get()
         self._reads.hand_out(
             chunk.partition,

@@ -203,23 +203,11 @@ cdef class SmallCodec:
         """Encode a request with the partitions whose offsets have changed."""
         cdef Py_ssize_t name_size = len(self.client_id)
         cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.session._changed) * PARTITION_BYTES
-        cdef dict topics = None
-        cdef object only_id = None
-        cdef object topic_id
+        cdef dict topics = {}
         cdef Loan loan
-        cdef list named = []
         for tp in self.session._changed:
             loan = self.session._loans[tp]
-            topic_id = loan.topic_id
-            if topics is not None:
-                topics.setdefault(topic_id, []).append(loan)
-            elif only_id is None or only_id == topic_id:
-                only_id = topic_id
-                named.append(loan)
-            else:
-                topics = {only_id: named, topic_id: [loan]}
-        if topics is None:
-            topics = {only_id: named} if named else {}
+            topics.setdefault(loan.topic_id, []).append(loan)
         size += len(topics) * TOPIC_BYTES
         if version < FIRST_WITHOUT_REPLICA:
             size += 4

@@ -3,6 +3,7 @@
 cimport cython
 
 from aiokafka_lite.client.backoff cimport Backoff
+from aiokafka_lite.client.receiver cimport Receiver
 from aiokafka_lite.client.wire cimport Asked, Wire
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
@@ -59,7 +60,7 @@ cdef class SmallAnswers:
     @cython.locals(compiled=RecordWaiter)
     cdef RecordWaiter _wake_others(self)
     @cython.locals(session=FetchSession, wire=Wire, reservation=Reservation)
-    cdef bytes _next_request(self, Asked exchange, double now)
+    cdef bytes _next_request(self, Asked exchange, Receiver connection, double now)
     @cython.locals(wire=Wire)
-    cdef _write(self, Asked exchange, bytes request)
+    cdef _write(self, Receiver connection, bytes request)
 

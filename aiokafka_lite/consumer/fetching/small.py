@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.fetching._small import SmallCodec, SmallPart
 
 if TYPE_CHECKING:
-    from aiokafka_lite.client.connection import Exchange
+    from aiokafka_lite.client.connection import Connection, Exchange
     from aiokafka_lite.consumer.assignment.cursor import Cursor
     from aiokafka_lite.consumer.fetching.counts import NodeCounts
     from aiokafka_lite.consumer.fetching.session import FetchSession
@@ -159,9 +159,10 @@ class SmallAnswers:
         try:
             if self._settle_all(parts, now):
                 waiter = self._wake_others()
-            request = self._next_request(exchange, now)
+            connection = exchange._connection
+            request = self._next_request(exchange, connection, now)
             if waiter is None or not self._is_application_brief:
-                self._write(exchange, request)
+                self._write(connection, request)
                 is_written = True
         except Exception as error:  # noqa: BLE001 -- a bug: the task of the source raises it
             self._source.broken(error)
@@ -179,7 +180,7 @@ class SmallAnswers:
                 if not self._is_application_brief:  # the broker's time begins now
                     exchange.begin_time(now)
                     self._request.begin(self._session.epoch, now, self._max_wait_s)
-                self._write(exchange, request)
+                self._write(connection, request)
 
     def _settle_all(self, parts: list[SmallPart], now: float) -> int:
         """Settle all partitions; return the size of their records in bytes."""
@@ -222,7 +223,9 @@ class SmallAnswers:
                 compiled = waiter
         return None if compiled is None or compiled.is_done else compiled
 
-    def _next_request(self, exchange: Exchange[FetchResponse], now: float) -> bytes:
+    def _next_request(
+        self, exchange: Exchange[FetchResponse], connection: Connection, now: float
+    ) -> bytes:
         """Put the next request in flight with the same exchange; return its bytes.
 
         Only its offsets differ.
@@ -237,15 +240,13 @@ class SmallAnswers:
         encoded = self._codec.encode(exchange.version, correlation_id, reservation.size_bytes)
         session._changed.clear()
         wire.put_in_flight(correlation_id, exchange, now)
-        connection = exchange._connection
         if exchange.deadline < connection._timer_at:
             connection._set_timer(exchange.deadline)
         return encoded
 
-    def _write(self, exchange: Exchange[FetchResponse], request: bytes) -> None:
+    def _write(self, connection: Connection, request: bytes) -> None:
         """Write the next request, unless the connection was lost."""
-        connection, wire = exchange._connection, exchange._wire
-        transport = connection._transport
+        transport, wire = connection._transport, connection.wire
         if transport is None or wire.state is POISONED:
             return
         try:
