@@ -243,7 +243,8 @@ class HeartbeatThread:
         return self._as_loop_time(sent_at), is_lost
 
     def _as_loop_time(self, at: float) -> float:
-        return asyncio.get_running_loop().time() - (self._clock() - at)
+        # The loop may stand still. Before `start` there are no heartbeats, and `at` is -inf.
+        return at if self._loop is None else self._loop.time() - (self._clock() - at)
 
     # --- The thread -----------------------------------------------------------------------
     def run(self) -> None:
