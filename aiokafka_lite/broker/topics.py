@@ -114,13 +114,23 @@ class Partition:
         return self.log.log_start_offset
 
     def check_leader(self, node_id: int, client_epoch: int = NO_EPOCH) -> None:
-        """Check that a node is the leader, in the epoch that the client knows (KIP-320)."""
+        """Check that a node is the leader, in the epoch that the client knows (KIP-320).
+
+        Raises:
+            NotLeaderForPartitionError: It is not.
+            FencedLeaderEpochError, UnknownLeaderEpochError: As `check_epoch`.
+        """
         if self.leader_id != node_id:
             raise NotLeaderForPartitionError(f"{self.topic}-{self.index}: {self.leader_id} leads")
         self.check_epoch(client_epoch)
 
     def check_epoch(self, client_epoch: int) -> None:
-        """Check that a client's leader epoch is the current one, or NO_EPOCH."""
+        """Check that a client's leader epoch is the current one, or NO_EPOCH.
+
+        Raises:
+            FencedLeaderEpochError: It is older.
+            UnknownLeaderEpochError: It is newer.
+        """
         if client_epoch == NO_EPOCH or client_epoch == self.leader_epoch:
             return
         seen = (

@@ -98,12 +98,20 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise OptionError, which names packages that write."""
+        """Refuse to write.
+
+        Raises:
+            OptionError: Always. It names packages that write.
+        """
         raise OptionError(_READS_ONLY)
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise OptionError, which names packages that write."""
+        """Refuse to write.
+
+        Raises:
+            OptionError: Always. It names packages that write.
+        """
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:
