@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import subprocess
 import sys
 from typing import Any, TypeAlias
 
 import pytest
 
+from aiokafka_lite._implementation import SETTING
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.delivery import _iteration_py
@@ -181,7 +183,10 @@ print(asyncio.iscoroutinefunction(AIOKafkaConsumer.__anext__))
 
 def run(prepare: str) -> subprocess.CompletedProcess[str]:
     code = f"import sys\n{prepare}\n{REPORT}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name != SETTING}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
+    )
 
 
 def test_the_plain_path_runs_where_the_extension_is_not_built() -> None:
