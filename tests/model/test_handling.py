@@ -75,6 +75,15 @@ def test_each_dead_letter_is_committed_once_whatever_happens(way: str, *, kills:
     assert journal.letters
 
 
+@pytest.mark.slow
+@random_rounds
+def test_nothing_is_repeated_in_storm_after_storm_with_dead_letters() -> None:
+    for seed, way in in_time(zip(itertools.count(9_000), itertools.cycle(WAYS), strict=False)):
+        plan = Plan(rebalances=OF_A_STORM, kills=False, bad=20, settings=WAYS[way])
+        journal = blow(plan, seed)
+        assert not journal.violations, "\n".join([f"{seed} {way}", *journal.violations[:10]])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_repeated_where_members_only_come_and_go(way: str) -> None:
     journal = blow(Plan(rebalances=OF_A_STORM, kills=False, settings=WAYS[way]), 7)

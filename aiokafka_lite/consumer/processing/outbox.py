@@ -200,7 +200,8 @@ class Outbox:
     partitions restart at the committed offsets, and `recipient` receives the error.
 
     Args:
-        recipient: Is notified of results. Without one, every entry has a caller that waits.
+        recipient: Is notified of results. Without one, every entry has a caller that waits, and
+            raises the error of a failed transaction, unless a rebalance was the reason.
     """
 
     def __init__(
@@ -265,7 +266,11 @@ class Outbox:
         self._came.set()
 
     async def deliver(self, job: Job, output: Output) -> None:
-        """Write a record in a transaction that finishes `job`, and wait for it."""
+        """Write a record in a transaction that finishes `job`, and wait for it.
+
+        If a new generation of the group refuses the offsets, another transaction writes the record.
+        The caller waits for that, too, so a rebalance waits for the caller.
+        """
         self._scope.raise_if_failed()
         entry = Entry([job], [output], asyncio.get_running_loop().create_future())
         self.put(entry)
@@ -670,16 +675,21 @@ class Outbox:
         self._moved(errors)
 
     def _put_back(self, entries: Sequence[Entry]) -> None:
-        self._entries.extendleft(reversed(entries))
+        for entry in reversed(entries):
+            if entry.outcome is not None and entry.outcome.done():  # its caller was cancelled
+                self._size -= entry.size
+            else:
+                self._entries.appendleft(entry)
 
     def _not_written(self, error: Exception, *, is_over: bool) -> float:
         """Return the pause before another attempt, or fail if a retry is pointless."""
         entries, self._writing = self._writing, ()
         cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
-        is_passing = isinstance(cause, CommitFailedError) or (
-            isinstance(cause, KafkaError) and cause.retriable
-        )
-        if self._recipient is None:
+        # A new generation began during the transaction. This member may have kept the partitions,
+        # or a rebalance waits for these entries.
+        has_rebalanced = isinstance(cause, CommitFailedError)
+        is_passing = has_rebalanced or (isinstance(cause, KafkaError) and cause.retriable)
+        if self._recipient is None and not has_rebalanced:
             for entry in entries:
                 self._fail(entry, error)
             if not entries:  # there is no producer

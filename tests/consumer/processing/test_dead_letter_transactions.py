@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.errors import (
     CommitFailedError,
     CoordinatorNotAvailableError,
@@ -24,8 +26,11 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerGroupMetadata, ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import WAYS
+from tests.support.proxy import Proxy, send_through
 from tests.support.waiting import eventually, until
 
 PATIENCE_S: Final = 20.0
@@ -511,6 +516,63 @@ async def test_a_letter_of_a_partition_that_has_gone_meanwhile_is_not_committed(
                         (tp,) = member.assignment()
                         await eventually(lambda: member.committed(tp), 1)  # noqa: B023
         assert await origins(job) == {(b"0", b"0"): 1, (b"1", b"0"): 1}
+
+
+@pytest.mark.real_if_long
+@pytest.mark.virtual_time_if_embedded
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_rebalance_during_a_letters_transaction_repeats_no_record(
+    kafka: KafkaHandle, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await Job.of(kafka, partitions=2)
+    settings = {**WAYS[way], "rebalance_timeout_ms": 10_000}
+    handled: Counter[tuple[int, int]] = Counter()
+    may_fail = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        handled[record.partition, record.offset] += 1
+        if record.value != b"bad at once":
+            await may_fail.wait()
+        await refuse(record)
+
+    async def live(consumer: AIOKafkaConsumer) -> None:
+        letters = DeadLetters(job.dead, transactional_id=unique("letters"))
+        await consumer.run(handle, retry=Retry(dead=ValueError), dead_letter=letters)
+
+    for partition in range(2):
+        await kafka.produce(job.topic, partition, [(b"0", b"bad at once")])
+        await kafka.produce(job.topic, partition, [(b"%d" % n, b"bad") for n in range(1, 9)])
+    async with (
+        timeout(2 * PATIENCE_S),
+        Proxy(parse_address(kafka.bootstrap_servers)) as proxy,
+        job.consumer(**settings) as first,
+    ):
+        send_through(monkeypatch, proxy)
+        tasks = [asyncio.create_task(live(first))]
+        await until(lambda: handled.total() == 18)
+        await until(lambda: first.metrics()["processing_dead_total"] == 2)
+        before = first.group_metadata().generation_id
+        # Offsets follow the answer to Produce: they are of the generation that was before it.
+        (producing,) = proxy.links_of(ProduceRequest.api_key)
+        producing.held.hold()
+        may_fail.set()
+        await until(lambda: first.metrics()["processing_failed_total"] == 18)
+        if way != "cooperative":  # the rebalance waits for the transaction
+            asyncio.get_running_loop().call_later(0.5, producing.held.release)
+        async with job.consumer(**settings) as second:
+            tasks.append(asyncio.create_task(live(second)))
+            if way == "cooperative":
+                await until(lambda: first.group_metadata().generation_id > before)
+                producing.held.release()
+            await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
+            for partition in range(2):
+                await eventually(partial(job.committed, partition), 9)
+            await second.stop()
+        await first.stop()
+        await asyncio.gather(*tasks)
+        letters = await origins(job)
+    assert set(handled.values()) == set(letters.values()) == {1}
+    assert len(handled) == len(letters) == 18
 
 
 @pytest.mark.few_rows(4)

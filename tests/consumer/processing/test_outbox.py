@@ -760,6 +760,46 @@ async def test_an_outcome_that_cannot_be_learned_is_the_error_of_who_waits(
     assert replaceable.finished == []
 
 
+@pytest.mark.parametrize("is_wrapped", [True, False])
+async def test_a_letter_of_an_ended_generation_is_written_in_another_transaction(
+    replaceable: Replaceable, letters: Outbox, *, is_wrapped: bool
+) -> None:
+    refusal: Exception = CommitFailedError("a rebalance")
+    if is_wrapped:
+        cause, refusal = refusal, TransactionAbortableError("of another error")
+        refusal.__cause__ = cause
+    replaceable.errors = [refusal, refusal]
+    await deliver(letters, 1)
+    assert replaceable.written == [["1"]]
+    assert replaceable.finished == [1]
+    first, second, third = replaceable.lent_at
+    assert [second - first, third - second] == [pytest.approx(s, rel=0.21) for s in (0.1, 0.2)]
+
+
+@pytest.mark.parametrize("loses", ["its caller", "its partition"])
+async def test_a_letter_that_is_given_up_in_a_refused_transaction_is_not_written(
+    replaceable: Replaceable, letters: Outbox, loses: str
+) -> None:
+    replaceable.errors = [CommitFailedError("a rebalance")]
+    replaceable.gate.clear()
+    job = FakeJob(1)
+    waiting = asyncio.ensure_future(
+        letters.deliver(cast("Any", job), cast("Any", FakeOutput("x" * 200)))
+    )
+    await settle()
+    if loses == "its caller":
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    else:
+        job.is_current = False
+    replaceable.gate.set()
+    await asyncio.sleep(1)
+    assert waiting.cancelled() or isinstance(waiting.exception(), CommitFailedError)
+    assert letters.record_count == 0
+    assert not letters.is_full
+    assert replaceable.written == []
+
+
 async def test_without_a_producer_each_letter_that_waits_fails_and_later_ones_are_written(
     replaceable: Replaceable, letters: Outbox
 ) -> None:
