@@ -273,6 +273,13 @@ class TaskScope:
         return [task for task in self._tasks if task is not current]
 
 
+async def sleep_before(deadline: float, delay_s: float) -> bool:
+    """Sleep, at most until a deadline of the loop; return whether it is still ahead."""
+    left_s = deadline - asyncio.get_running_loop().time()
+    await asyncio.sleep(max(0.0, min(delay_s, left_s)))
+    return delay_s < left_s
+
+
 def own_copy(error: BaseException) -> BaseException:
     """Return a copy to raise, or the error itself if it cannot be copied."""
     try:

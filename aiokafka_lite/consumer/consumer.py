@@ -36,6 +36,7 @@ from typing import (
 from aiokafka_lite._arguments import FLAG, NUMBER
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
+from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
@@ -54,7 +55,6 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
-from aiokafka_lite.consumer.commits.committed import pause
 from aiokafka_lite.consumer.config import (
     DEFAULT_MAX_UNCOMMITTED,
     EARLIEST_TIMESTAMP,
@@ -1332,7 +1332,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                     response = await running.cluster.request_any(request)
                     break
                 except KafkaError as error:
-                    if not error.retriable or not await pause(backoff, deadline):
+                    delay_s = backoff.next_delay_s()
+                    if not error.retriable or not await sleep_before(deadline, delay_s):
                         raise
         return {
             topic.name

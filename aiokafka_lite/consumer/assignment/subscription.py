@@ -6,16 +6,18 @@ import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.errors import CommitFailedError, IllegalStateError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.client.view import ClusterView
 
 
 class SubscriptionMode(enum.Enum):

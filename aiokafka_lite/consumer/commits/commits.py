@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
@@ -41,7 +41,7 @@ from aiokafka_lite.consumer.assignment.subscription import (
 )
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
-from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
+from aiokafka_lite.consumer.commits.committed import CommittedReader
 from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
     LAST_COMMIT_BY_NAME,
@@ -504,7 +504,7 @@ class Commits(CommittedReader):
             else:
                 return
             backoff = backoff or self.new_backoff()
-            if not await pause(backoff, deadline):
+            if not await sleep_before(deadline, backoff.next_delay_s()):
                 break
         raise KafkaTimeoutError(
             f"the commit timed out: the offsets of {len(commit.left)} partitions were not committed"

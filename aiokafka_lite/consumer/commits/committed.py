@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
@@ -147,7 +148,7 @@ class CommittedReader(ABC):
                 last_error = error
             else:
                 last_error = self._take_answers(answers, left, found, failures)
-            if left and not await pause(backoff, deadline):
+            if left and not await sleep_before(deadline, backoff.next_delay_s()):
                 break
         if left:
             raise KafkaTimeoutError(
@@ -233,11 +234,3 @@ def _as_committed(
         tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
         for tp, answer in found.items()
     }
-
-
-async def pause(backoff: Backoff, deadline: float) -> bool:
-    loop = asyncio.get_running_loop()
-    delay_s = backoff.next_delay_s()
-    remaining_s = deadline - loop.time()
-    await asyncio.sleep(max(0.0, min(delay_s, remaining_s)))
-    return delay_s < remaining_s

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.cluster_requests import metadata_request
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS
-from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
+from aiokafka_lite.consumer.commits.committed import CommittedReader
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -77,7 +78,7 @@ class ConfirmedTopics:
             except (KafkaError, asyncio.TimeoutError) as error:
                 if isinstance(error, KafkaError) and not error.retriable:
                     raise
-                if not await pause(backoff, deadline):
+                if not await sleep_before(deadline, backoff.next_delay_s()):
                     raise KafkaTimeoutError(
                         "offsets cannot be committed, because no broker confirmed in time that "
                         f"the topics {sorted(topics)} were not recreated"

@@ -10,11 +10,10 @@ from typing import Any, Final, cast
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.auto_commit import Departed
 from aiokafka_lite.consumer.commits.commits import CommitKind, PendingCommit
-from aiokafka_lite.consumer.commits.committed import pause
 from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
     OffsetToCommit,
@@ -317,11 +316,11 @@ class Steady:
     ("delay_s", "left_s", "is_in_time", "passed_s"),
     [(0.5, 1, True, 0.5), (1, 1, False, 1), (2, 1, False, 1), (1, -1, False, 0)],
 )
-async def test_a_pause_ends_at_the_deadline(
+async def test_a_sleep_ends_at_the_deadline(
     delay_s: float, left_s: float, is_in_time: bool, passed_s: float
 ) -> None:
     began_at = in_s(0)
-    assert await pause(cast("Any", Steady(delay_s)), in_s(left_s)) is is_in_time
+    assert await sleep_before(in_s(left_s), delay_s) is is_in_time
     assert in_s(0) - began_at == passed_s
 
 
