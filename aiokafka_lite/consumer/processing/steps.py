@@ -67,19 +67,18 @@ class Steps:
     def finish_and_begin(self, job: Job, now: float) -> Job | None:
         """Finish a handled record and begin the first ready one. None: `Run` has to do it."""
         cursor, ready = job.cursor, self._lanes.ready
-        if self.slice_ends_at is None:
-            self._slices.begin_slice(now)
         if (
             self.is_finishing
-            or self.slice_ends_at is None
-            or now >= self.slice_ends_at
             or len(ready) <= self.feed_below
             or cursor.is_withheld
             or not cursor.is_assigned
             or self._allowance.is_exact
             or (self._breaker is not None and not self._breaker.is_closed)
-            or self._gate.holds
         ):
+            return None
+        if self.slice_ends_at is None:
+            self._slices.begin_slice(now)
+        if self.slice_ends_at is None or now >= self.slice_ends_at or self._gate.holds:
             return None
         following = ready[0]
         cursor = following.cursor

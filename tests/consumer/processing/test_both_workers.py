@@ -155,6 +155,7 @@ def run_with(way: type, course: Course) -> list[object]:
 )
 @example(["set", "return", "turn", "return"] * 2, None, None)
 @example(["raise"] * 8 + ["return"], "key", BREAKER)
+@example(["raise", "raise", "future", "long"], "key", BREAKER)
 @example(["pause", "return", "none", "resume", "return"], None, None)
 @example(["swallow", "return", "cancel", "return", "long", "return"], None, None)
 def test_both_do_the_same(acts: list[str], order: Order, breaker: CircuitBreaker | None) -> None:
