@@ -87,7 +87,12 @@ class Stepped(Generic[T]):
             # async-timeout, before Python 3.11, has another name for it.
             reschedule = getattr(limit, "reschedule", None) or limit.update
             self._expire = lambda: reschedule(loop.time())
-            return await self
+            result = await self
+            # What arrived in the rest of that turn was returned before the loop noticed.
+            expired = limit.expired
+            if not (expired() if callable(expired) else expired):
+                self.is_interrupted = False
+            return result
 
     def __await__(self) -> Generator[object, object, T]:
         iterator = self._operation.__await__()
