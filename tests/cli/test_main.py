@@ -12,6 +12,7 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli import overview
 from aiokafka_lite.cli.commands import Command
 from aiokafka_lite.cli.main import main
+from aiokafka_lite.records.decoders import PLAIN_DECODER_NOTE
 
 
 def test_overview_names_version_decoder_loops_and_commands(
@@ -32,9 +33,9 @@ def test_plain_decoder_is_told_in_one_line_with_what_to_install(
 ) -> None:
     monkeypatch.setattr(overview, "COMPILED", is_compiled)
     main([])
-    notes = [line for line in capsys.readouterr().out.splitlines() if "C compiler" in line]
+    notes = [line for line in capsys.readouterr().out.splitlines() if PLAIN_DECODER_NOTE in line]
     assert len(notes) == (0 if is_compiled else 1)
-    assert all("reinstall" in note for note in notes)
+    assert all("reinstall" in note or "unset" in note for note in notes)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["broker", "--help"]])
