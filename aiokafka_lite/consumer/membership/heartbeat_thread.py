@@ -238,8 +238,6 @@ class HeartbeatThread:
         """Return the loop time of the latest answered heartbeat, and whether the member is lost."""
         sent_at, lost_as = self.latest
         is_lost = self.has_news and lost_as == identity != NO_IDENTITY
-        if sent_at == -math.inf:  # no answer yet, and the loop may stand still
-            return sent_at, is_lost
         return self._as_loop_time(sent_at), is_lost
 
     def _as_loop_time(self, at: float) -> float:
