@@ -19,14 +19,11 @@ from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.endpoint import Endpoint
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import FaultPort, RequestChannel, RequestWork
+from aiokafka_lite.broker.network.work import FaultPort, Purgatory, RequestChannel, RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-from aiokafka_lite.protocol.schema import Response
-from aiokafka_lite.protocol.source import Steps
 
 IDLE_CHECKS_PER_TIMEOUT: Final = 4
 
@@ -87,11 +84,7 @@ class BrokerNode:
 
     # Starting and stopping
 
-    def open(
-        self,
-        purgatory: Purgatory[Response | Steps[Response]],
-        on_bug: Callable[[str, BaseException], None],
-    ) -> None:
+    def open(self, purgatory: Purgatory, on_bug: Callable[[str, BaseException], None]) -> None:
         cluster, config, self.on_bug = self.cluster, self.cluster.config, on_bug
         self._loop = cluster.loop
         self.fetch_sessions = FetchSessionCache(

@@ -33,8 +33,8 @@ from aiokafka_lite.broker.faults.builder import FaultMethods, Leaders
 from aiokafka_lite.broker.faults.rules import Action, ConnectionFault, ConnectionMatch, Match
 from aiokafka_lite.broker.handlers import registry
 from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
-from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
+from aiokafka_lite.broker.network.work import Purgatory
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
@@ -45,7 +45,6 @@ from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.broker.transactions.services import EXPIRY_CHECK_S, ClusterTransactions
 from aiokafka_lite.errors import BrokerNotAvailableError
-from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret
 
@@ -161,7 +160,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         self.failure: BaseException | None = None
         self._is_running = False
         # Created by start(), which has a loop.
-        self.purgatory: Purgatory[Response | Steps[Response]]
+        self.purgatory: Purgatory
         self._maintenance: Maintenance
 
     # Starting and stopping

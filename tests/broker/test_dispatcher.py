@@ -9,11 +9,17 @@ from typing import cast
 
 import pytest
 
+from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults.rules import Faults
+from aiokafka_lite.broker.handlers.registry import Delayed
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
-from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.work import RequestChannel, RequestWork
+from aiokafka_lite.broker.network.work import (
+    Purgatory,
+    RequestChannel,
+    RequestWork,
+    ServedConnection,
+)
 from aiokafka_lite.broker.slices import TIME_SLICE_S
 from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
@@ -24,8 +30,6 @@ from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsTopicResponse,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
-from aiokafka_lite.protocol.schema import Response
-from aiokafka_lite.protocol.source import Steps
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -46,7 +50,7 @@ async def test_pieces_of_a_large_request_take_about_a_slice_each(
 ) -> None:
     loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
     channel = RequestChannel[RequestWork](1, loop)
-    purgatory = Purgatory[Response | Steps[Response]](loop)
+    purgatory = Purgatory(loop)
     dispatcher = Dispatcher(channel, purgatory, TaskScope("handlers"), Faults())
     seen: list[int] = []
     turns: list[str] = []
@@ -102,7 +106,7 @@ def request(handle: Callable[[], object]) -> RequestWork:
 async def test_others_have_their_turn_after_each_slice_of_requests() -> None:
     loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
     channel = RequestChannel[RequestWork](100, loop)
-    purgatory = Purgatory[Response | Steps[Response]](loop)
+    purgatory = Purgatory(loop)
     scope = TaskScope("handlers")
     dispatching = asyncio.ensure_future(Dispatcher(channel, purgatory, scope, Faults()).run())
     turns: list[str] = []
@@ -122,4 +126,32 @@ async def test_others_have_their_turn_after_each_slice_of_requests() -> None:
         assert turns == [
             each for count in (4, 4, 2) for name in ("request", "other") for each in [name] * count
         ]
+    dispatching.cancel()
+
+
+async def test_exception_of_a_long_poll_is_its_answer() -> None:
+    loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+    channel = RequestChannel[RequestWork](100, loop)
+    purgatory = Purgatory(loop)
+    dispatcher = Dispatcher(channel, purgatory, TaskScope("handlers"), Faults())
+    dispatching = asyncio.ensure_future(dispatcher.run())
+
+    def fail() -> Never:
+        raise ValueError("broken")
+
+    failures: list[BaseException] = []
+    for is_ready in (fail, lambda: True):
+        work = request(lambda is_ready=is_ready: Delayed(["a"], loop.time() + 60, is_ready, fail))  # type: ignore[misc]
+        work.processor = cast(
+            "ServedConnection",
+            SimpleNamespace(
+                call_when_closed=lambda callback: None,
+                fail=lambda work, error: failures.append(error),
+            ),
+        )
+        channel.put(work)
+        await asyncio.sleep(0.1)
+        assert (failures, len(purgatory)) == ([], 1)
+        purgatory.touch("a")
+        assert [str(failures.pop()), len(purgatory), failures] == ["broken", 0, []]
     dispatching.cancel()

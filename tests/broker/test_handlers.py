@@ -170,7 +170,7 @@ async def test_fetch_waits_until_there_is_enough_or_its_time_is_over(
     assert isinstance(answer, Delayed) is waits
     if isinstance(answer, Delayed):
         assert answer.deadline - now == pytest.approx(max_wait_ms / 1000, abs=0.5)
-        assert answer.try_complete() is None
+        assert not answer.is_ready()
 
 
 # --- Features ---------------------------------------------------------------------------------

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aiokafka_lite.broker.handlers.registry import Delayed
-from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.work import RequestChannel
+from aiokafka_lite.broker.network.work import Purgatory, RequestChannel, Watch
 from tests.broker.wire import eventually
 
 
@@ -54,26 +52,25 @@ async def test_cancelled_take_takes_nothing() -> None:
 class Operation:
     """An answer that is ready when told, and counts how often it was tried."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, keys: list[str], seconds: float) -> None:
+    def __init__(self, purgatory: Purgatory, keys: list[str], seconds: float) -> None:
         self.is_ready = False
         self.tries = 0
         self.answers: list[str] = []
-        self.delayed = Delayed[str](keys, loop.time() + seconds, self.attempt, lambda: "expired")
+        self.on_answer: Callable[[], None] = lambda: None
+        deadline = asyncio.get_running_loop().time() + seconds
+        self.watch: Watch = purgatory.watch(keys, deadline, self.attempt)
 
-    def attempt(self) -> str | None:
-        self.tries += 1
-        return "ready" if self.is_ready else None
-
-    def on_answer(self, answer: Callable[[], str]) -> None:
-        self.answers.append(answer())
+    def attempt(self, is_due: bool) -> None:
+        self.tries += not is_due
+        if is_due or self.is_ready:
+            self.watch.cancel()
+            self.answers.append("expired" if is_due else "ready")
+            self.on_answer()
 
 
 async def test_touching_a_key_tries_who_waits_for_it() -> None:
-    loop = asyncio.get_running_loop()
-    purgatory = Purgatory[str](loop)
-    one, other = Operation(loop, ["a", "b"], 60), Operation(loop, ["c"], 60)
-    for operation in (one, other):
-        purgatory.watch(operation.delayed, operation.on_answer)
+    purgatory = Purgatory(asyncio.get_running_loop())
+    one, other = Operation(purgatory, ["a", "b"], 60), Operation(purgatory, ["c"], 60)
     purgatory.touch("b")
     assert (one.tries, other.tries, one.answers) == (1, 0, [])
     one.is_ready = True
@@ -86,60 +83,29 @@ async def test_touching_a_key_tries_who_waits_for_it() -> None:
 
 
 async def test_deadline_answers_with_what_there_is() -> None:
-    loop = asyncio.get_running_loop()
-    purgatory = Purgatory[str](loop)
-    operation = Operation(loop, ["a"], 0)
-    purgatory.watch(operation.delayed, operation.on_answer)
+    purgatory = Purgatory(asyncio.get_running_loop())
+    operation = Operation(purgatory, ["a"], 0)
     await eventually(lambda: bool(operation.answers))
     assert operation.answers == ["expired"]
     assert len(purgatory) == 0
 
 
 async def test_cancelled_watch_is_never_answered() -> None:
-    loop = asyncio.get_running_loop()
-    purgatory = Purgatory[str](loop)
-    operation = Operation(loop, ["a"], 0)
+    purgatory = Purgatory(asyncio.get_running_loop())
+    operation = Operation(purgatory, ["a"], 0)
     operation.is_ready = True
-    watch = purgatory.watch(operation.delayed, operation.on_answer)
-    watch.cancel()
-    watch.cancel()
+    operation.watch.cancel()
+    operation.watch.cancel()
     purgatory.touch("a")
     for _ in range(5):
         await asyncio.sleep(0)
     assert (operation.answers, operation.tries) == ([], 0)
 
 
-async def test_exception_of_an_operation_is_its_answer() -> None:
-    loop = asyncio.get_running_loop()
-    purgatory = Purgatory[str](loop)
-
-    def fail() -> str:
-        raise ValueError("broken")
-
-    caught: list[str] = []
-
-    def on_answer(answer: Callable[[], str]) -> None:
-        with pytest.raises(ValueError, match="broken"):
-            answer()
-        caught.append("caught")
-
-    delayed = Delayed[str](["a"], loop.time() + 60, fail, lambda: "expired")
-    purgatory.watch(delayed, on_answer)
-    purgatory.touch("a")
-    assert (caught, len(purgatory)) == (["caught"], 0)
-
-
 async def test_answer_that_cancels_another_is_safe() -> None:
-    loop = asyncio.get_running_loop()
-    purgatory = Purgatory[str](loop)
-    first, second = Operation(loop, ["a"], 60), Operation(loop, ["a"], 60)
+    purgatory = Purgatory(asyncio.get_running_loop())
+    first, second = Operation(purgatory, ["a"], 60), Operation(purgatory, ["a"], 60)
     first.is_ready = second.is_ready = True
-
-    def on_answer(answer: Callable[[], str]) -> None:
-        first.on_answer(answer)
-        watch.cancel()
-
-    purgatory.watch(first.delayed, on_answer)
-    watch = purgatory.watch(second.delayed, second.on_answer)
+    first.on_answer = second.watch.cancel
     purgatory.touch("a")
     assert (first.answers, second.answers) == (["ready"], [])

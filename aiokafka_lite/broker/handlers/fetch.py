@@ -9,7 +9,7 @@ from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings, ReplicaReader
 from aiokafka_lite.broker.fetching.session import CachedPartition, FetchContext, FetchKey
-from aiokafka_lite.broker.handlers.registry import Delayed, Late, handler
+from aiokafka_lite.broker.handlers.registry import Delayed, handler
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -38,7 +38,7 @@ _MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
 
 
 @handler(FetchRequest)
-def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Late]:
+def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Delayed]:
     """Read partitions now, or when `min_bytes` are there, after `max_wait_ms` at most."""
     uses_topic_ids = ctx.api_version >= FIRST_WITH_TOPIC_IDS
     now = ctx.cluster.loop.time()
@@ -78,8 +78,8 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | L
     return Delayed(
         keys=read.keys,
         deadline=now + request.max_wait_ms / 1000,
-        try_complete=lambda: _read_again(ctx, context, read) if read.is_worth_answering() else None,
-        expire=lambda: _read_again(ctx, context, read),
+        is_ready=read.is_worth_answering,
+        response=lambda: _read_again(ctx, context, read),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite._settings import nearest
@@ -33,28 +33,23 @@ MODULES: Final = (
     "transactions",
 )
 
-R = TypeVar("R")
-
 
 @dataclass(frozen=True)
-class Delayed(Generic[R]):
-    """A response that is ready later.
+class Delayed:
+    """A response that waits for a change, or for its deadline.
 
     Attributes:
-        keys: The purgatory calls `try_complete` when one of these changes (`Purgatory.touch`).
-        deadline: The loop's time at which `expire` returns the response.
-        try_complete: Returns the response, or None, without effects, to wait longer.
-        expire: Returns the response at the deadline.
+        keys: `is_ready` is called when one of these changes (`Purgatory.touch`).
+        deadline: The loop's time at which the response is sent anyway.
     """
 
     keys: Sequence[Hashable]
     deadline: float
-    try_complete: Callable[[], R | None]
-    expire: Callable[[], R]
+    is_ready: Callable[[], bool]
+    response: Callable[[], Steps[Response]]
 
 
-Late: TypeAlias = "Delayed[Response | Steps[Response]]"
-Answer: TypeAlias = "Response | Late | None"
+Answer: TypeAlias = "Response | Delayed | None"
 Handle: TypeAlias = (
     "Callable[[RequestContext, Message], Answer | Awaitable[Answer] | Steps[Answer]]"
 )

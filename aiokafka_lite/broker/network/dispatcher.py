@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.handlers.registry import Answer, Delayed, Late
+from aiokafka_lite.broker.handlers.registry import Answer, Delayed
 from aiokafka_lite.broker.network.pieces import (
     LARGEST_PIECE,
     Pieces,
     shape_of,
 )
-from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.work import FaultPort, RequestChannel, RequestWork
+from aiokafka_lite.broker.network.work import FaultPort, Purgatory, RequestChannel, RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S, LoopSlices, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
@@ -32,7 +31,7 @@ class Dispatcher:
     """
 
     channel: RequestChannel[RequestWork]
-    purgatory: Purgatory[Response | Steps[Response]]
+    purgatory: Purgatory
     scope: TaskScope
     faults: FaultPort
 
@@ -81,17 +80,18 @@ class Dispatcher:
         else:
             self.scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
 
-    def _delay(self, work: RequestWork, delayed: Late) -> None:
-        watch = self.purgatory.watch(delayed, partial(self._complete, work))
-        work.processor.call_when_closed(watch.cancel)
+    def _delay(self, work: RequestWork, delayed: Delayed) -> None:
+        def attempt(is_due: bool) -> None:
+            try:
+                if is_due or delayed.is_ready():
+                    watch.cancel()
+                    self._take(work, delayed.response())
+            except BaseException as error:  # noqa: BLE001 — reported
+                watch.cancel()
+                _fail(work, error)
 
-    def _complete(
-        self, work: RequestWork, answer: Callable[[], Response | Steps[Response]]
-    ) -> None:
-        try:
-            self._take(work, answer())
-        except BaseException as error:  # noqa: BLE001 — reported
-            _fail(work, error)
+        watch = self.purgatory.watch(delayed.keys, delayed.deadline, attempt)
+        work.processor.call_when_closed(watch.cancel)
 
     async def _await(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
         try:

@@ -1,11 +1,11 @@
-"""Requests in a node, their queue, and the interfaces of connections and faults."""
+"""Requests in a node: their queue, their waits, and the interfaces of connections and faults."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite.broker.context import Client, RequestContext
@@ -123,3 +123,58 @@ class RequestChannel(Generic[T]):
         if self._waiting:
             self._loop.call_soon(self._waiting.popleft())
         return self._requests.popleft()
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """A wait for a change of one of `keys`. `attempt` gets whether the deadline has passed."""
+
+    purgatory: Purgatory
+    keys: Sequence[Hashable]
+    attempt: Callable[[bool], None]
+    timer: asyncio.TimerHandle = field(init=False)
+
+    def cancel(self) -> None:
+        """End the wait. Idempotent."""
+        self.timer.cancel()
+        self.purgatory.forget(self)
+
+
+class Purgatory:
+    """Waits for changes, by key. The name is Kafka's (DelayedOperationPurgatory)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        # Dicts instead of sets, because the order of completion must not depend on hashes.
+        self._watches: dict[Hashable, dict[Watch, None]] = {}
+
+    def __len__(self) -> int:
+        return len({id(watch) for watches in self._watches.values() for watch in watches})
+
+    def watch(
+        self, keys: Sequence[Hashable], deadline: float, attempt: Callable[[bool], None]
+    ) -> Watch:
+        """Call `attempt` after each change of a key, and at the deadline, until `cancel`."""
+        watch = Watch(self, keys, attempt)
+        watch.timer = self._loop.call_at(deadline, attempt, True)
+        for key in keys:
+            self._watches.setdefault(key, {})[watch] = None
+        return watch
+
+    def touch(self, key: Hashable) -> None:
+        waiting = self._watches.get(key, {})
+        for watch in tuple(waiting):
+            if watch in waiting:  # an earlier one's attempt may have cancelled it
+                watch.attempt(False)
+
+    def forget(self, watch: Watch) -> None:
+        for key in watch.keys:
+            waiting = self._watches.get(key, {})
+            waiting.pop(watch, None)
+            if not waiting:
+                self._watches.pop(key, None)
+
+    def close(self) -> None:
+        while self._watches:
+            waiting = next(iter(self._watches.values()))
+            next(iter(waiting)).cancel()
