@@ -39,8 +39,8 @@ SOURCES = (
 # Modules in plain Python that are compiled as they are.
 IN_PLACE = (
     "aiokafka_lite/client/backoff.py",
+    "aiokafka_lite/client/channel.py",
     "aiokafka_lite/client/frames.py",
-    "aiokafka_lite/client/receiver.py",
     "aiokafka_lite/client/wire.py",
     "aiokafka_lite/consumer/assignment/cursor.py",
     "aiokafka_lite/consumer/assignment/progress.py",

@@ -22,8 +22,8 @@ _PACKAGE: Final = f"{__package__}."
 COMPILED: Final = (
     "_record",
     "client.backoff",
+    "client.channel",
     "client.frames",
-    "client.receiver",
     "client.wire",
     "consumer.assignment.cursor",
     "consumer.assignment.progress",

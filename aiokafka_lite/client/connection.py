@@ -36,12 +36,12 @@ from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import Event
+from aiokafka_lite.client.channel import Channel
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.network_errors import caused
-from aiokafka_lite.client.receiver import Receiver
 from aiokafka_lite.client.versions import (
     ApiVersions,
     FirstVersions,
@@ -78,14 +78,14 @@ MOST_GRACES: Final = 8
 
 
 class Exchange(Pending[R_co]):
-    __slots__ = ("_connection",)
+    __slots__ = ("connection",)
 
     def __init__(
         self, connection: Connection, on_done: Callable[[Exchange[R_co]], None] | None
     ) -> None:
         # No call of the base class: this runs for each request.
         self._wire = connection.wire
-        self._connection = connection
+        self.connection = connection
         self.on_done = on_done
         self.waiter = None
         self.frame = None
@@ -94,7 +94,7 @@ class Exchange(Pending[R_co]):
     def __await__(self) -> Generator[object, None, R_co]:
         if not self.is_done:
             if self.waiter is None:
-                self.waiter = self._connection.loop.create_future()
+                self.waiter = self.connection.loop.create_future()
             yield from self.waiter.__await__()
         return self.result()
 
@@ -108,7 +108,7 @@ class Exchange(Pending[R_co]):
             return
         self.error = error
         if self.on_done is not None:
-            self._connection.loop.call_soon(self._report)
+            self.connection.loop.call_soon(self._report)
         self.wake()
 
     def _report(self) -> None:
@@ -116,10 +116,10 @@ class Exchange(Pending[R_co]):
             try:
                 self.on_done(self)
             except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
-                self._connection.callback_failed(error)
+                self.connection.callback_failed(error)
 
 
-class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
+class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
     """A connection, open from ``open`` until it is poisoned or closed; used from one event loop.
 
     Attributes:
@@ -136,8 +136,6 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         "_on_bug",
         "_renewed",
         "_timer",
-        "_timer_at",
-        "_transport",
         "_transport_closed",
         "closed",
         "loop",
@@ -167,7 +165,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         # Retired, or about to be renewed: the last response in flight is awaited.
         self._is_draining = False
         self._drained: asyncio.Future[None] | None = None
-        self._transport: asyncio.Transport | None = None
+        self._transport = None
         self._transport_closed = Event()
         self._can_write = Event()
         self._can_write.set()
@@ -402,12 +400,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
         """
         exchange = Exchange(self, on_done)
         encoded = self.wire.ask(exchange, request, timeout_s, max_version)
-        if exchange.deadline < self._timer_at:
-            self._set_timer(exchange.deadline)
-        try:
-            self._transport.write(encoded)  # type: ignore[union-attr] # None: nothing can be asked
-        except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
-            self._fail(self.wire.lost(error, is_sending=True))
+        self.write(encoded, exchange.deadline)
         return exchange
 
     async def _wait_writable(self, request_class: type[Request[R]], timeout_s: float) -> None:
@@ -421,6 +414,7 @@ class Connection(Wired, ForkAware, Receiver, asyncio.BufferedProtocol):
             ) from None
 
     # --- Deadlines -------------------------------------------------------------------------
+    @override
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -3,7 +3,7 @@
 cimport cython
 
 from aiokafka_lite.client.backoff cimport Backoff
-from aiokafka_lite.client.receiver cimport Receiver
+from aiokafka_lite.client.channel cimport Channel
 from aiokafka_lite.client.wire cimport Asked, Wire
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
@@ -20,7 +20,6 @@ from aiokafka_lite.consumer.gate cimport Gate
 cdef int FIRST_VERSION
 cdef double BRIEF_S
 cdef object OPEN
-cdef object POISONED
 
 
 @cython.final
@@ -47,20 +46,19 @@ cdef class SmallAnswers:
     cdef public dict _waiters
     cdef readonly long long taken_count
 
+    @cython.locals(connection=Channel)
     cdef bint _take(self, Asked exchange) except -1
-    @cython.locals(session=FetchSession, wire=Wire)
-    cdef bint _is_steady(self, Asked exchange, double now) except -1
+    @cython.locals(session=FetchSession)
+    cdef bint _is_steady(self, Asked exchange, Wire wire, double now) except -1
     @cython.locals(reservation=Reservation, wanted_bytes=longlong)
     cdef bint _is_as_much_reserved(self) except -1
     @cython.locals(waiter=RecordWaiter, is_written=bint, woken_at=double)
-    cdef _finish(self, Asked exchange, list parts, now)
+    cdef _finish(self, Asked exchange, Channel connection, list parts, now)
     @cython.locals(part=SmallPart, cursor=Cursor, size_bytes=Py_ssize_t)
     cdef Py_ssize_t _settle_all(self, list parts, now) except -1
     cdef _buffer_and_lend(self, Cursor cursor, SmallPart part)
     @cython.locals(compiled=RecordWaiter)
     cdef RecordWaiter _wake_others(self)
-    @cython.locals(session=FetchSession, wire=Wire, reservation=Reservation)
-    cdef bytes _next_request(self, Asked exchange, Receiver connection, double now)
-    @cython.locals(wire=Wire)
-    cdef _write(self, Receiver connection, bytes request)
+    @cython.locals(session=FetchSession, reservation=Reservation)
+    cdef bytes _next_request(self, Asked exchange, Wire wire, double now)
 

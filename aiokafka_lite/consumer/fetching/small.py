@@ -24,6 +24,7 @@ from aiokafka_lite.consumer.fetching._small import SmallCodec, SmallPart
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.connection import Connection, Exchange
+    from aiokafka_lite.client.wire import Wire
     from aiokafka_lite.consumer.assignment.cursor import Cursor
     from aiokafka_lite.consumer.fetching.counts import NodeCounts
     from aiokafka_lite.consumer.fetching.session import FetchSession
@@ -36,7 +37,6 @@ FIRST_VERSION: Final = 13
 # If the application takes longer with its records, the next request is written before.
 BRIEF_S: Final = 0.0002
 OPEN: Final = WireState.OPEN
-POISONED: Final = WireState.POISONED
 
 
 class SmallAnswers:
@@ -106,17 +106,18 @@ class SmallAnswers:
     def _take(self, exchange: Exchange[FetchResponse]) -> bool:
         """Settle a response if it is plain."""
         now = self._clock()
-        if exchange.frame is None or not self._is_steady(exchange, now):
+        connection = exchange.connection
+        if exchange.frame is None or not self._is_steady(exchange, connection.wire, now):
             return False
         parts = self._codec.decode(exchange.frame)
         if parts is None:
             return False
-        self._finish(exchange, parts, now)
+        self._finish(exchange, connection, parts, now)
         return True
 
-    def _is_steady(self, exchange: Exchange[FetchResponse], now: float) -> bool:
+    def _is_steady(self, exchange: Exchange[FetchResponse], wire: Wire, now: float) -> bool:
         """Whether the next request equals this one but for offsets, and a read waits for all."""
-        session, source, wire = self._session, self._source, exchange._wire
+        session, source = self._session, self._source
         if (
             self._request.exchange is not exchange
             or not self._choice.is_settled()
@@ -152,17 +153,20 @@ class SmallAnswers:
 
     # --- Take it -----------------------------------------------------------------------------
     def _finish(
-        self, exchange: Exchange[FetchResponse], parts: list[SmallPart], now: float
+        self,
+        exchange: Exchange[FetchResponse],
+        connection: Connection,
+        parts: list[SmallPart],
+        now: float,
     ) -> None:
         waiter = None
         is_written = False
         try:
             if self._settle_all(parts, now):
                 waiter = self._wake_others()
-            connection = exchange._connection
-            request = self._next_request(exchange, connection, now)
+            request = self._next_request(exchange, connection.wire, now)
             if waiter is None or not self._is_application_brief:
-                self._write(connection, request)
+                connection.write(request, exchange.deadline)
                 is_written = True
         except Exception as error:  # noqa: BLE001 -- a bug: the task of the source raises it
             self._source.broken(error)
@@ -180,7 +184,7 @@ class SmallAnswers:
                 if not self._is_application_brief:  # the broker's time begins now
                     exchange.begin_time(now)
                     self._request.begin(self._session.epoch, now, self._max_wait_s)
-                self._write(connection, request)
+                connection.write(request, exchange.deadline)
 
     def _settle_all(self, parts: list[SmallPart], now: float) -> int:
         """Settle all partitions; return the size of their records in bytes."""
@@ -223,14 +227,12 @@ class SmallAnswers:
                 compiled = waiter
         return None if compiled is None or compiled.is_done else compiled
 
-    def _next_request(
-        self, exchange: Exchange[FetchResponse], connection: Connection, now: float
-    ) -> bytes:
+    def _next_request(self, exchange: Exchange[FetchResponse], wire: Wire, now: float) -> bytes:
         """Put the next request in flight with the same exchange; return its bytes.
 
         Only its offsets differ.
         """
-        session, wire, reservation = self._session, exchange._wire, self._request.reservation
+        session, reservation = self._session, self._request.reservation
         assert reservation is not None  # noqa: S101 -- see _is_as_much_reserved
         session.succeeded(session.id)
         if self._source._quick is not None or self._source._retry_at is not None:
@@ -240,16 +242,4 @@ class SmallAnswers:
         encoded = self._codec.encode(exchange.version, correlation_id, reservation.size_bytes)
         session._changed.clear()
         wire.put_in_flight(correlation_id, exchange, now)
-        if exchange.deadline < connection._timer_at:
-            connection._set_timer(exchange.deadline)
         return encoded
-
-    def _write(self, connection: Connection, request: bytes) -> None:
-        """Write the next request, unless the connection was lost."""
-        transport, wire = connection._transport, connection.wire
-        if transport is None or wire.state is POISONED:
-            return
-        try:
-            transport.write(request)
-        except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
-            connection._fail(wire.lost(error, is_sending=True))

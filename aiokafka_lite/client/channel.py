@@ -1,4 +1,4 @@
-"""The part of a connection that runs when bytes arrive; compiled in place (receiver.pxd)."""
+"""The part of a connection that moves bytes; compiled in place (channel.pxd)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,42 @@ from typing import TYPE_CHECKING
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from aiokafka_lite._compat import Buffer
     from aiokafka_lite.client.frames import FrameReader
     from aiokafka_lite.client.low_water import LowWaterMark
     from aiokafka_lite.client.wire import Wire
 
 
-class Receiver:
-    """Reads into the wire's reader, and passes responses to their exchanges.
+class Channel:
+    """Writes requests, reads into the wire's reader, and passes responses to their exchanges.
 
     It is a base class of `Connection`, which sets the fields.
     """
 
-    __slots__ = ("_is_draining", "_low_water", "_reader", "wire")
+    __slots__ = ("_is_draining", "_low_water", "_reader", "_timer_at", "_transport", "wire")
 
     wire: Wire
     _reader: FrameReader
     _low_water: LowWaterMark
     _is_draining: bool
+    _timer_at: float
+    _transport: asyncio.Transport | None
+
+    def write(self, encoded: bytes, deadline: float) -> None:
+        """Write a request that is in flight, and check its deadline then.
+
+        Nothing is written if the connection was lost since.
+        """
+        if self._transport is None or self.wire.error is not None:
+            return
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        try:
+            self._transport.write(encoded)
+        except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
+            self._fail(self.wire.lost(error, is_sending=True))
 
     # --- asyncio.BufferedProtocol ----------------------------------------------------------
     def get_buffer(self, sizehint: int) -> Buffer:
@@ -62,6 +80,9 @@ class Receiver:
         raise NotImplementedError
 
     def _fail(self, error: KafkaError) -> None:
+        raise NotImplementedError
+
+    def _set_timer(self, when: float) -> None:
         raise NotImplementedError
 
     def _last_answer_arrived(self) -> None:

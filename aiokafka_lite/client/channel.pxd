@@ -1,4 +1,4 @@
-"""The fields of receivers as members of a C structure, for compiled modules."""
+"""The fields of channels as members of a C structure, for compiled modules."""
 
 cimport cython
 
@@ -6,11 +6,15 @@ from aiokafka_lite.client.frames cimport FrameReader
 from aiokafka_lite.client.wire cimport Asked, Wire
 
 
-cdef class Receiver:
+cdef class Channel:
     cdef public bint _is_draining
     cdef public object _low_water
     cdef public FrameReader _reader
+    cdef public double _timer_at
+    cdef public object _transport
     cdef public Wire wire
+
+    cpdef write(self, bytes encoded, double deadline)
 
     cpdef get_buffer(self, sizehint)
 
