@@ -36,6 +36,7 @@ COMPILED: Final = {
     "slice": "consumer/buffer/time_slice.py",
     "steady": "consumer/delivery/steady.py",
     "waiter": "consumer/buffer/waiter.py",
+    "waiters": "consumer/buffer/waiter.py",
     "wire": "client/wire.py",
     "works": "consumer/assignment/works.py",
 }

@@ -295,7 +295,7 @@ class Reading(Fetching):
     @property
     def waits_without_coroutine(self) -> bool:
         """Whether the task that reads waits for a compiled get."""
-        return any(isinstance(waiter, RecordWaiter) for waiter in self.buffer._waiters)
+        return any(isinstance(waiter, RecordWaiter) for waiter in self.buffer.waiters._wanted)
 
     async def close(self) -> None:
         await self.stop_reading()

@@ -40,7 +40,7 @@ from aiokafka_lite.consumer.buffer.chunk import (
 )
 from aiokafka_lite.consumer.buffer.chunk_queue import ChunkQueue
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
-from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
+from aiokafka_lite.consumer.buffer.waiter import Waiters
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError, KafkaError
@@ -121,11 +121,11 @@ class Buffer:
         "_on_sought",
         "_reads",
         "_state",
-        "_waiters",
         "decoder",
         "delivery",
         "queue",
         "sought",
+        "waiters",
     )
 
     def __init__(
@@ -160,8 +160,7 @@ class Buffer:
         self.queue = ChunkQueue(reads, self._loop)
         self._errors = ChunkErrors(state, reads, self.queue.add)
         self.decoder = ChunkDecoder(reads, self._errors, delivery)
-        # Waiting reads, the oldest first, with their partitions (empty: all).
-        self._waiters: dict[asyncio.Future[None] | RecordWaiter, Wanted] = {}
+        self.waiters = Waiters()
         # One timer for all deadlines. It moves only when it fires, so that a read which ends
         # before its deadline costs no timer. Not all of uvloop's handles know their time.
         self._alarm: asyncio.TimerHandle | None = None
@@ -184,7 +183,7 @@ class Buffer:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def is_left_out(self, cursor: Cursor) -> bool:
         """Whether a cursor is not fetched because memory is short and reads wait for others."""
@@ -193,12 +192,6 @@ class Buffer:
     def has_untaken(self, source: ResponseSource) -> bool:
         """Whether no read has asked for the source's latest response."""
         return source in self.queue.untaken
-
-    def awaited(self) -> list[TopicPartition]:
-        """Return the partitions that reads wait for; empty if one waits for all."""
-        if not all(self._waiters.values()):
-            return []
-        return [tp for wanted in self._waiters.values() for tp in wanted]
 
     def sticky_error(self, partition: Cursor) -> KafkaError | None:
         return next((chunk.failure for chunk in partition.chunks if chunk.is_sticky), None)
@@ -254,7 +247,7 @@ class Buffer:
             self.queue.add(chunk)
             is_held = chunk.partition.is_paused or chunk.partition.has_enough
             is_wanted = is_wanted or not is_held
-        if self._waiters or not is_wanted:
+        if self.waiters or not is_wanted:
             # A waiting read takes this, or no read can. So the source may continue at once.
             response.is_taken = True
         else:
@@ -295,12 +288,12 @@ class Buffer:
         """
         awaited: frozenset[TopicPartition] = frozenset()
         if not self._gate.holds:
-            awaited = frozenset(self.awaited())
+            awaited = frozenset(self.waiters.awaited())
         are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
         for partition in tuple(self.queue.order):
             has_bytes = any(chunk.response is not None for chunk in partition.chunks)
             is_unwanted = are_others_dropped and partition.tp not in awaited
-            is_held_up = partition.has_enough and bool(self._waiters)
+            is_held_up = partition.has_enough and bool(self.waiters)
             if has_bytes and (is_unwanted or partition.is_paused or is_held_up):
                 self._state.refetch(partition)
         self._seek(awaited)
@@ -310,9 +303,13 @@ class Buffer:
             self.sought = sought
             self._on_sought()
 
+    def wait_ended(self) -> None:
+        """Look later which partitions are sought, because the read may go on waiting."""
+        self._loop.call_soon(self._seek_awaited)
+
     def _seek_awaited(self) -> None:
         if self.sought:
-            self._seek(frozenset(self.awaited()))
+            self._seek(frozenset(self.waiters.awaited()))
 
     def _keep_to_budget(self, kept: Chunk) -> None:
         """Drop the least useful chunks until the rest and `kept` fit into the budget."""
@@ -386,9 +383,7 @@ class Buffer:
 
     # --- wait -----------------------------------------------------------------------------
     def wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self.waiters.wake()
 
     async def _wait(
         self,
@@ -417,7 +412,7 @@ class Buffer:
             elif not self._set_alarm(deadline):
                 return False
             waiter = self._loop.create_future()
-            self._waiters[waiter] = wanted
+            self.waiters.add(waiter, wanted)
             if self.sought:
                 self._seek_awaited()
             if self.queue.order:
@@ -425,9 +420,9 @@ class Buffer:
             try:
                 await waiter
             finally:
-                del self._waiters[waiter]
-                if self.sought:  # later, because this read may go on waiting
-                    self._loop.call_soon(self._seek_awaited)
+                self.waiters.remove(waiter)
+                if self.sought:
+                    self.wait_ended()
             self.decoder.slice.renew()
             if self._gate.is_troubled:
                 self._gate.check()

@@ -15,3 +15,14 @@ cdef class RecordWaiter:
 
     cdef _schedule(self)
     cpdef wake(self)
+
+
+@cython.final
+cdef class Waiters:
+    cdef public dict _wanted
+
+    cpdef add(self, waiter, wanted)
+    cpdef remove(self, waiter)
+    cpdef bint want_all(self) except -1
+    @cython.locals(steady=RecordWaiter)
+    cpdef RecordWaiter wake_others(self)

@@ -1,10 +1,12 @@
-"""The future of a read without a coroutine of its own; compiled in place (waiter.pxd)."""
+"""Reads that wait for records; compiled in place (waiter.pxd)."""
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, CancelledError, InvalidStateError, current_task
-from collections.abc import Callable
+from asyncio import AbstractEventLoop, CancelledError, Future, InvalidStateError, current_task
+from collections.abc import Callable, Collection
 from contextvars import Context
+
+from aiokafka_lite.structs import TopicPartition
 
 
 class RecordWaiter:
@@ -94,3 +96,53 @@ class RecordWaiter:
             return
         self._resume = None
         context.run(callback, self)
+
+
+class Waiters:
+    """The reads that wait, the oldest first, with their partitions (empty: all)."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self) -> None:
+        self._wanted: dict[Future[None] | RecordWaiter, Collection[TopicPartition]] = {}
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def add(self, waiter: Future[None] | RecordWaiter, wanted: Collection[TopicPartition]) -> None:
+        self._wanted[waiter] = wanted
+
+    def remove(self, waiter: Future[None] | RecordWaiter) -> None:
+        del self._wanted[waiter]
+
+    def want_all(self) -> bool:
+        """Whether reads wait, and each of them for all partitions."""
+        for wanted in self._wanted.values():
+            if wanted:
+                return False
+        return bool(self._wanted)
+
+    def awaited(self) -> list[TopicPartition]:
+        """Return the partitions that reads wait for; empty if one waits for all."""
+        if not all(self._wanted.values()):
+            return []
+        return [tp for wanted in self._wanted.values() for tp in wanted]
+
+    def wake(self) -> None:
+        """Let all reads continue in the loop's next iteration."""
+        for waiter in self._wanted:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def wake_others(self) -> RecordWaiter | None:
+        """Wake all reads but the one that can continue in the caller's callback; return that.
+
+        There is one at most: a steady read begins only if no other is in progress.
+        """
+        steady = None
+        for waiter in self._wanted:
+            if isinstance(waiter, RecordWaiter):
+                steady = waiter
+            elif not waiter.done():
+                waiter.set_result(None)
+        return None if steady is None or steady.is_done else steady

@@ -8,7 +8,7 @@ from aiokafka_lite.consumer.buffer.budget cimport ByteBudget
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
 from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
 from aiokafka_lite.consumer.buffer.time_slice cimport TimeSlice
-from aiokafka_lite.consumer.buffer.waiter cimport RecordWaiter
+from aiokafka_lite.consumer.buffer.waiter cimport RecordWaiter, Waiters
 from aiokafka_lite.consumer.delivery.ready cimport ReadyRecords
 from aiokafka_lite.consumer.delivery.record_cursor cimport RecordCursor
 from aiokafka_lite.consumer.gate cimport Gate
@@ -25,7 +25,7 @@ cdef class SteadyGets:
     cdef public ChunkQueue _queue
     cdef public ReadyRecords _ready
     cdef public TimeSlice _slice
-    cdef public dict _waiters
+    cdef public Waiters _waiters
     cdef public object loop
     cdef public Reads reads
 

@@ -52,8 +52,7 @@ class SteadyGets:
         self._slice = buffer.decoder.slice
         self._clock = self.loop.time
         self._queue = buffer.queue
-        # The buffer's own: it changes them but never replaces them.
-        self._waiters = buffer._waiters
+        self._waiters = buffer.waiters
         # Running callbacks of listeners.
         self._callbacks = callbacks
 
@@ -125,15 +124,15 @@ class SteadyGets:
         if self._queue.untaken:
             self._queue.mark_all_taken()
         waiter = RecordWaiter(self.loop)
-        self._waiters[waiter] = ()
+        self._waiters.add(waiter, ())
         return waiter
 
     def woken(self, waiter: RecordWaiter) -> None:
         """Note that a read waits no more."""
-        del self._waiters[waiter]
+        self._waiters.remove(waiter)
         self._slice.renew()
         if self._buffer.sought:
-            self.loop.call_soon(self._buffer._seek_awaited)
+            self._buffer.wait_ended()
 
     def give_up(self, waiter: RecordWaiter) -> None:
         """End a waiting read."""

@@ -213,7 +213,7 @@ class Answers:
         """
         awaited = [
             cursor
-            for tp in self._buffer.awaited()
+            for tp in self._buffer.waiters.awaited()
             if (cursor := self._sources.assigned(tp)) is not None
             and self._sources.is_behind(cursor)
             and self._source.choice.can_be_asked(cursor)

@@ -9,7 +9,7 @@ from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.buffer.budget cimport ByteBudget, Reservation
 from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
 from aiokafka_lite.consumer.buffer.chunk_queue cimport ChunkQueue
-from aiokafka_lite.consumer.buffer.waiter cimport RecordWaiter
+from aiokafka_lite.consumer.buffer.waiter cimport RecordWaiter, Waiters
 from aiokafka_lite.consumer.fetching._small cimport SmallPart, SmallCodec
 from aiokafka_lite.consumer.fetching.choice cimport Choice
 from aiokafka_lite.consumer.fetching.counts cimport NodeCounts
@@ -43,7 +43,7 @@ cdef class SmallAnswers:
     cdef public FetchSession _session
     cdef public object _settle
     cdef public object _source
-    cdef public dict _waiters
+    cdef public Waiters _waiters
     cdef readonly long long taken_count
 
     @cython.locals(connection=Channel)
@@ -57,8 +57,6 @@ cdef class SmallAnswers:
     @cython.locals(part=SmallPart, cursor=Cursor, size_bytes=Py_ssize_t)
     cdef Py_ssize_t _settle_all(self, list parts, now) except -1
     cdef _buffer_and_lend(self, Cursor cursor, SmallPart part)
-    @cython.locals(compiled=RecordWaiter)
-    cdef RecordWaiter _wake_others(self)
     @cython.locals(session=FetchSession, reservation=Reservation)
     cdef bytes _next_request(self, Asked exchange, Wire wire, double now)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.wire import Asked, WireState
 from aiokafka_lite.consumer.buffer.chunk import chunk_of
-from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.fetching._small import SmallCodec, SmallPart
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ class SmallAnswers:
         self._clock = source._loop.time
         self._codec = SmallCodec(session, config)
         self._queue = buffer.queue
-        # The buffer's own: it changes them but never replaces them.
-        self._waiters = buffer._waiters
+        self._waiters = buffer.waiters
         self._choice = source.choice
         self._request = source._in_flight
         self._max_wait_s = config.fetch_max_wait_s
@@ -123,7 +121,7 @@ class SmallAnswers:
             or not self._choice.is_settled()
             or session._changed
             or session._forgotten
-            or not self._waiters
+            or not self._waiters.want_all()
             or source._is_closed
             or source.is_throttled
             or source.error is not None
@@ -138,9 +136,6 @@ class SmallAnswers:
             or now >= self._replicas.lease_ends_at
         ):
             return False
-        for wanted in self._waiters.values():
-            if wanted:
-                return False
         return self._is_as_much_reserved()
 
     def _is_as_much_reserved(self) -> bool:
@@ -163,7 +158,7 @@ class SmallAnswers:
         is_written = False
         try:
             if self._settle_all(parts, now):
-                waiter = self._wake_others()
+                waiter = self._waiters.wake_others()
             request = self._next_request(exchange, connection.wire, now)
             if waiter is None or not self._is_application_brief:
                 connection.write(request, exchange.deadline)
@@ -212,20 +207,6 @@ class SmallAnswers:
         self._queue.append(chunk)
         # Partitions that had records go to the end.
         self._session.renew(cursor.lend_on(part.next_offset, self._max_partition_bytes))
-
-    def _wake_others(self) -> RecordWaiter | None:
-        """Wake the waiting reads; return the one that can continue in this callback.
-
-        There is one at most: a steady read begins only if no other is in progress.
-        """
-        compiled = None
-        for waiter in self._waiters:
-            if not isinstance(waiter, RecordWaiter):
-                if not waiter.done():
-                    waiter.set_result(None)
-            else:
-                compiled = waiter
-        return None if compiled is None or compiled.is_done else compiled
 
     def _next_request(self, exchange: Exchange[FetchResponse], wire: Wire, now: float) -> bytes:
         """Put the next request in flight with the same exchange; return its bytes.
