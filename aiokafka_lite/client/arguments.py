@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
 from types import MappingProxyType
@@ -12,11 +13,13 @@ from aiokafka_lite._arguments import is_int, is_list
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.config import (
+    MOST_STRING_BYTES,
     SECURITY_PROTOCOLS,
     ClientConfig,
     check_plaintext_credentials,
     check_unused_tls,
     parse_bootstrap_servers,
+    rule_of_text,
 )
 from aiokafka_lite.structs import TopicPartition
 
@@ -34,14 +37,12 @@ MOST_INT: Final = 2**31 - 1
 MOST_LONG: Final = 2**63 - 1
 
 
-def check_text(what: str, text: object) -> None:
+def check_text(what: str, text: object, most_bytes: int = MOST_STRING_BYTES) -> None:
     """Refuse text that cannot be sent, which would fail a request that others share."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {text!r}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} must be text that UTF-8 can encode, not {text!r}") from None
+    if (rule := rule_of_text(text, most_bytes)) is not None:
+        raise ValueError(f"{what} {rule}, not {reprlib.repr(text)}")
 
 
 def check_tp(tp: TopicPartition) -> TopicPartition:
@@ -78,10 +79,9 @@ def _flag(name: str, given: object) -> bool:
     raise TypeError(f"{name} must be True or False, not {given!r}")
 
 
-def _text(name: str, given: object) -> str:
-    if isinstance(given, str):
-        return given
-    raise TypeError(f"{name} must be a str, not {given!r}")
+def _text(name: str, given: object) -> object:
+    check_text(name, given)
+    return given
 
 
 def _loop(name: str, given: object) -> object:
@@ -181,13 +181,10 @@ class ClientArguments(_Given, Settings):
     def _is_given(self, name: str) -> bool:
         return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
 
-    def _check_sendable(self, *names: str) -> None:
-        """Refuse numbers of more than 32 bits, and text that is not UTF-8."""
+    def _check_int32(self, *names: str) -> None:
         for name in names:
             given = getattr(self, name)
-            if isinstance(given, str):
-                check_text(name, given)
-            elif given is not None and given > MOST_INT:
+            if given is not None and given > MOST_INT:
                 raise ValueError(f"{name} must be at most 2**31 - 1, not {given!r}")
 
     def _check_bootstrap(self) -> None:
@@ -247,6 +244,8 @@ class ClientArguments(_Given, Settings):
                 raise TypeError(
                     f"{name} must be a str, not an object of type {type(given).__name__}"
                 )
+            if given is not None and (rule := rule_of_text(given)) is not None:
+                raise ValueError(f"{name} {rule}")
         mechanism = self.sasl_mechanism
         if mechanism == "GSSAPI":
             raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")

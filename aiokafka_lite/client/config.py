@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 9092
 DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 
+# The limit of a string in a request.
+MOST_STRING_BYTES: Final = 2**15 - 1
+
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -32,6 +35,15 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def rule_of_text(text: str, most_bytes: int = MOST_STRING_BYTES) -> str | None:
+    """Return the rule that makes a text unfit for requests, if there is one."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "must be text that UTF-8 can encode"
+    return f"must have at most {most_bytes:,} bytes in UTF-8" if size > most_bytes else None
 
 
 class ClientConfig(Settings):
@@ -66,6 +78,8 @@ class ClientConfig(Settings):
 
     @override
     def _check(self) -> None:
+        if (rule := rule_of_text(self.client_id)) is not None:
+            raise KafkaConfigurationError(f"client_id {rule}")
         if self.security_protocol not in SECURITY_PROTOCOLS:
             raise KafkaConfigurationError(
                 f"security_protocol is {self.security_protocol!r}: "

@@ -89,11 +89,6 @@ NOT_NEGATIVE: Final = (
 )  # fmt: skip
 # Sent in requests unchanged.
 SENT: Final = (
-    "client_id",
-    "client_rack",
-    "group_id",
-    "group_instance_id",
-    "group_remote_assignor",
     "fetch_max_bytes",
     "fetch_max_wait_ms",
     "fetch_min_bytes",
@@ -318,7 +313,7 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
         check_max_records(self.max_poll_records, "max_poll_records")  # first, as in aiokafka
         self._check_security()
         self._check_numbers()
-        self._check_sendable(*SENT)
+        self._check_int32(*SENT)
         strategy: object = self.partition_assignment_strategy
         names = strategy if isinstance(strategy, (list, tuple)) else [strategy]
         if not isinstance(strategy, (str, list, tuple)) or not names:

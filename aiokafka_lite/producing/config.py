@@ -168,7 +168,7 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     @override
     def _check(self) -> None:
         self._check_security()
-        self._check_sendable("client_id", "transactional_id", "transaction_timeout_ms")
+        self._check_int32("transaction_timeout_ms")
         for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")

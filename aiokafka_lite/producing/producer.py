@@ -21,7 +21,7 @@ from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames
-from aiokafka_lite.client.arguments import check_text
+from aiokafka_lite.client.arguments import MOST_INT, check_text
 from aiokafka_lite.client.life import Owner
 from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
 from aiokafka_lite.errors import (
@@ -753,7 +753,7 @@ def _checked_headers(headers: Headers) -> Headers:
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be a str, not {name!r}")
         if not name.isascii():
-            check_text("a header's name", name)
+            check_text("a header's name", name, MOST_INT)
         checked.append((name, None if content is None else _bytes(f"header {name!r}", content)))
     return checked
 

@@ -224,7 +224,7 @@ def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
         client=_client_config(raw, servers, security.protocol, security.ssl_context),
         mechanism=security.mechanism,
         login=security.login,
-        client_rack=raw.text("kafka.client.rack") or None,
+        client_rack=raw.sent_text("kafka.client.rack") or None,
         group_id=_group_id(raw),
         isolation_level=_isolation_level(raw),
         check_crcs=raw.boolean("kafka.check.crcs", default=True),
@@ -267,7 +267,7 @@ def _client_config(
     idle_s = default.connections_max_idle_s if idle_ms is None else idle_ms / 1000
     return ClientConfig(
         bootstrap_servers=servers,
-        client_id=raw.text("kafka.client.id") or default.client_id,
+        client_id=raw.sent_text("kafka.client.id") or default.client_id,
         connections_max_idle_s=idle_s if idle_s is not None and idle_s >= 0 else None,
         security_protocol=protocol,
         ssl_context=ssl_context,

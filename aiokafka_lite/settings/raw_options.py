@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
+from aiokafka_lite.client.config import rule_of_text
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.structs import TopicPartition
 
@@ -63,6 +64,13 @@ class RawOptions:
 
     def text(self, name: str) -> str | None:
         return self._options.get(name.lower())
+
+    def sent_text(self, name: str) -> str | None:
+        """Return a text that requests contain."""
+        text = self.text(name)
+        if text is not None and (rule := rule_of_text(text)) is not None:
+            raise self.refusal(name, f"the value {rule}")
+        return text
 
     def refusal(self, name: str, rule: str) -> OptionError:
         """Return the error that names an option and, unless it may be secret, shows its value."""

@@ -329,7 +329,7 @@ def _fetch_retries(raw: RawOptions) -> int:
 
 
 def _commit_group(raw: RawOptions) -> str | None:
-    group = raw.text("commitOffsetsToGroup")
+    group = raw.sent_text("commitOffsetsToGroup")
     if group is not None and not trimmed(group):
         raise raw.refusal("commitOffsetsToGroup", "the value must be the name of a consumer group")
     return group

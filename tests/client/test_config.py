@@ -61,3 +61,10 @@ def test_tls_without_context_is_refused() -> None:
 def test_unknown_security_protocol_is_refused() -> None:
     with pytest.raises(KafkaConfigurationError, match="PLAINTEXT"):
         ClientConfig(security_protocol="TLS")
+
+
+@pytest.mark.parametrize("client_id", ["x" * 32_768, "ä" * 16_384, "\ud800"])
+def test_client_id_that_does_not_fit_into_requests_is_refused(client_id: str) -> None:
+    with pytest.raises(KafkaConfigurationError, match="client_id must"):
+        ClientConfig(client_id=client_id)
+    assert ClientConfig(client_id="x" * 32_767)

@@ -27,6 +27,19 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.for_each import for_each
 
 TP = TopicPartition("t", 0)
+LOGIN = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_plain_username": "ann",
+    "sasl_plain_password": "secret",
+}
+# All that are sent, and some of one of several words.
+TEXTS = [
+    parameter.name
+    for parameter in inspect.signature(ConsumerConfig).parameters.values()
+    if parameter.annotation in ("str", "str | None")
+    and parameter.kind is parameter.KEYWORD_ONLY
+    and parameter.name not in (*LOGIN, "sasl_mechanism")
+]
 
 
 def test_each_argument_is_an_attribute_of_its_name() -> None:
@@ -95,6 +108,9 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"group_id": "\ud800"}, "group_id"),
         ({"group_instance_id": "\ud800"}, "group_instance_id"),
         ({"client_rack": "\ud800"}, "client_rack"),
+        *[({name: "ä" * 16_384}, f"{name} must have at most 32,767 bytes") for name in TEXTS],
+        ({**LOGIN, "sasl_plain_username": "\ud800"}, "sasl_plain_username must be text"),
+        ({**LOGIN, "sasl_plain_password": "\ud800"}, "sasl_plain_password must be text"),
     ]
 )
 def test_values_that_cannot_be_used_are_refused(arguments: dict[str, object], reason: str) -> None:

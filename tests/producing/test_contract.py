@@ -96,6 +96,8 @@ def test_producer_is_made_in_a_running_loop_only() -> None:
         ({"transactional_id": "\ud800"}, ValueError, "transactional_id must be text"),
         ({"transaction_timeout_ms": 2**31}, ValueError, "transaction_timeout_ms must be at most"),
         ({"client_id": "\ud800"}, ValueError, "client_id must be text"),
+        ({"client_id": "x" * 32_768}, ValueError, "client_id must have at most 32,767 bytes"),
+        ({"transactional_id": "x" * 32_768}, ValueError, "transactional_id must have at most"),
         ({"delivery_timeout_ms": 1_000}, ValueError, "delivery_timeout_ms=1000 is too short"),
         (
             {"delivery_timeout_ms": 40_000, "linger_ms": 1},

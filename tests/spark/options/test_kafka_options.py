@@ -71,6 +71,12 @@ def test_client_settings_come_through_in_seconds() -> None:
     assert (client.metadata_max_age_s, client.connections_max_idle_s) == (7, 8)
 
 
+@pytest.mark.parametrize("name", ["client.id", "client.rack"])
+def test_text_that_does_not_fit_into_requests_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"option kafka\.{name} .* at most 32,767 bytes"):
+        parse({name: "x" * 32_768})
+
+
 def test_fetches_are_large_unless_told_otherwise() -> None:
     options = parse({})
     assert options.max_bytes == 64 << 20
