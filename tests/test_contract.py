@@ -50,6 +50,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "max_records_per_partition",
                 "on_bad_record",
                 "rebalance_hold_ms",
+                "seed",
             }
         ),
         "stop": frozenset({"timeout", "leave"}),

@@ -187,7 +187,10 @@ class TopicCatalog:
 
     def create(self, new: NewTopic) -> Topic:
         """Create a validated topic. It is durable after `DiskQueue.settled`."""
-        topic = Topic(new.name, self._rng.randbytes(16), new.config)
+        topic_id = self._rng.randbytes(16)
+        while topic_id in self._by_id:  # of a former run with the same seed
+            topic_id = self._rng.randbytes(16)
+        topic = Topic(new.name, topic_id, new.config)
         for replicas in new.replicas:
             self._add_partition(topic, replicas)
         self._add(topic)

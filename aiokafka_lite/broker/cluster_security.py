@@ -38,8 +38,7 @@ SCRAM_MECHANISMS: Final[Mapping[SaslMechanism, ScramMechanism]] = {
 class ClusterSecurity:
     """Creates the SASL sessions and TLS contexts of a cluster's listeners.
 
-    `rng` is the source of salts, nonces and keys, by default the system's. A seeded one is for
-    tests.
+    `rng` is the source of salts, nonces and keys: the system's, or a seeded one for tests.
     """
 
     def __init__(
@@ -47,11 +46,11 @@ class ClusterSecurity:
         config: BrokerConfig,
         disk: DiskQueue,
         clock: Callable[[], int],
-        rng: random.Random | None,
+        rng: random.Random,
     ) -> None:
         self._config = config
         self._clock = clock
-        self._rng = rng or random.SystemRandom()
+        self._rng = rng
         self.credentials = CredentialStore(config.data_dir, disk.submit, self._rng)
         self._tokens: TokenAuthority | None = None
         self._certificates: Certificates | None = None

@@ -100,6 +100,11 @@ class BrokerConfig:
         group_consumer_assignment_interval_ms: Kafka's default is 1000.
         transaction_version: The level of the feature transaction.version. With 2 each transaction
             has its own epoch (KIP-890). With 0 or 1 clients behave as before Kafka 4.0.
+        seed: Decides all random numbers, ids, salts, nonces and keys of tokens. For simulations and
+            tests, because a seed makes them predictable. Brokers of one seed on one loop get
+            different ids, in the order of their creation. A new process that opens a `data_dir`
+            needs another seed: otherwise ids of deleted topics are used again. Certificates and TLS
+            are not seeded. None: the operating system's entropy.
     """
 
     nodes: PositiveInt = 1
@@ -156,6 +161,7 @@ class BrokerConfig:
     transaction_max_timeout_ms: PositiveInt = 900_000
     transactional_id_expiration_ms: PositiveInt = 604_800_000
     transaction_version: int = 2
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, KINDS)

@@ -17,12 +17,14 @@ import random
 import ssl
 import threading
 import time
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiokafka_lite._arguments import checks_arguments
+from aiokafka_lite._chance import UNSEEDED, chance_for
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite.broker.cluster_security import ClusterSecurity
@@ -84,7 +86,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         config: All settings in one object, instead of the other arguments. `BrokerConfig` documents
             the settings.
         clock: Returns the wall-clock time in milliseconds.
-        rng: The source of ids. A seeded one makes them reproducible.
+        rng: The source of random numbers and ids, instead of `seed`.
         settings: Any other field of `BrokerConfig`.
 
     Raises:
@@ -115,6 +117,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         listeners: Sequence[Listener] = (),
         allow_remote: bool = False,
         config: BrokerConfig | None = None,
+        seed: int | None = None,
         clock: Callable[[], int] = wall_clock_ms,
         rng: random.Random | None = None,
         **settings: float | str,
@@ -133,6 +136,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             users=users or {},
             listeners=listeners,
             allow_remote=allow_remote,
+            seed=seed,
             **settings,  # type: ignore[arg-type]  # dataclass checks names, __post_init__ values
         )
         if config is None:
@@ -142,6 +146,8 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
                 "config replaces all other settings of the broker, so they must be fields of the "
                 "BrokerConfig: use dataclasses.replace(config, ...)"
             )
+        chance = rng or chance_for(config.seed, "broker", _get_running_loop())
+        is_seeded = chance is not UNSEEDED
         self.faults = Faults()
         self.requests = RequestLog(config.request_log_size)
         super().__init__(
@@ -153,10 +159,12 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
                 for number in range(config.nodes)
             },
             clock=clock,
-            rng=rng or random.Random(),
+            rng=chance,
             on_change=self._partition_changed,
         )
-        self.security = ClusterSecurity(config, self.disk, clock, rng)
+        self.security = ClusterSecurity(
+            config, self.disk, clock, chance if is_seeded else random.SystemRandom()
+        )
         self.failure: BaseException | None = None
         self._is_running = False
         # Created by start(), which has a loop.

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, SupportsIndex
 
 from aiokafka_lite._arguments import is_int, is_list
+from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.config import (
@@ -124,6 +125,7 @@ class _Given:
     sasl_oauth_token_provider: AbstractTokenProvider | None
     allow_plaintext_credentials: bool
     allow_auto_create_topics: bool
+    seed: int | None
 
 
 class ClientArguments(_Given, Settings):
@@ -289,7 +291,9 @@ class ClientArguments(_Given, Settings):
             max_frame_bytes=max_frame_bytes,
         )
 
-    def mechanism(self, token_provider: AbstractTokenProvider | None) -> Mechanism | None:
+    def mechanism(
+        self, token_provider: AbstractTokenProvider | None, chance: Chance = UNSEEDED
+    ) -> Mechanism | None:
         if not self.security_protocol.startswith("SASL_"):
             return None
         # Importing hashing takes milliseconds.
@@ -300,6 +304,7 @@ class ClientArguments(_Given, Settings):
             username=self.sasl_plain_username,
             password=self.sasl_plain_password,
             token_provider=token_provider,
+            nonce=chance.unguessable_bytes,
         )
 
 

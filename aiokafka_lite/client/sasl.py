@@ -19,10 +19,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from secrets import token_bytes
 from traceback import walk_tb
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client.wire import UnansweredCredentialsError
@@ -127,7 +127,7 @@ class Scram(Mechanism):
         username: str,
         password: Secret,
         *,
-        nonce: Callable[[int], bytes] = token_bytes,
+        nonce: Callable[[int], bytes] = UNSEEDED.unguessable_bytes,
     ) -> None:
         self.name = mechanism.mechanism_name
         self._mechanism = mechanism
@@ -268,6 +268,7 @@ def mechanism_of(
     username: str | None = None,
     password: str | None = None,
     token_provider: AbstractTokenProvider | None = None,
+    nonce: Callable[[int], bytes] = UNSEEDED.unguessable_bytes,
 ) -> Mechanism:
     if name == OAuthBearer.name:
         if token_provider is None:
@@ -283,7 +284,7 @@ def mechanism_of(
         raise KafkaConfigurationError(f"SASL mechanism {name} needs a user name and a password")
     if name == Plain.name:
         return Plain(username, Secret(password))
-    return Scram(known[name], username, Secret(password))
+    return Scram(known[name], username, Secret(password), nonce=nonce)
 
 
 class Authenticator:

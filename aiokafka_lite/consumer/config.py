@@ -212,6 +212,7 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
         rebalance_hold_ms: int | None = None,
         heartbeat_thread: bool = False,
         ack_mode: Literal["implicit", "explicit"] = "implicit",
+        seed: int | None = None,
     ) -> None:
         """Take the arguments, without connecting.
 
@@ -300,6 +301,11 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
             heartbeat_thread: Send heartbeats from a thread while the event loop is blocked, until
                 the last read is `max_poll_interval_ms` ago. It costs a thread, and a connection
                 from the first block on.
+            seed: Decides all random numbers and ids of this client: jitter, the member id and SCRAM
+                nonces. For simulations and tests, because a seed makes ids and nonces predictable.
+                Consumers of one seed on one loop get different ids, by `client_id` and
+                `group_instance_id`, and in the order of their creation. On several loops they need
+                different seeds. TLS is not seeded. None: the operating system's entropy.
         """
         self._made(locals())
 
@@ -336,6 +342,11 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
             raise ValueError("group_instance_id must be None or a non-empty string")
         if self.ack_mode not in ("implicit", "explicit"):
             raise ValueError(f'ack_mode must be "implicit" or "explicit", not {self.ack_mode!r}')
+
+    @property
+    def chance_name(self) -> str:
+        """The name under which the seed decides."""
+        return f"consumer/{self.client_id}/{self.group_instance_id or ''}"
 
     @property
     def joins_as(self) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 import time
 import traceback
 import warnings
@@ -34,6 +32,7 @@ from typing import (
 )
 
 from aiokafka_lite._arguments import FLAG, NUMBER
+from aiokafka_lite._chance import chance_for
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import sleep_before
@@ -121,12 +120,6 @@ DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 # The concurrent handler calls of `run`.
 DEFAULT_CONCURRENCY: Final = 100
 
-# Shared by all consumers, because its state takes 2.5 KiB. A forked child reseeds it.
-_rng: Final = random.Random()
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_rng.seed)
-
-
 # Iterated over where each record comes by `getone`: it never has one itself.
 NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
@@ -180,6 +173,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._loop = config.loop or running_loop()
         self._config = config
         self._group_id = config.group_id
+        self._chance = chance_for(config.seed, config.chance_name, self._loop)
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
         observers = Observers()
         self._reads = Reads(observers)
@@ -206,7 +200,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                     has_deserializers=self._delivery.has_deserializers,
                     session_timeout_s=self._config.session_timeout_s,
                 ),
-                _rng,
+                self._chance,
             )
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._choose_way()
@@ -788,7 +782,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             budget=self._engine.budget,
             hold_s=self._config.handler_hold_s,
             end_s=self._config.rebalance_hold_s,
-            rng=_rng,
+            rng=self._chance,
             deliverer=self._engine,
         )
         outbox = None if transactions is None else self._new_outbox(transactions, run)
@@ -812,7 +806,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 "needs a group_id"
             )
         offsets = self._engine.in_transactions()
-        return Outbox(GivenProducer(producer), offsets, run, _rng, run)
+        return Outbox(GivenProducer(producer), offsets, run, self._chance, run)
 
     async def _keep(
         self, dead_letter: DeadLetter, run: Run, outbox: Outbox | None, stack: AsyncExitStack
@@ -823,7 +817,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if isinstance(dead_letter, DeadLetterKeeper):
             commits = self._group_id is not None and self._config.enable_auto_commit
             offsets = self._engine.in_transactions() if commits else None
-            await dead_letter.open(RunContext(self._config, self._group_id, offsets, run, outbox))
+            context = RunContext(self._config, self._group_id, offsets, run, outbox, self._chance)
+            await dead_letter.open(context)
             stack.push_async_callback(dead_letter.close)
         if self._delivery.has_deserializers:
             self._delivery.keeps_serialized = True
@@ -1326,7 +1321,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         request, deadline = MetadataRequest(topics=None), self._request_deadline()
         with self._engine.until_stopped() as running:
-            backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, _rng)
+            backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._chance)
             while True:
                 try:
                     response = await running.cluster.request_any(request)

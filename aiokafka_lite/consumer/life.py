@@ -11,11 +11,11 @@ From STARTING to DEAD there are parts that talk to brokers (parts.py).
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override, timeout_at
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Stage
@@ -70,7 +70,7 @@ class Engine(Life["Running"]):
         observers: Observers,
         delivery: AnyDelivery,
         probe: LoopProbe,
-        rng: random.Random,
+        rng: Chance,
     ) -> None:
         super().__init__(asyncio.get_running_loop(), self._make_parts)
         self.config = config
@@ -107,7 +107,7 @@ class Engine(Life["Running"]):
         self.left_by = ""
         gate.refuse(self.not_started)
 
-    def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
+    def _make_gets(self, rng: Chance) -> tuple[ReadyRecords, Gets]:
         state, reads, buffer = self.state, self.reads, self.buffer
         gate, observers = self.gate, self.observers
         if self.config.ack_mode != "explicit":

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 # Imported here, so that publishing an event does not import its class.
 import aiokafka_lite.events  # noqa: F401
+from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite._transaction import transaction_around
@@ -81,7 +81,7 @@ def warn_of_plain_decoder() -> None:
 
 
 class Running:
-    def __init__(self, engine: Engine, rng: random.Random) -> None:
+    def __init__(self, engine: Engine, rng: Chance) -> None:
         warn_of_plain_decoder()
         config, state = engine.config, engine.state
         self._engine, self._config, self._state, self._rng = engine, config, state, rng
@@ -98,7 +98,7 @@ class Running:
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
         )
         client = config.client_config(max_frame_bytes=max_frame_bytes(config))
-        self._credentials = Credentials(config)
+        self._credentials = Credentials(config, rng)
         mechanism = self._credentials.of_loop
         self.cluster = Cluster(
             client,
@@ -159,9 +159,7 @@ class Running:
         )
         self.watchdog = Watchdog(state, engine.reads, self.cluster, log_ends, self.resolver)
 
-    def _make_group(
-        self, engine: Engine, group_id: str, rng: random.Random
-    ) -> tuple[Commits, Membership]:
+    def _make_group(self, engine: Engine, group_id: str, rng: Chance) -> tuple[Commits, Membership]:
         # Only consumers in a group need most of these modules.
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.membership.choice import member_of
@@ -171,7 +169,7 @@ class Running:
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, engine.events)
         member, make_membership = member_of(
-            config, group_id, known_as=_known_as(config, engine.parts)
+            config, group_id, known_as=_known_as(config, engine.parts), chance=rng
         )
         commits = Commits(
             config,
@@ -444,19 +442,20 @@ class Credentials:
     A provider of tokens belongs to the event loop, so a thread uses the loop's latest token.
     """
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig, chance: Chance) -> None:
         self._config = config
+        self._chance = chance
         self._tokens: RememberedTokens | None = None
         provider = config.sasl_oauth_token_provider
         if provider is not None and config.heartbeat_thread:
             from aiokafka_lite.client.sasl import RememberedTokens
 
             provider = self._tokens = RememberedTokens(provider)
-        self.of_loop = self._config.mechanism(provider)
+        self.of_loop = self._config.mechanism(provider, chance)
 
     def of_thread(self) -> Mechanism | None:
         if self._tokens is None:
             return self.of_loop
         from aiokafka_lite.client.sasl import LatestToken
 
-        return self._config.mechanism(LatestToken(self._tokens))
+        return self._config.mechanism(LatestToken(self._tokens), self._chance)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
@@ -164,11 +163,10 @@ TAKEN_OVER: Final = (
     "sasl_plain_password",
     "sasl_oauth_token_provider",
     "allow_plaintext_credentials",
+    "seed",
 )
 
 log = logging.getLogger(__name__)
-
-_rng: Final = random.Random()
 
 
 class DeadLetters:
@@ -298,7 +296,7 @@ class DeadLetters:
                 "offsets in its transactions: the consumer needs a group_id and "
                 "enable_auto_commit=True"
             )
-        outbox = Outbox(OwnProducer(make), run.offsets, run.finisher, _rng)
+        outbox = Outbox(OwnProducer(make), run.offsets, run.finisher, run.chance)
         return OutboxWriter(outbox, is_own=True)
 
     async def _count_partitions(self, writer: PlainWriter | OutboxWriter) -> int:

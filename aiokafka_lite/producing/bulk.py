@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from aiokafka_lite._chance import chance_for
 from aiokafka_lite._compat import Self
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Headers, record_size_bound
@@ -40,7 +40,8 @@ class BulkProducer:
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
         loop = asyncio.get_running_loop()
-        self._life = ProducerLife(config, random.Random(), loop, self._tell)
+        chance = chance_for(config.seed, config.chance_name, loop)
+        self._life = ProducerLife(config, chance, loop, self._tell)
         self._on_loss = on_loss
         self.acknowledged_count = 0
         self.losses: list[LostRecords] = []

@@ -62,6 +62,8 @@ class _Given(Generic[SentKT, SentVT]):
     transaction_timeout_ms: int
     buffer_memory: int
     delivery_timeout_ms: int | None
+    # The name under which the seed decides.
+    chance_name: str
 
 
 class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
@@ -112,6 +114,7 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
         allow_auto_create_topics: bool = True,
         buffer_memory: int = DEFAULT_BUFFER_MEMORY,
         delivery_timeout_ms: int | None = None,
+        seed: int | None = None,
     ) -> None:
         """Check the arguments. `start` connects.
 
@@ -160,7 +163,13 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
                 this limit.
             delivery_timeout_ms: The age at which the future of an unacknowledged record fails. None
                 is 120 s, or the time of one request if that is longer.
+            seed: Decides all random numbers of this client: jitter, the partitions of records
+                without keys, and SCRAM nonces. For simulations and tests, because a seed makes
+                nonces predictable. Producers of one seed on one loop differ, by `client_id` and
+                `transactional_id`, and in the order of their creation. TLS is not seeded. None: the
+                operating system's entropy.
         """
+        chance_name = f"producer/{client_id or ''}/{transactional_id or ''}"
         if client_id is None:
             client_id = f"aiokafka-lite-producer-{next(_numbers)}"
         self._made(locals())

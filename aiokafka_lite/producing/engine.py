@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override, timeout, timeout_at
 from aiokafka_lite._tasks import LoopEndedError, TaskScope, own_copy
 from aiokafka_lite.client.arguments import authenticator, check_text
@@ -64,7 +64,7 @@ class ProducerLife(Life["ProducerEngine"]):
     def __init__(
         self,
         config: AnyProducerConfig,
-        rng: random.Random,
+        rng: Chance,
         loop: asyncio.AbstractEventLoop,
         tell: Tell | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class ProducerEngine:
     def __init__(
         self,
         config: AnyProducerConfig,
-        rng: random.Random,
+        rng: Chance,
         life: ProducerLife,
         tell: Tell | None,
     ) -> None:
@@ -137,7 +137,7 @@ class ProducerEngine:
         self._rng = rng
         self._scope = TaskScope("produce", on_failure=self._task_failed)
         client = config.client_config(max_frame_bytes=DEFAULT_MAX_FRAME_BYTES)
-        mechanism = config.mechanism(config.sasl_oauth_token_provider)
+        mechanism = config.mechanism(config.sasl_oauth_token_provider, rng)
         self.cluster = Cluster(
             client, scope=self._scope, rng=rng, authenticate=authenticator(mechanism, client)
         )

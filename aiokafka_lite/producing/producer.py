@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
 import traceback
 import warnings
 import weakref
@@ -16,6 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
+from aiokafka_lite._chance import chance_for
 from aiokafka_lite._compat import Self, SentKT, SentVT
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
@@ -54,11 +53,6 @@ from aiokafka_lite.structs import (
 log = logging.getLogger(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
-
-# All producers share it, because its state takes 2.5 KiB. A forked child seeds it again.
-_rng: Final = random.Random()
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_rng.seed)
 
 
 class AIOKafkaProducer(Generic[SentKT, SentVT]):
@@ -99,7 +93,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 "The `api_version` parameter has been deprecated and is ignored: versions are "
                 "negotiated with each broker"
             )
-        self._life = ProducerLife(config, _rng, self._loop)
+        chance = chance_for(config.seed, config.chance_name, self._loop)
+        self._life = ProducerLife(config, chance, self._loop)
         self._owner = Owner("producer", self._loop, self._life.forked)
         me = weakref.ref(self)  # objects made here must not keep the producer alive
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import warnings
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -12,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.client.life import OVER, WITH_PARTS, Stage
@@ -139,7 +139,7 @@ def engine_with(parts: Parts, *stages: Stage) -> Engine:
         state.observers,
         delivery,
         LoopProbe(state.reads, state.gate, state.events),
-        random.Random(1),
+        Chance("1"),
     )
     engine.parts = cast("Any", parts)
     for stage in stages:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -51,7 +52,8 @@ async def test_a_thread_shows_the_token_that_the_loop_has_shown_last() -> None:
                 sasl_mechanism="OAUTHBEARER",
                 sasl_oauth_token_provider=provider,
                 heartbeat_thread=has_thread,
-            )
+            ),
+            UNSEEDED,
         )
         of_loop, of_thread = credentials.of_loop, credentials.of_thread()
         assert of_loop is not None
@@ -64,7 +66,7 @@ async def test_a_thread_shows_the_token_that_the_loop_has_shown_last() -> None:
 
 
 def test_nobody_is_shown_credentials_who_does_not_ask() -> None:
-    credentials = Credentials(ConsumerConfig(heartbeat_thread=True))
+    credentials = Credentials(ConsumerConfig(heartbeat_thread=True), UNSEEDED)
     assert credentials.of_loop is credentials.of_thread() is None
 
 

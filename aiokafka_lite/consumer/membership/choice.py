@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import (
@@ -113,7 +114,7 @@ MakeMembership = Callable[[Surroundings], Membership]
 
 
 def member_of(
-    config: ConsumerConfig, group_id: str, *, known_as: str = ""
+    config: ConsumerConfig, group_id: str, *, known_as: str = "", chance: Chance = UNSEEDED
 ) -> tuple[GroupMember, MakeMembership]:
     """Return a member, with the id of an earlier start if known, and what makes its membership."""
     if config.joins_as == "classic":
@@ -123,7 +124,7 @@ def member_of(
     from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
     from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
-    first = ConsumerMember(group_id, config.group_instance_id, member_id=known_as)
+    first = ConsumerMember(group_id, config.group_instance_id, member_id=known_as, chance=chance)
     if config.joins_as == "consumer":
         return first, lambda around: ConsumerMembership(around, first)
     either = EitherMember(first)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from aiokafka_lite._arguments import check_fields, is_int
+from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
@@ -160,6 +161,7 @@ class RunContext(NamedTuple):
     offsets: OffsetsInTransaction | None
     finisher: Finisher
     outbox: Outbox | None
+    chance: Chance = UNSEEDED
 
 
 @runtime_checkable

@@ -35,11 +35,12 @@ from __future__ import annotations
 
 import base64
 import enum
-import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
+from uuid import UUID
 
+from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
 from aiokafka_lite.consumer.membership.stateful import StatefulMember
@@ -115,9 +116,10 @@ class PartitionId(NamedTuple):
 Target = frozenset[PartitionId]
 
 
-def new_member_id() -> str:
-    """Make an id as Java's client: 16 random bytes in URL-safe base 64 (KIP-1082)."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
+def new_member_id(chance: Chance = UNSEEDED) -> str:
+    """Make an id as Java's client: a UUID in URL-safe base 64 (KIP-1082)."""
+    uuid = UUID(bytes=chance.unguessable_bytes(16), version=4)
+    return base64.urlsafe_b64encode(uuid.bytes)[:22].decode()
 
 
 class ConsumerMember(StatefulMember[MemberState]):
@@ -129,11 +131,13 @@ class ConsumerMember(StatefulMember[MemberState]):
         group_instance_id: str | None = None,
         *,
         member_id: str = "",
+        chance: Chance = UNSEEDED,
     ) -> None:
+        self._chance = chance
         super().__init__(
             group_id,
             group_instance_id,
-            Identity(member_id or new_member_id()),
+            Identity(member_id or new_member_id(chance)),
             MemberState.UNJOINED,
             LEGAL_TRANSITIONS,
         )
@@ -215,7 +219,9 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     def reset(self, *, keeps_id: bool) -> None:
         """Forget the epoch and target, and the id unless `keeps_id`."""
-        self.identity = Identity(self.identity.member_id if keeps_id else new_member_id())
+        self.identity = Identity(
+            self.identity.member_id if keeps_id else new_member_id(self._chance)
+        )
         self.target = None
         self.notify()
 
