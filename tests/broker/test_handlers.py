@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.handlers.fetch import fetch
 from aiokafka_lite.broker.handlers.registry import HANDLERS, Delayed, handler
 from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn
@@ -325,7 +325,7 @@ async def test_offsets_of_a_topic_without_an_id_are_told_by_name_only(
 
     def commit(topic: str, offset: int, id_: bytes) -> None:
         entry = OffsetCommitEntry(TopicPartition(topic, 0), id_, offset, -1, "")
-        broker.node.groups.commit("g", [entry], member_id="", instance_id=None, generation=-1)
+        broker.node.groups.commit("g", [entry], Committer())
 
     commit("gone", 5, ZERO_UUID)
     commit("t", 6, topic_id)

@@ -11,20 +11,18 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.classic.driver import ClassicDriver
+from aiokafka_lite.broker.groups.classic.driver import ClassicDriver, metadata_record
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.records import metadata_record, restore_group
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
     LogEntry,
     OffsetsLog,
-    RecordValue,
     TransactionEnd,
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
@@ -102,28 +100,18 @@ class CoordinatorServices(Protocol):
     def partition(self, topic: str, index: int) -> OffsetsLog: ...
 
 
-class TimedGroup(Protocol):
-    @property
-    def group_id(self) -> str: ...
-
-    def next_deadline(self) -> float | None: ...
-
-
-TimedT = TypeVar("TimedT", bound=TimedGroup)
-
-
-class GroupTimers(Generic[TimedT]):
+class GroupTimers:
     """One timer of the event loop per group, set to the earliest of the group's deadlines.
 
     Heartbeats move deadlines without a change of the timer, so it may fire too early. `expire`
     handles one deadline that has passed, and sets the group's timer again.
     """
 
-    def __init__(self, expire: Callable[[TimedT, float], None]) -> None:
+    def __init__(self, expire: Callable[[Group, float], None]) -> None:
         self._expire = expire
         self._armed: dict[str, asyncio.TimerHandle] = {}
 
-    def arm(self, group: TimedT) -> None:
+    def arm(self, group: Group) -> None:
         """Set a group's timer to its next deadline."""
         self.cancel(group.group_id)
         deadline = group.next_deadline()
@@ -136,7 +124,7 @@ class GroupTimers(Generic[TimedT]):
         if timer is not None:
             timer.cancel()
 
-    def _fire(self, group: TimedT) -> None:
+    def _fire(self, group: Group) -> None:
         now = asyncio.get_running_loop().time()
         deadline = group.next_deadline()
         if deadline is not None and deadline <= now:
@@ -160,7 +148,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             clock=services.clock,
         )
         self.groups: dict[str, Group] = {}
-        self._timers: GroupTimers[Group] = GroupTimers(self._expire)
+        self._timers = GroupTimers(self._expire)
         self.classic = ClassicDriver(
             config,
             clock=services.clock,
@@ -313,12 +301,9 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self,
         group_id: str,
         offsets: Sequence[OffsetCommitEntry],
+        committer: Committer,
         *,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
         retention_ms: int = -1,
-        unknown_group: ErrorType = GroupIdNotFound,
         knows_epochs: bool = True,
     ) -> list[ErrorType]:
         """Append offsets of existing partitions, and return one error type per offset.
@@ -326,11 +311,10 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         Without members, any client may commit for a group, which creates the group.
 
         Args:
-            generation: The member's generation or epoch, negative for no member.
             retention_ms: How long to keep the offsets, -1 for the broker's retention.
-            unknown_group: The error for a member of a group that does not exist.
             knows_epochs: The request version supports groups of KIP-848.
         """
+        member_id, instance_id, generation = committer
         error = self.availability(group_id)
         group = self.groups.get(group_id)
         if error is NoError:
@@ -342,7 +326,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             elif group is not None:
                 error = group.check_commit(member_id, instance_id, generation, self._now())
             elif generation >= 0:
-                error = unknown_group
+                error = GroupIdNotFound if knows_epochs else IllegalGenerationError
         return self._append_offsets(group_id, offsets, error, retention_ms)
 
     def commit_in_transaction(
@@ -390,10 +374,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             if error is NoError:
                 return errors
         return [error] * len(offsets)
-
-    def committed(self, group_id: str, tp: TopicPartition, topic_id: bytes) -> OffsetCommitValue:
-        """Return the committed offset of a group whose `availability` was checked."""
-        return self.offsets.fetch(group_id, tp, topic_id)
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
         """Return NoError if this member may fetch committed offsets in this epoch (KIP-848)."""
@@ -479,36 +459,25 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             )
             return
         key, value, producer = record
-        if isinstance(key, OffsetCommitKey):
-            if not (value is None or isinstance(value, OffsetCommitValue)):
-                raise TypeError(
-                    f"a record of {OFFSETS_TOPIC} has the key of an offset commit, "
-                    f"but a value of type {type(value).__name__}"
+        match key, value:
+            case OffsetCommitKey(), OffsetCommitValue() | None:
+                if value is not None and key.group not in self.groups:
+                    # A group without members, which only stores offsets.
+                    self.groups[key.group] = self.classic.new_group(key.group)
+                transaction = None
+                if producer != NO_PRODUCER:
+                    partition = self.partition_for(key.group)
+                    transaction = OpenTransaction(partition, producer.producer_id)
+                self.offsets.replay(key, value, transaction)
+            case GroupMetadataKey(), GroupMetadataValue():
+                group = self.groups[key.group] = self.classic.new_group(key.group)
+                group.restore(value)
+            case GroupMetadataKey(), _:
+                self._end(key.group)
+            case _:
+                self._replay_consumer(
+                    cast("ConsumerGroupKey", key), cast("ConsumerGroupValue | None", value)
                 )
-            if value is not None and key.group not in self.groups:
-                # A group without members, which only stores offsets.
-                self.groups[key.group] = self.classic.new_group(key.group)
-            transaction = None
-            if producer != NO_PRODUCER:
-                partition = self.partition_for(key.group)
-                transaction = OpenTransaction(partition, producer.producer_id)
-            self.offsets.replay(key, value, transaction)
-        elif isinstance(key, GroupMetadataKey):
-            self._replay_classic(key, value)
-        elif not isinstance(value, (OffsetCommitValue, GroupMetadataValue)):
-            self._replay_consumer(key, value)
-
-    def _replay_classic(self, key: GroupMetadataKey, value: RecordValue) -> None:
-        if value is None:
-            self._end(key.group)
-            return
-        if not isinstance(value, GroupMetadataValue):
-            raise TypeError(
-                f"a record of {OFFSETS_TOPIC} has the key of a group, "
-                f"but a value of type {type(value).__name__}"
-            )
-        group = self.groups[key.group] = self.classic.new_group(key.group)
-        restore_group(group, value)
 
     def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
         group = self.groups.get(key.group_id)

@@ -17,8 +17,6 @@ from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.transactions.verification import Verification, verify
 from aiokafka_lite.errors import (
-    GroupIdNotFound,
-    IllegalGenerationError,
     InvalidGroupIdError,
     NoError,
     UnknownTopicIdError,
@@ -68,17 +66,15 @@ def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCo
     is_by_id = ctx.api_version >= FIRST_COMMIT_BY_TOPIC_ID
     resolved = [_resolved(ctx, item, is_by_id) for item in request.topics]
     offsets = _offsets(resolved)
-    knows_epochs = ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND
     errors = (
         ctx.groups.commit(
             request.group_id,
             offsets,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            generation=request.generation_id_or_member_epoch,
+            Committer(
+                request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+            ),
             retention_ms=request.retention_time_ms,
-            unknown_group=GroupIdNotFound if knows_epochs else IllegalGenerationError,
-            knows_epochs=knows_epochs,
+            knows_epochs=ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND,
         )
         if offsets
         else ()
@@ -247,7 +243,7 @@ def _fetch_topic(
             and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
             else _partition(
                 index,
-                ctx.groups.committed(group_id, TopicPartition(name, index), wanted.topic_id),
+                ctx.groups.offsets.fetch(group_id, TopicPartition(name, index), wanted.topic_id),
             )
             for index in wanted.partition_indexes
         ],

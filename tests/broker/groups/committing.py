@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.structs import TopicPartition
 
@@ -21,7 +21,5 @@ def commit(
     retention_ms: int = -1,
 ) -> ErrorType:
     item = OffsetCommitEntry(tp, topic_id, offset, -1, "m")
-    (error,) = coordinator.commit(
-        group_id, [item], member_id="", instance_id=None, generation=-1, retention_ms=retention_ms
-    )
+    (error,) = coordinator.commit(group_id, [item], Committer(), retention_ms=retention_ms)
     return error

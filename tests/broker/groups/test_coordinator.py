@@ -11,7 +11,6 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.classic.records import restore_group
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.records import member_tombstones
@@ -99,19 +98,19 @@ async def test_commit_is_in_the_log_before_the_cache(
 ) -> None:
     services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
     assert commit(coordinator) is NotCoordinatorError
-    assert coordinator.committed("g", TP, ZERO_UUID) is NOTHING_COMMITTED
+    assert coordinator.offsets.fetch("g", TP, ZERO_UUID) is NOTHING_COMMITTED
     assert "g" not in coordinator.groups
     services.partition("", coordinator.partition_for("g")).failure = None
     assert commit(coordinator) is NoError
-    assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
+    assert coordinator.offsets.fetch("g", TP, ZERO_UUID).offset == 5
 
 
 async def test_fetch_before_a_commit_by_another_topic_id_gives_nothing(
     coordinator: GroupCoordinator,
 ) -> None:
     commit(coordinator)
-    assert coordinator.committed("g", TP, TOPIC_ID).offset == 5
-    assert coordinator.committed("g", TP, b"\x08" * 16) is NOTHING_COMMITTED
+    assert coordinator.offsets.fetch("g", TP, TOPIC_ID).offset == 5
+    assert coordinator.offsets.fetch("g", TP, b"\x08" * 16) is NOTHING_COMMITTED
 
 
 async def test_retention_asked_for_is_kept(
@@ -119,10 +118,10 @@ async def test_retention_asked_for_is_kept(
 ) -> None:
     for retention_ms in (500, 0):
         commit(coordinator, retention_ms=retention_ms)
-        expires_ms = coordinator.committed("g", TP, ZERO_UUID).expire_timestamp
+        expires_ms = coordinator.offsets.fetch("g", TP, ZERO_UUID).expire_timestamp
         assert expires_ms == services.now_ms + retention_ms
     commit(coordinator)
-    assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp == -1
+    assert coordinator.offsets.fetch("g", TP, ZERO_UUID).expire_timestamp == -1
 
 
 async def test_metadata_that_is_too_long_refuses_only_its_own_offset(
@@ -132,9 +131,9 @@ async def test_metadata_that_is_too_long_refuses_only_its_own_offset(
         OffsetCommitEntry(TopicPartition("t", index), TOPIC_ID, 5, -1, metadata)
         for index, metadata in enumerate(["x" * 4097, "m"])
     ]
-    results = coordinator.commit("g", offsets, member_id="", instance_id=None, generation=-1)
+    results = coordinator.commit("g", offsets, Committer())
     assert results == [OffsetMetadataTooLargeError, NoError]
-    assert coordinator.committed("g", TopicPartition("t", 1), ZERO_UUID).offset == 5
+    assert coordinator.offsets.fetch("g", TopicPartition("t", 1), ZERO_UUID).offset == 5
 
 
 async def test_deletion_that_cannot_be_stored_deletes_nothing(
@@ -144,7 +143,7 @@ async def test_deletion_that_cannot_be_stored_deletes_nothing(
     services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
     assert coordinator.delete_offsets("g", [TP]) == (NotCoordinatorError, ())
     assert coordinator.delete("g") is NotCoordinatorError
-    assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
+    assert coordinator.offsets.fetch("g", TP, ZERO_UUID).offset == 5
 
 
 async def test_join_that_cannot_be_stored_makes_no_group(
@@ -203,7 +202,7 @@ async def test_deleted_topic_takes_its_offsets_along_but_not_its_namesakes(
     commit(coordinator, group_id="other", topic_id=b"\x08" * 16)
     commit(coordinator, group_id="unsaid", topic_id=ZERO_UUID)
     coordinator.topic_deleted("t", TOPIC_ID)
-    offsets = [coordinator.committed(g, TP, ZERO_UUID).offset for g in ("g", "other", "unsaid")]
+    offsets = [coordinator.offsets.fetch(g, TP, ZERO_UUID).offset for g in ("g", "other", "unsaid")]
     assert offsets == [-1, 5, -1]
 
 
@@ -218,7 +217,7 @@ async def test_successor_has_the_same_offsets(
     heir = await successor(services)
     for number in range(20):
         expected = {3: 99, 4: -1, 5: -1}.get(number, number)
-        assert heir.committed(f"g{number}", TP, ZERO_UUID).offset == expected
+        assert heir.offsets.fetch(f"g{number}", TP, ZERO_UUID).offset == expected
     assert set(heir.groups) == set(coordinator.groups)
     assert "g5" not in heir.groups
     await heir.close()
@@ -253,7 +252,7 @@ async def test_requests_are_refused_while_the_log_is_read(
     # A heartbeat cannot be wrong yet: sessions start when the log has been read.
     assert heir.heartbeat("g", "whoever", None, 9) is NoError
     await heir.until_loaded()
-    assert heir.committed("g", TP, ZERO_UUID).offset == 5
+    assert heir.offsets.fetch("g", TP, ZERO_UUID).offset == 5
     assert heir.heartbeat("g", joined.member_id, None, 1) is NoError
     await heir.close()
 
@@ -442,7 +441,7 @@ async def test_closed_coordinator_forgets_no_offsets(
     services.now_ms += 10_000
     for _ in coordinator.expire_offsets(1):
         pass
-    assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
+    assert coordinator.offsets.fetch("g", TP, ZERO_UUID).offset == 5
 
 
 @pytest.mark.parametrize(("stored_ms", "timeout_ms"), [(-1, 60_000), (0, 0), (7, 7)])
@@ -462,5 +461,5 @@ def test_member_of_an_old_record_has_its_session_timeout_to_rejoin(
     value = GroupMetadataValue(
         protocol_type="consumer", generation=1, protocol="p", leader="m", members=[member]
     )
-    restore_group(group, value)
+    group.restore(value)
     assert group.members["m"].rebalance_timeout_ms == timeout_ms

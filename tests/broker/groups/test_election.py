@@ -65,9 +65,7 @@ def commit(coordinator: GroupCoordinator, group_id: str, offset: int) -> type:
     (error,) = coordinator.commit(
         group_id,
         [OffsetCommitEntry(TP, TOPIC_ID, offset, -1, "")],
-        member_id="",
-        instance_id=None,
-        generation=-1,
+        Committer(),
     )
     return error
 
@@ -86,8 +84,8 @@ async def test_resigned_partition_is_forgotten_and_others_are_not(
         assert commit(coordinator, group_id, 5) is NoError
     coordinator.resign([coordinator.partition_for("g")])
     assert list(coordinator.groups) == [other]
-    assert coordinator.committed("g", TP, TOPIC_ID) is NOTHING_COMMITTED
-    assert coordinator.committed(other, TP, TOPIC_ID).offset == 5
+    assert coordinator.offsets.fetch("g", TP, TOPIC_ID) is NOTHING_COMMITTED
+    assert coordinator.offsets.fetch(other, TP, TOPIC_ID).offset == 5
     assert commit(coordinator, other, 6) is NoError
     assert commit(coordinator, "g", 6) is NotCoordinatorError
     assert (await coordinator.join("g", a_join())).error is NotCoordinatorError
@@ -170,7 +168,7 @@ async def test_groups_go_to_and_fro(services: Services) -> None:
         here.resign([partition])
         there.elect([partition])
         await there.until_loaded()
-        assert there.committed("g", TP, TOPIC_ID).offset == offset
+        assert there.offsets.fetch("g", TP, TOPIC_ID).offset == offset
         assert commit(here, "g", 99) is NotCoordinatorError
     for node in nodes:
         await node.close()
@@ -186,14 +184,14 @@ async def test_partition_that_goes_while_it_is_loaded_leaves_nothing(services: S
     after.elect([partition])
     for _ in range(5):  # some batches are replayed, not all
         await asyncio.sleep(0)
-    assert 0 < after.committed("g", TP, TOPIC_ID).offset < 19
+    assert 0 < after.offsets.fetch("g", TP, TOPIC_ID).offset < 19
     after.resign([partition])
-    assert after.committed("g", TP, TOPIC_ID) is NOTHING_COMMITTED
+    assert after.offsets.fetch("g", TP, TOPIC_ID) is NOTHING_COMMITTED
     after.elect([partition])
     after.resign([partition])
     after.elect([partition])
     await after.until_loaded()
-    assert after.committed("g", TP, TOPIC_ID).offset == 19
+    assert after.offsets.fetch("g", TP, TOPIC_ID).offset == 19
     for coordinator in (before, after):
         await coordinator.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.log.keyed import DAY_MS, keyed
@@ -100,12 +100,12 @@ async def test_committed_offsets_are_compacted_and_still_known(
             offset = OffsetCommitEntry(
                 TopicPartition("topic", number % 3), ZERO_UUID, number, -1, "x" * 100
             )
-            groups.commit(group, [offset], member_id="", instance_id=None, generation=-1)
-        before, size = groups.committed(group, tp, ZERO_UUID), log.size
+            groups.commit(group, [offset], Committer())
+        before, size = groups.offsets.fetch(group, tp, ZERO_UUID), log.size
         await broker.clean_logs()
         assert log.size < 0.4 * size
-        assert groups.committed(group, tp, ZERO_UUID) == before
+        assert groups.offsets.fetch(group, tp, ZERO_UUID) == before
     if data_dir is not None:
         async with Broker(data_dir=data_dir, clock=clock) as broker:
             await broker.node.groups.until_loaded()
-            assert broker.node.groups.committed(group, tp, ZERO_UUID) == before
+            assert broker.node.groups.offsets.fetch(group, tp, ZERO_UUID) == before

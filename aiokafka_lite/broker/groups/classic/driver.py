@@ -1,17 +1,20 @@
-"""Drives the machines of classic groups: parks requests, writes records, answers."""
+"""Drives the machines of classic groups: parks requests, writes records, answers.
+
+One record stores a group (Kafka: GroupCoordinatorRecordHelpers.java).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, cast
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.records import metadata_record
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import (
     Effects,
@@ -21,6 +24,11 @@ from aiokafka_lite.broker.groups.values import (
     Sync,
     Synced,
     Ticket,
+)
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
 )
 
 Write: TypeAlias = Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
@@ -73,3 +81,36 @@ class ClassicDriver:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
+    """Return the record of a group with these assignments by member id."""
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.members.leader_id,
+        current_state_timestamp=group.state_since_ms,
+        members=[
+            stored_member(group.members[member_id], group.protocol or "", assignment)
+            for member_id, assignment in assignments.items()
+        ],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def stored_member(member: ClassicGroupMember, protocol: str, assignment: bytes) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata(protocol),
+        assignment=assignment,
+    )
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)

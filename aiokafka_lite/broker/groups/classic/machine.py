@@ -75,6 +75,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 
 
 class GroupState(enum.Enum):
@@ -432,26 +433,31 @@ class ClassicGroup:
             self._prepare_rebalance(effects, cause=error)
         return effects
 
-    def restore(
-        self,
-        members: Sequence[ClassicGroupMember],
-        *,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        leader_id: str | None,
-        state_since_ms: int,
-    ) -> None:
+    def restore(self, value: GroupMetadataValue) -> None:
         """Set the stored state of an unused machine."""
-        for member in members:
-            self.members.add(member)
-        if leader_id is not None and leader_id in self.members:
-            self.members.leader_id = leader_id
-        self.generation = generation
-        self.protocol_type = protocol_type
-        self.protocol = protocol
-        self.state = STABLE if members else EMPTY
-        self.state_since_ms = state_since_ms
+        for stored in value.members:
+            # Before version 1 of the layout there was no rebalance timeout.
+            has_none = stored.rebalance_timeout < 0
+            self.members.add(
+                ClassicGroupMember(
+                    stored.member_id,
+                    stored.group_instance_id,
+                    stored.client_id,
+                    stored.client_host,
+                    stored.session_timeout,
+                    stored.session_timeout if has_none else stored.rebalance_timeout,
+                    # Metadata of other protocols is unknown until the member rejoins.
+                    ((value.protocol or "", stored.subscription),),
+                    assignment=stored.assignment,
+                )
+            )
+        if value.leader is not None and value.leader in self.members:
+            self.members.leader_id = value.leader
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol = value.protocol
+        self.state = STABLE if value.members else EMPTY
+        self.state_since_ms = value.current_state_timestamp
 
     def restored(self, now: float) -> Effects:
         """Start the sessions of members, once the log has been read."""

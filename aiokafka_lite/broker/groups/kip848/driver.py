@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from aiokafka_lite.broker.groups.classic.driver import group_tombstone
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
@@ -34,6 +34,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 )
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"
+ReplyT = TypeVar("ReplyT")
 
 # Delay after a timer whose effect could not be stored.
 RETRY_S = 0.5
@@ -79,41 +80,47 @@ class ConsumerDriver:
     # -- members of the classic protocol ---------------------------------------------------------
 
     def join(self, group: ConsumerGroup, call: Join) -> Joined:
-        change = _change(group)
-        try:
-            reply = self._classic.join(change, call)
-        except BrokerResponseError as error:
-            return Joined(type(error), member_id=call.member_id)
-        stored = self._store(change)
-        return reply if stored is NoError else Joined(stored, member_id=call.member_id)
+        return self._ask(
+            group,
+            lambda change: self._classic.join(change, call),
+            lambda error: Joined(error, member_id=call.member_id),
+        )
 
     def sync(self, group: ConsumerGroup, call: Sync) -> Synced:
-        change = _change(group)
-        try:
-            reply = self._classic.sync(change, call)
-        except BrokerResponseError as error:
-            return Synced(type(error))
-        self._store(change)
-        return reply
+        return self._ask(group, lambda change: self._classic.sync(change, call), Synced)
 
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
-        change = _change(group)
-        try:
-            reply = self._classic.heartbeat(change, member_id, instance_id, generation)
-        except BrokerResponseError as error:
-            return type(error)
-        self._store(change)
-        return reply
+        return self._ask(
+            group,
+            lambda change: self._classic.heartbeat(change, member_id, instance_id, generation),
+            lambda error: error,
+        )
 
     def leave(
         self, group: ConsumerGroup, leavers: Sequence[Leaver]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
+        return self._ask(
+            group,
+            lambda change: (NoError, self._classic.leave(change, leavers)),
+            lambda error: (error, ()),
+        )
+
+    def _ask(
+        self,
+        group: ConsumerGroup,
+        ask: Callable[[GroupChange], ReplyT],
+        refused: Callable[[ErrorType], ReplyT],
+    ) -> ReplyT:
+        """Answer a request of the classic protocol, and store the change that it makes."""
         change = _change(group)
-        errors = self._classic.leave(change, leavers)
-        error = self._store(change)
-        return (error, ()) if error is not NoError else (NoError, errors)
+        try:
+            reply = ask(change)
+        except BrokerResponseError as error:
+            return refused(type(error))
+        stored = self._store(change)
+        return reply if stored is NoError else refused(stored)
 
     # -- events of a group -----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import pytest
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic import machine
+from aiokafka_lite.broker.groups.classic.driver import metadata_record
 from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.values import Leaver
 from aiokafka_lite.errors import (
@@ -29,6 +30,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 from tests.broker.groups.classic.machine import REBALANCE_MS, SESSION_MS, Driver
 from tests.support.for_each import for_each
 
@@ -847,17 +849,18 @@ def test_group_takes_no_more_than_its_maximum() -> None:
     assert driver.state is COMPLETING
 
 
+def stored(group: ClassicGroup, *, leader: str) -> GroupMetadataValue:
+    """Return the stored group, with another leader."""
+    value = metadata_record(group, {each.member_id: b"" for each in group.members}).value
+    assert isinstance(value, GroupMetadataValue)
+    value.leader = leader
+    return value
+
+
 def test_group_whose_maximum_was_lowered_keeps_those_who_join_first(driver: Driver) -> None:
     first, late = driver.stable(2)
     twin = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000, group_max_size=1))
-    twin.group.restore(
-        list(driver.group.members),
-        generation=1,
-        protocol_type="consumer",
-        protocol="range",
-        leader_id="of nobody",
-        state_since_ms=5,
-    )
+    twin.group.restore(stored(driver.group, leader="of nobody"))
     twin.run(twin.group.restored(twin.now))
     assert (twin.state, twin.group.members.leader_id) == (PREPARING, first)
     older, ticket = twin.join(first), twin.join(first)
@@ -924,14 +927,7 @@ def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None
         new_suffix=lambda: "x",
         clock=lambda: int(driver.now * 1000),
     )
-    twin.restore(
-        list(driver.group.members),
-        generation=1,
-        protocol_type="consumer",
-        protocol="range",
-        leader_id=ids[1],
-        state_since_ms=5,
-    )
+    twin.restore(stored(driver.group, leader=ids[1]))
     twin.restored(driver.now)
     assert twin.state is STABLE
     assert twin.members.leader_id == ids[1]

@@ -15,6 +15,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,
 )
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 from tests.broker.groups.fakes import FakeTopics
 
 
@@ -42,14 +43,8 @@ def group_of(assigned: bytes, *, protocol: str | None = "b", rack_id: str = "") 
     group = ClassicGroup("g", BrokerConfig(), new_suffix=str, clock=lambda: 0)
     protocols = (("a", subscription("t")), ("b", subscription("u", rack_id=rack_id)))
     member = ClassicGroupMember("m", None, "c", "/h", 1, 2, protocols, assignment=assigned)
-    group.restore(
-        [member],
-        generation=7,
-        protocol_type="consumer",
-        protocol=protocol,
-        leader_id="m",
-        state_since_ms=0,
-    )
+    group.restore(GroupMetadataValue(protocol_type="consumer", generation=7, protocol=protocol))
+    group.members.add(member)
     return group
 
 

@@ -54,7 +54,9 @@ def expire(coordinator: GroupCoordinator) -> None:
 
 
 def known(coordinator: GroupCoordinator, *tps: TopicPartition, group_id: str = "g") -> list[bool]:
-    return [coordinator.committed(group_id, tp, ZERO_UUID) is not NOTHING_COMMITTED for tp in tps]
+    return [
+        coordinator.offsets.fetch(group_id, tp, ZERO_UUID) is not NOTHING_COMMITTED for tp in tps
+    ]
 
 
 def heartbeat(group_id: str, topic: str) -> ConsumerGroupHeartbeatRequest:
@@ -91,9 +93,7 @@ async def member(
     await coordinator.sync("g", sync)
     for tp in tps:
         item = OffsetCommitEntry(tp, ZERO_UUID, 5, -1, "m")
-        coordinator.commit(
-            "g", [item], member_id=joined.member_id, instance_id=None, generation=joined.generation
-        )
+        coordinator.commit("g", [item], Committer(joined.member_id, None, joined.generation))
     return joined.member_id
 
 
