@@ -264,10 +264,10 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         return self._put(Rule(self.faults, match, action, times))
 
     def put_connection_rule(
-        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
+        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None
     ) -> ConnectionRule:
         """Add a rule for connections after the existing ones."""
-        return self._put(ConnectionRule(self.faults, match, fault, times, after_bytes))
+        return self._put(ConnectionRule(self.faults, match, fault, times))
 
     def _put(self, rule: RuleT) -> RuleT:
         self._check_caller()

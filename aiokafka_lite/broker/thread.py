@@ -301,12 +301,10 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return ThreadRule(rule, self)
 
     def put_connection_rule(
-        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
+        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None
     ) -> ThreadConnectionRule:
         """Add a rule for connections after the existing ones."""
-        rule = self.call(
-            lambda broker: broker.put_connection_rule(match, fault, times, after_bytes)
-        )
+        rule = self.call(lambda broker: broker.put_connection_rule(match, fault, times))
         return ThreadConnectionRule(rule, self)
 
     # Errors

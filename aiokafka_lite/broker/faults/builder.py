@@ -253,7 +253,7 @@ def _positive(name: str, value: int) -> int:
 class ConnectionRuleBuilder(Generic[RuleT_co]):
     """The fault of the connections that `on_connect` matches."""
 
-    def __init__(self, put: Callable[[ConnectionFault, int | None, int], RuleT_co]) -> None:
+    def __init__(self, put: Callable[[ConnectionFault, int | None], RuleT_co]) -> None:
         self._put = put
 
     def refuse(self, times: int | None = 1) -> RuleT_co:
@@ -261,17 +261,17 @@ class ConnectionRuleBuilder(Generic[RuleT_co]):
 
         To refuse connections at the port itself, stop the node (`stop_node`).
         """
-        return self._put(ConnectionFault.REFUSE, times, 0)
+        return self._put(lambda connection: connection.reset(), times)
 
     def silence(self, times: int | None = 1) -> RuleT_co:
         """Accept connections and send no response. They stay open until the broker stops."""
-        return self._put(ConnectionFault.SILENCE, times, 0)
+        return self._put(lambda connection: connection.mute(), times)
 
     def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:
         """Close connections after `sent_bytes` bytes, in the middle of a response."""
         if sent_bytes < 0:
             raise ValueError(f"sent_bytes must be at least 0, not {sent_bytes}")
-        return self._put(ConnectionFault.CLOSE_AFTER, times, sent_bytes)
+        return self._put(lambda connection: connection.close_after(sent_bytes), times)
 
 
 RuleT = TypeVar("RuleT")
@@ -351,9 +351,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         """
         match = ConnectionMatch(node, when)
         return ConnectionRuleBuilder(
-            lambda fault, times, after_bytes: self.put_connection_rule(
-                match, fault, times, after_bytes
-            )
+            lambda fault, times: self.put_connection_rule(match, fault, times)
         )
 
     @abstractmethod
@@ -361,7 +359,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
 
     @abstractmethod
     def put_connection_rule(
-        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
+        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None
     ) -> ConnectionRuleT: ...
 
     @abstractmethod

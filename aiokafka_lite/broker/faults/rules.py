@@ -9,7 +9,6 @@ All of this runs on the broker's loop.
 from __future__ import annotations
 
 import asyncio
-import enum
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
@@ -31,6 +30,7 @@ Error: TypeAlias = type[BrokerResponseError] | BrokerResponseError | int
 """An error class, an error whose text is sent if the response has a field for it, or a code."""
 
 When: TypeAlias = Callable[[RequestContext, Request[Response]], bool]
+ConnectionFault: TypeAlias = Callable[[ServedConnection], None]
 
 
 def topic_names(context: RequestContext) -> refusals.TopicName:
@@ -116,12 +116,6 @@ def _is_one_of(wanted: object, value: str | int | None) -> bool:
     if isinstance(wanted, str | int) or not isinstance(wanted, Container):
         return wanted == value
     return value in wanted
-
-
-class ConnectionFault(enum.Enum):
-    REFUSE = "a new connection is reset as soon as it is accepted"
-    SILENCE = "a new connection stays open, but no request is ever answered"
-    CLOSE_AFTER = "a connection is closed after the broker has sent a given number of bytes"
 
 
 @dataclass(frozen=True)
@@ -236,26 +230,11 @@ class ConnectionRule(AnyRule):
     """A fault of connections. Silenced ones stay silent after its end."""
 
     def __init__(
-        self,
-        faults: Faults,
-        match: ConnectionMatch,
-        fault: ConnectionFault,
-        times: int | None,
-        after_bytes: int = 0,
+        self, faults: Faults, match: ConnectionMatch, apply: ConnectionFault, times: int | None
     ) -> None:
         super().__init__(faults, times)
         self.match: Final = match
-        self.fault: Final = fault
-        self.after_bytes: Final = after_bytes
-
-    def apply(self, connection: ServedConnection) -> None:
-        match self.fault:
-            case ConnectionFault.REFUSE:
-                connection.reset()
-            case ConnectionFault.SILENCE:
-                connection.mute()
-            case ConnectionFault.CLOSE_AFTER:
-                connection.close_after(self.after_bytes)
+        self.apply: Final = apply
 
 
 class Rule(AnyRule):
