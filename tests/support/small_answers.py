@@ -344,7 +344,7 @@ def _fields_of_source(source: Source) -> dict[str, object]:
     return {
         "session": (session.id, session.epoch, session._unnamed_count),
         "loans": [(tp, _fields_of_loan(loan)) for tp, loan in session._loans.items()],
-        "changed": list(session._changed),
+        "changed": list(session.changed),
         "forgotten": dict(session._forgotten),
         "ready": [cursor.tp for cursor in source.choice.ready],
         "backing off": [cursor.tp for cursor in source.choice.backing_off],

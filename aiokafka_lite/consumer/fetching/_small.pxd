@@ -36,5 +36,5 @@ cdef class SmallCodec:
     cpdef list decode(self, frame)
     cpdef bytes encode(self, int32_t version, int32_t correlation_id, long long max_bytes)
     cdef bint read_answer(self, const uint8_t *start, Py_ssize_t size, list parts) except -1
-    cdef bint read_partition(self, Bytes *left, object name, list parts) except -1
+    cdef bint read_partition(self, Bytes *left, bytes topic_id, list parts) except -1
     cdef bint read_records(self, SmallPart part) except -1

@@ -121,18 +121,17 @@ cdef class SmallCodec:
                 return False
             topic_id = PyBytes_FromStringAndSize(<const char *> left.pos, UUID_BYTES)
             left.pos += UUID_BYTES
-            name = self.session._topic_names.get(topic_id)
-            if name is None or not compact_length(&left, &partition_count):
+            if not compact_length(&left, &partition_count):
                 return False
             while partition_count > 0:
                 partition_count -= 1
-                if not self.read_partition(&left, name, parts):
+                if not self.read_partition(&left, topic_id, parts):
                     return False
             if not no_tags(&left):
                 return False
         return no_tags(&left) and left.pos == left.end
 
-    cdef bint read_partition(self, Bytes *left, object name, list parts) except -1:
+    cdef bint read_partition(self, Bytes *left, bytes topic_id, list parts) except -1:
         cdef int32_t index
         cdef int16_t error_code
         cdef int32_t replica
@@ -158,7 +157,7 @@ cdef class SmallCodec:
             left.pos += part.size_bytes
         if not no_tags(left):
             return False
-        cdef Loan loan = self.session._loans.get((name, index))
+        cdef Loan loan = self.session.loan("", topic_id, index)
         if loan is None:
             return False
         cdef Cursor cursor = loan.cursor
@@ -202,11 +201,10 @@ cdef class SmallCodec:
     cpdef bytes encode(self, int32_t version, int32_t correlation_id, long long max_bytes):
         """Encode a request with the partitions whose offsets have changed."""
         cdef Py_ssize_t name_size = len(self.client_id)
-        cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.session._changed) * PARTITION_BYTES
+        cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.session.changed) * PARTITION_BYTES
         cdef dict topics = {}
         cdef Loan loan
-        for tp in self.session._changed:
-            loan = self.session._loans[tp]
+        for loan in self.session.changed.values():
             topics.setdefault(loan.topic_id, []).append(loan)
         size += len(topics) * TOPIC_BYTES
         if version < FIRST_WITHOUT_REPLICA:

@@ -47,12 +47,18 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
+    """The partitions of one session, as loans.
+
+    Attributes:
+        changed: Those that the next incremental request names.
+    """
+
     __slots__ = (
-        "_changed",
         "_forgotten",
         "_loans",
         "_topic_names",
         "_unnamed_count",
+        "changed",
         "epoch",
         "id",
     )
@@ -62,7 +68,7 @@ class FetchSession:
         self.epoch = FULL_EPOCH
         # Partitions that had records go to the end: brokers fill answers in this order.
         self._loans: dict[tuple[str, int], Loan] = {}
-        self._changed: dict[TopicPartition, None] = {}
+        self.changed: dict[tuple[str, int], Loan] = {}
         self._forgotten: dict[TopicPartition, bytes] = {}
         self._topic_names: dict[bytes, str] = {}
         self._unnamed_count = 0
@@ -78,6 +84,10 @@ class FetchSession:
     def is_open(self) -> bool:
         return self.epoch != FULL_EPOCH
 
+    def is_settled(self) -> bool:
+        """Whether the next request is incremental, by topic ids, and names no partition so far."""
+        return not (not self.epoch or self.changed or self._forgotten or self._unnamed_count)
+
     def loan(self, topic: str, topic_id: bytes, partition_index: int) -> Loan | None:
         name = topic or self._topic_names.get(topic_id, "")
         return self._loans.get((name, partition_index))
@@ -90,7 +100,7 @@ class FetchSession:
             # The topic was recreated: the session's entry is another partition.
             self.replace()
         self._loans[tp] = loan
-        self._changed[tp] = None
+        self.changed[tp] = loan
         if topic_id == ZERO_UUID:
             self._unnamed_count += 1
         self._topic_names[topic_id] = tp.topic
@@ -99,7 +109,7 @@ class FetchSession:
         tp = loan.cursor.tp
         del self._loans[tp]
         self._loans[tp] = loan
-        self._changed[tp] = None
+        self.changed[tp] = loan
 
     def end(self, tp: TopicPartition) -> None:
         loan = self._loans.pop(tp, None)
@@ -107,18 +117,16 @@ class FetchSession:
             return
         if loan.topic_id == ZERO_UUID:
             self._unnamed_count -= 1
-        self._changed.pop(tp, None)
+        self.changed.pop(tp, None)
         self._forgotten[tp] = loan.topic_id
 
     def request(self) -> SessionRequest:
-        """Build the part of a request that is sent now. If it fails, the next one is full."""
+        """Build the part of a request that is sent now."""
         is_open = self.is_open
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
-        named = self._changed if is_open else self._loans
+        named = self.changed if is_open else self._loans
         topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}
-        for tp in named:
-            loan = self._loans[tp]
-            name, index = tp
+        for (name, index), loan in named.items():
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = (name, loan.topic_id, [])
@@ -126,11 +134,15 @@ class FetchSession:
         forgotten: dict[str, tuple[str, bytes, list[int]]] = {}
         for tp, topic_id in self._forgotten.items() if is_open else ():
             forgotten.setdefault(tp.topic, (tp.topic, topic_id, []))[2].append(tp.partition)
-        self._changed.clear()
-        self._forgotten.clear()
+        self.sent()
         return SessionRequest(
             self.id, self.epoch, list(topics.values()), list(forgotten.values()), max_version
         )
+
+    def sent(self) -> None:
+        """Note that all changes were sent. If the request fails, the next one is full."""
+        self.changed.clear()
+        self._forgotten.clear()
 
     def succeeded(self, session_id: int) -> None:
         """Note an answer without a top-level error: the broker knows the sent changes."""

@@ -119,15 +119,12 @@ class SmallAnswers:
         if (
             self._request.exchange is not exchange
             or not self._choice.is_settled()
-            or session._changed
-            or session._forgotten
+            or not session.is_settled()
             or not self._waiters.want_all()
             or source._is_closed
             or source.is_throttled
             or source.error is not None
             or self._backoff.failures
-            or not session.epoch
-            or session._unnamed_count
             or self._buffer.sought
             or self._gate.holds
             or wire.state is not OPEN
@@ -143,7 +140,7 @@ class SmallAnswers:
         reservation = self._request.reservation
         if reservation is None or reservation.is_claimed or not self._budget.is_ample():
             return False
-        wanted_bytes = min(self._max_bytes, len(self._session._loans) * self._max_partition_bytes)
+        wanted_bytes = min(self._max_bytes, len(self._session) * self._max_partition_bytes)
         return reservation.size_bytes == min(wanted_bytes, self._budget.quota_bytes())
 
     # --- Take it -----------------------------------------------------------------------------
@@ -221,6 +218,6 @@ class SmallAnswers:
         self._request.begin(session.epoch, now, self._max_wait_s)
         correlation_id = wire.next_id()
         encoded = self._codec.encode(exchange.version, correlation_id, reservation.size_bytes)
-        session._changed.clear()
+        session.sent()
         wire.put_in_flight(correlation_id, exchange, now)
         return encoded
