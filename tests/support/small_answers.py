@@ -290,7 +290,7 @@ class Reading(Fetching):
     @property
     def takes_the_long_way(self) -> bool:
         """Whether all answers are taken step by step."""
-        return self.source is not None and self.source._on_answer == self.source._answered
+        return self.source is not None and self.source._on_answer == self.source.answered
 
     @property
     def waits_without_coroutine(self) -> bool:
@@ -311,7 +311,7 @@ def _choose_for(long_way: Reading) -> Callable[[Source], object]:
     """Let the sources of one consumer take all answers the long way."""
 
     def choose(source: Source) -> object:
-        return source._answered if source._sources is long_way.sources else CHOOSE(source)
+        return source.answered if source._sources is long_way.sources else CHOOSE(source)
 
     return choose
 

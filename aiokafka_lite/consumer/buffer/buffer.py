@@ -109,11 +109,9 @@ class Buffer:
         "_alarm",
         "_alarm_at",
         "_asks_application",
-        "_budget",
         "_close_reader",
         "_deserializes",
         "_errors",
-        "_gate",
         "_loop",
         "_most_held_bytes",
         "_on_blocked",
@@ -121,8 +119,10 @@ class Buffer:
         "_on_sought",
         "_reads",
         "_state",
+        "budget",
         "decoder",
         "delivery",
+        "gate",
         "queue",
         "sought",
         "waiters",
@@ -144,7 +144,7 @@ class Buffer:
     ) -> None:
         self._state = state
         self._reads = reads
-        self._gate = gate
+        self.gate = gate
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
         self._on_sought = on_sought or _do_nothing
@@ -153,7 +153,7 @@ class Buffer:
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._deserializes = delivery.has_deserializers
-        self._budget = budget
+        self.budget = budget
         # Decompressed bytes after which a read stops decoding.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
@@ -215,10 +215,10 @@ class Buffer:
         If memory is short, those that need no decompression are first.
         """
         found: list[Cursor] = []
-        if self._gate.holds:
+        if self.gate.holds:
             return found
         # It is never tight without compressed batches, as for most consumers.
-        is_tight = self._budget.headroom_bytes and self._budget.is_tight
+        is_tight = self.budget.headroom_bytes and self.budget.is_tight
         for partition in self.queue.order:
             if partition.is_paused or partition.has_enough:
                 continue
@@ -287,7 +287,7 @@ class Buffer:
             is_behind: The fetch is known to yield records.
         """
         awaited: frozenset[TopicPartition] = frozenset()
-        if not self._gate.holds:
+        if not self.gate.holds:
             awaited = frozenset(self.waiters.awaited())
         are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
         for partition in tuple(self.queue.order):
@@ -315,7 +315,7 @@ class Buffer:
         """Drop the least useful chunks until the rest and `kept` fit into the budget."""
         for partition in _least_useful_first(self.queue.order, kept):
             self._state.refetch(partition)
-            if not self._budget.is_over:
+            if not self.budget.is_over:
                 return
 
     # --- take -----------------------------------------------------------------------------
@@ -398,8 +398,8 @@ class Buffer:
         Return False after the deadline, or if no wanted partition is assigned (unless
         `may_be_lost`).
         """
-        if self._gate.is_troubled:
-            self._gate.check()
+        if self.gate.is_troubled:
+            self.gate.check()
         if also_raise is not None:
             also_raise()
         while not self.queue.order or not self._in_order(wanted, 1):
@@ -424,8 +424,8 @@ class Buffer:
                 if self.sought:
                     self.wait_ended()
             self.decoder.slice.renew()
-            if self._gate.is_troubled:
-                self._gate.check()
+            if self.gate.is_troubled:
+                self.gate.check()
             if also_raise is not None:
                 also_raise()
         return True
@@ -497,7 +497,7 @@ class Buffer:
                 if is_enough and self._has_decoded(limits.wanted):
                     return None
                 decoder.decode(chunk, limit)
-                if self._budget.is_over:
+                if self.budget.is_over:
                     self._keep_to_budget(chunk)
                 if is_for_one and chunk.decoded:
                     return None
@@ -550,8 +550,8 @@ class Buffer:
                 # Other partitions are served while this one hangs or fails.
                 self.queue.end_turn(chunk.partition)
             raise
-        if self._gate.is_troubled:
-            self._gate.check()
+        if self.gate.is_troubled:
+            self.gate.check()
 
     # --- return ---------------------------------------------------------------------------
     def _take_first(self, sink: RecordSink, limits: Limits) -> bool:
@@ -571,7 +571,7 @@ class Buffer:
             if chunk.state is not PACKED or self.decoder.needs_pause(chunk):
                 return False
             self.decoder.decode(chunk, limits.max_records)
-            if self._budget.is_over:
+            if self.budget.is_over:
                 self._keep_to_budget(chunk)
             if not chunk.decoded:
                 return False
@@ -617,7 +617,7 @@ class Buffer:
                             break
                     elif not chunk.is_exhausted:
                         is_alone = False  # more of its records follow after a pause
-                if sink.decodes and self._budget.is_over:
+                if sink.decodes and self.budget.is_over:
                     break
             if sink.count:
                 sink.finish()
@@ -673,7 +673,7 @@ class Buffer:
 
     def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
         """Free memory after rows were decompressed; end a half-used time slice."""
-        if taken and self._budget.is_over:
+        if taken and self.budget.is_over:
             self._keep_to_budget(taken[-1][0])
         self.decoder.slice.end_if_half_used(self.decoder.looked_at)
 

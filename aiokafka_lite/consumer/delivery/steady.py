@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import _get_running_loop
+from asyncio import _get_running_loop, get_running_loop
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
@@ -43,12 +43,12 @@ class SteadyGets:
 
     def __init__(self, reads: Reads, gate: Gate, buffer: Buffer, ready: ReadyRecords) -> None:
         self.reads = reads
-        self.loop = buffer._loop
+        self.loop = get_running_loop()
         self._buffer = buffer
         self._ready = ready
         self._cursor = ready.cursor
         self._gate = gate
-        self._budget = buffer._budget
+        self._budget = buffer.budget
         self._slice = buffer.decoder.slice
         self._clock = self.loop.time
         self._queue = buffer.queue

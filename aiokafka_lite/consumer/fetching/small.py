@@ -15,6 +15,7 @@ application is slow with its records, it is written before these are returned.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.wire import Asked, WireState
@@ -22,10 +23,11 @@ from aiokafka_lite.consumer.buffer.chunk import chunk_of
 from aiokafka_lite.consumer.fetching._small import SmallCodec, SmallPart
 
 if TYPE_CHECKING:
+    from aiokafka_lite.client.backoff import Backoff
     from aiokafka_lite.client.connection import Connection, Exchange
     from aiokafka_lite.client.wire import Wire
     from aiokafka_lite.consumer.assignment.cursor import Cursor
-    from aiokafka_lite.consumer.fetching.counts import NodeCounts
+    from aiokafka_lite.consumer.fetching.in_flight import InFlight
     from aiokafka_lite.consumer.fetching.session import FetchSession
     from aiokafka_lite.consumer.fetching.source import Source
     from aiokafka_lite.consumer.fetching.sources import Sources
@@ -39,7 +41,7 @@ OPEN: Final = WireState.OPEN
 
 
 class SmallAnswers:
-    """Settles the small responses of one source, and leaves all others to `Source._answered`.
+    """Settles the small responses of one source, and leaves all others to `Source.answered`.
 
     Attributes:
         taken_count: The number of plain responses.
@@ -70,25 +72,30 @@ class SmallAnswers:
     )
 
     def __init__(
-        self, source: Source, sources: Sources, session: FetchSession, counts: NodeCounts
+        self,
+        source: Source,
+        sources: Sources,
+        session: FetchSession,
+        request: InFlight,
+        backoff: Backoff,
     ) -> None:
         config, buffer = sources.config, sources.buffer
         self._source = source
-        self._settle = source._answered
+        self._settle = source.answered
         self._session = session
-        self._counts = counts
+        self._counts = source.counts
         self._buffer = buffer
-        self._gate = buffer._gate
+        self._gate = buffer.gate
         self._budget = sources.budget
-        self._backoff = source._backoff
+        self._backoff = backoff
         self._replicas = sources.replicas
         self._delivery = buffer.delivery
-        self._clock = source._loop.time
+        self._clock = asyncio.get_running_loop().time
         self._codec = SmallCodec(session, config)
         self._queue = buffer.queue
         self._waiters = buffer.waiters
         self._choice = source.choice
-        self._request = source._in_flight
+        self._request = request
         self._max_wait_s = config.fetch_max_wait_s
         self._max_bytes = config.fetch_max_bytes
         self._max_partition_bytes = config.max_partition_fetch_bytes
@@ -121,7 +128,6 @@ class SmallAnswers:
             or not self._choice.is_settled()
             or not session.is_settled()
             or not self._waiters.want_all()
-            or source._is_closed
             or source.is_throttled
             or source.error is not None
             or self._backoff.failures
@@ -213,8 +219,7 @@ class SmallAnswers:
         session, reservation = self._session, self._request.reservation
         assert reservation is not None  # noqa: S101 -- see _is_as_much_reserved
         session.succeeded(session.id)
-        if self._source._quick is not None or self._source._retry_at is not None:
-            self._source.asks_again()
+        self._source.asks_again()
         self._request.begin(session.epoch, now, self._max_wait_s)
         correlation_id = wire.next_id()
         encoded = self._codec.encode(exchange.version, correlation_id, reservation.size_bytes)

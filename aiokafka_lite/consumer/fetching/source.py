@@ -162,8 +162,8 @@ class Source:
             except ModuleNotFoundError:
                 pass  # the extension is not built
             else:
-                return SmallAnswers(self, sources, self._session, self.counts)
-        return self._answered
+                return SmallAnswers(self, sources, self._session, self._in_flight, self._backoff)
+        return self.answered
 
     # --- Notifications --------------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
@@ -460,7 +460,7 @@ class Source:
             self._quick.give_up()
 
     # --- Responses ------------------------------------------------------------------------
-    def _answered(self, exchange: Exchange[FetchResponse]) -> None:
+    def answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the response, or leave it to the task if that takes long."""
         self._in_flight.arrived()
         try:
