@@ -19,7 +19,7 @@ from aiokafka_lite.broker.security.mechanisms import (
     SaslServer,
     ScramServer,
 )
-from aiokafka_lite.broker.security.session import SaslSession, SaslSettings
+from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ClientAuth
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.sasl import Secret
@@ -54,12 +54,6 @@ class ClusterSecurity:
         self.credentials = CredentialStore(config.data_dir, disk.submit, self._rng)
         self._tokens: TokenAuthority | None = None
         self._certificates: Certificates | None = None
-        self._settings = SaslSettings(
-            max_reauth_ms=config.connections_max_reauth_ms,
-            timeout_s=config.sasl_authentication_timeout_s,
-            failure_delay_s=config.connection_failed_authentication_delay_ms / 1_000,
-            max_frame_bytes=config.sasl_server_max_receive_bytes,
-        )
         listeners = config.all_listeners
         if any(SaslMechanism.OAUTHBEARER in listener.mechanisms for listener in listeners):
             from aiokafka_lite.broker.security.oauth import TokenAuthority
@@ -117,9 +111,10 @@ class ClusterSecurity:
         if not listener.protocol.has_sasl:
             return None
         authenticator = SaslServerAuthenticator(
-            listener.mechanisms, self._new_server, self._settings.max_reauth_ms
+            listener.mechanisms, self._new_server, self._config.connections_max_reauth_ms
         )
-        return SaslSession(authenticator, self._settings, asyncio.get_running_loop(), self._clock)
+        timeout_s = self._config.sasl_authentication_timeout_s
+        return SaslSession(authenticator, timeout_s, asyncio.get_running_loop(), self._clock)
 
     def _new_server(self, mechanism: SaslMechanism) -> SaslServer:
         if mechanism is SaslMechanism.PLAIN:

@@ -89,10 +89,7 @@ class Processor(asyncio.BufferedProtocol):
         self._listener = listener
         self._loop = loop
         self.sasl = node.cluster.security.new_session(listener)
-        limit = None if self.sasl is None else self.sasl.max_frame_bytes
-        self._receiver = FrameReceiver(
-            node.cluster.config.max_frame_bytes if limit is None else limit
-        )
+        self._receiver = FrameReceiver(self._max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._fd: int | None = None
         self._outgoing: deque[Part] = deque()
@@ -186,6 +183,12 @@ class Processor(asyncio.BufferedProtocol):
         name = None if self.sasl is None else self.sasl.authenticator.username
         return f"User:{name or self._certified_name}"
 
+    @property
+    def _max_frame_bytes(self) -> int:
+        config = self._node.cluster.config
+        is_trusted = self.sasl is None or self.sasl.is_authenticated
+        return config.max_frame_bytes if is_trusted else config.sasl_server_max_receive_bytes
+
     def _may_be_handled(self, api_key: int) -> bool:
         """Return whether the SASL session permits a request. If not, the connection closes."""
         if self.sasl is None:
@@ -197,13 +200,14 @@ class Processor(asyncio.BufferedProtocol):
                 f"authentication was complete, or after its SASL session expired"
             )
         if verdict is Verdict.FAIL:
-            self._fail_later(self.sasl, [])
+            self._fail_later([])
         return verdict is Verdict.HANDLE
 
-    def _fail_later(self, sasl: SaslSession, parts: list[Part]) -> None:
+    def _fail_later(self, parts: list[Part]) -> None:
         """Report a failed authentication after a delay, and close."""
         self._is_muted = True
-        self._loop.call_later(sasl.settings.failure_delay_s, self._fail, parts)
+        delay_ms = self._node.cluster.config.connection_failed_authentication_delay_ms
+        self._loop.call_later(delay_ms / 1_000, self._fail, parts)
 
     def _fail(self, parts: list[Part]) -> None:
         if self._transport is not None:
@@ -423,10 +427,9 @@ class Processor(asyncio.BufferedProtocol):
             token = response.auth_bytes
             parts = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
         if sasl.has_failed:
-            self._fail_later(sasl, parts)
+            self._fail_later(parts)
             return
-        if sasl.max_frame_bytes is None:
-            self._receiver.max_frame_bytes = self._node.cluster.config.max_frame_bytes
+        self._receiver.max_frame_bytes = self._max_frame_bytes
         self._write(parts)
 
     def _write(self, parts: list[Part]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
 from aiokafka_lite.broker.security.mechanisms import InvalidCredentialsError, SaslServer, Step
@@ -20,15 +19,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse
 
 
-class SaslSettings(NamedTuple):
-    """Settings for clients that are not authenticated yet. See `BrokerConfig`."""
-
-    max_reauth_ms: int
-    timeout_s: float
-    failure_delay_s: float
-    max_frame_bytes: int
-
-
 @dataclass(eq=False)
 class SaslSession:
     """The SASL side of one connection. The connection calls `judge` before each request.
@@ -38,15 +28,14 @@ class SaslSession:
     """
 
     authenticator: SaslServerAuthenticator
-    settings: SaslSettings
+    timeout_s: float
     loop: asyncio.AbstractEventLoop
     clock: Callable[[], int]
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @property
-    def max_frame_bytes(self) -> int | None:
-        """The limit before authentication. None is the broker's limit."""
-        return self.settings.max_frame_bytes if self.authenticator.username is None else None
+    def is_authenticated(self) -> bool:
+        return self.authenticator.username is not None
 
     @property
     def has_failed(self) -> bool:
@@ -55,7 +44,7 @@ class SaslSession:
     # The connection
 
     def opened(self, overdue: Callable[[], None]) -> None:
-        self._timer = self.loop.call_later(self.settings.timeout_s, overdue)
+        self._timer = self.loop.call_later(self.timeout_s, overdue)
 
     def closed(self) -> None:
         if self._timer is not None:
