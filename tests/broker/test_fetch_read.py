@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead
+from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, ReplicaReader
 from aiokafka_lite.broker.fetching.session import CachedPartition, FetchKey
 from aiokafka_lite.broker.log.storage import MemoryStore
+from aiokafka_lite.broker.topics import Node as Address
 from aiokafka_lite.broker.topics import Partition, PartitionKey
-from aiokafka_lite.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import UnknownTopicOrPartitionError
+from aiokafka_lite.protocol.messages.fetch import FetchPartition
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from tests.broker.logs import MEGABYTE, batch, open_log
 
 
-class Leader:
-    """Reads partitions, unless it does not lead them."""
+class Node:
+    """A node that no client prefers."""
 
-    leads = True
+    id = 1
+    is_up = True
+    address = Address(1, "h", 1)
 
-    def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        if not self.leads:
-            raise NotLeaderForPartitionError
 
-    def preferred_replica(self, partition: Partition) -> int | None:
-        return None
-
-    def end_offset(self, partition: Partition) -> int:
-        return partition.high_watermark
+READER = ReplicaReader(Node(), {}, "", may_read_followers=False)
 
 
 def target(offset: int = 0) -> CachedPartition:
-    return CachedPartition(FetchKey("t", 0), offset, MEGABYTE, -1, -1)
+    return CachedPartition(
+        FetchKey("t", 0), FetchPartition(fetch_offset=offset, partition_max_bytes=MEGABYTE)
+    )
 
 
 @pytest.fixture
@@ -43,23 +42,22 @@ def test_long_poll_is_worth_answering_when_there_is_enough_or_the_leader_has_mov
     partition: Partition,
 ) -> None:
     size = len(batch())
-    leader = Leader()
     limits = FetchLimits(2 * size, MEGABYTE, 0)
-    read = FetchRead([target()], limits, lambda _: partition, leader)
+    read = FetchRead([target()], limits, lambda _: partition, READER)
     for is_enough in (False, False, True):
         run_to_end(read.read_in_steps())
         assert read.is_worth_answering() is is_enough
         partition.append(batch())
-    at_end = FetchRead([target(3)], FetchLimits(1, MEGABYTE, 0), lambda _: partition, leader)
+    at_end = FetchRead([target(3)], FetchLimits(1, MEGABYTE, 0), lambda _: partition, READER)
     run_to_end(at_end.read_in_steps())
     assert not at_end.is_worth_answering()
-    leader.leads = False
+    partition.leader_id = 2
     assert at_end.is_worth_answering()
 
 
 def test_partitions_that_disappear_make_a_long_poll_worth_answering(partition: Partition) -> None:
     found: list[Partition | type[UnknownTopicOrPartitionError]] = [partition]
-    read = FetchRead([target()], FetchLimits(1, MEGABYTE, 0), lambda _: found[0], Leader())
+    read = FetchRead([target()], FetchLimits(1, MEGABYTE, 0), lambda _: found[0], READER)
     run_to_end(read.read_in_steps())
     assert not read.is_worth_answering()
     found[0] = UnknownTopicOrPartitionError
@@ -68,7 +66,5 @@ def test_partitions_that_disappear_make_a_long_poll_worth_answering(partition: P
 
 def test_many_partitions_are_read_in_steps() -> None:
     targets = [target()] * (2 * ELEMENTS_PER_STEP + 1)
-    read = FetchRead(
-        targets, FetchLimits(1, 1, 0), lambda _: UnknownTopicOrPartitionError, Leader()
-    )
+    read = FetchRead(targets, FetchLimits(1, 1, 0), lambda _: UnknownTopicOrPartitionError, READER)
     assert len(list(read.read_in_steps())) == 2

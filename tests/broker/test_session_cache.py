@@ -11,13 +11,13 @@ from aiokafka_lite.broker.fetching.session import (
     FetchSessionCache,
 )
 from aiokafka_lite.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch, NoError
-from aiokafka_lite.protocol.messages.fetch import PartitionData
+from aiokafka_lite.protocol.messages.fetch import FetchPartition, PartitionData
 
 EVICTION_S = 120.0
 
 
 def targets(count: int) -> list[CachedPartition]:
-    return [CachedPartition(FetchKey("t", n), 0, 1000, -1, -1) for n in range(count)]
+    return [CachedPartition(FetchKey("t", n), FetchPartition()) for n in range(count)]
 
 
 class Clients:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.fetching.session import CachedPartition
@@ -30,17 +30,6 @@ NO_REPLICA: Final = -1
 Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
 
 
-class Reader(Protocol):
-    def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        """Raise an error unless the node may serve a partition in the client's leader epoch."""
-
-    def preferred_replica(self, partition: Partition) -> int | None:
-        """Return the follower that the client should read from (KIP-392), if any."""
-
-    def end_offset(self, partition: Partition) -> int:
-        """Return the node's high watermark."""
-
-
 @dataclass(frozen=True)
 class ReplicaReader:
     """A node that reads for a client, whose rack is "" if unknown.
@@ -55,12 +44,14 @@ class ReplicaReader:
     may_read_followers: bool
 
     def check_readable(self, partition: Partition, client_epoch: int) -> None:
+        """Raise an error unless the node may serve a partition in the client's leader epoch."""
         if self.may_read_followers and self.node.id in partition.replicas:
             partition.check_epoch(client_epoch)
         else:
             partition.check_leader(self.node.id, client_epoch)
 
     def preferred_replica(self, partition: Partition) -> int | None:
+        """Return the follower that the client should read from (KIP-392), if any."""
         if not self.rack or partition.leader_id != self.node.id:
             return None
         if self.node.address.rack == self.rack:
@@ -72,6 +63,7 @@ class ReplicaReader:
         return None
 
     def end_offset(self, partition: Partition) -> int:
+        """Return the node's high watermark."""
         held_at = partition.held.get(self.node.id)
         end = partition.high_watermark
         return end if held_at is None else min(held_at, end)
@@ -105,7 +97,11 @@ class FetchRead:
     """
 
     def __init__(
-        self, targets: Sequence[CachedPartition], limits: FetchLimits, find: Find, reader: Reader
+        self,
+        targets: Sequence[CachedPartition],
+        limits: FetchLimits,
+        find: Find,
+        reader: ReplicaReader,
     ) -> None:
         self._targets = targets
         self._limits = limits
@@ -145,9 +141,11 @@ class FetchRead:
             if not isinstance(partition, Partition):
                 return True
             try:
-                self._reader.check_readable(partition, target.current_leader_epoch)
+                self._reader.check_readable(partition, target.asked.current_leader_epoch)
                 available += partition.log.bytes_from(
-                    target.fetch_offset, target.max_bytes, self._end_offset(target, partition)
+                    target.asked.fetch_offset,
+                    target.asked.partition_max_bytes,
+                    self._end_offset(target, partition),
                 )
             except KafkaError:
                 return True
@@ -160,14 +158,14 @@ class FetchRead:
     ) -> PartitionData:
         log, reader = partition.log, self._reader
         try:
-            reader.check_readable(partition, target.current_leader_epoch)
+            reader.check_readable(partition, target.asked.current_leader_epoch)
             diverging = self._diverging(target, partition)
             preferred = reader.preferred_replica(partition)
             high_watermark = reader.end_offset(partition)
             records = (
                 log.read(
-                    target.fetch_offset,
-                    min(target.max_bytes, left),
+                    target.asked.fetch_offset,
+                    min(target.asked.partition_max_bytes, left),
                     at_least_one=at_least_one,
                     end_offset=self._end_offset(target, partition),
                 )
@@ -184,7 +182,7 @@ class FetchRead:
             last_stable_offset=min(log.last_stable_offset, high_watermark),
             log_start_offset=log.log_start_offset,
             aborted_transactions=(
-                _aborted_transactions(partition, target.fetch_offset, records)
+                _aborted_transactions(partition, target.asked.fetch_offset, records)
                 if self._is_committed
                 else None
             ),
@@ -210,20 +208,21 @@ class FetchRead:
         if not self._is_committed:
             return end_offset
         stable = partition.log.last_stable_offset
-        return min(max(stable, min(target.fetch_offset, end_offset)), end_offset)
+        return min(max(stable, min(target.asked.fetch_offset, end_offset)), end_offset)
 
     @staticmethod
     def _diverging(target: CachedPartition, partition: Partition) -> EpochEndOffset | None:
         """Return where the logs of reader and leader diverge (KIP-595), if they do."""
-        if target.last_fetched_epoch == NO_EPOCH:
+        asked = target.asked
+        if asked.last_fetched_epoch == NO_EPOCH:
             return None
-        end = partition.end_of_epoch(target.last_fetched_epoch)
+        end = partition.end_of_epoch(asked.last_fetched_epoch)
         if end.epoch == UNDEFINED_EPOCH:
             raise OffsetOutOfRangeError(
-                f"the request has last_fetched_epoch={target.last_fetched_epoch}, but the leader's "
+                f"the request has last_fetched_epoch={asked.last_fetched_epoch}, but the leader's "
                 "log does not show where this epoch ended"
             )
-        if end.epoch < target.last_fetched_epoch or end.end_offset < target.fetch_offset:
+        if end.epoch < asked.last_fetched_epoch or end.end_offset < asked.fetch_offset:
             return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
         return None
 

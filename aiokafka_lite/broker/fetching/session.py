@@ -23,7 +23,7 @@ from aiokafka_lite.errors import (
     InvalidFetchSessionEpoch,
     NoError,
 )
-from aiokafka_lite.protocol.messages.fetch import PartitionData
+from aiokafka_lite.protocol.messages.fetch import FetchPartition, PartitionData
 
 NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
@@ -45,18 +45,9 @@ class CachedPartition:
     """One partition of a request, with the offsets that the session's client last received."""
 
     key: FetchKey
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int
-    last_fetched_epoch: int
+    asked: FetchPartition
     sent_high_watermark: int = UNKNOWN_OFFSET
     sent_log_start_offset: int = UNKNOWN_OFFSET
-
-    def update(self, newer: CachedPartition) -> None:
-        self.fetch_offset = newer.fetch_offset
-        self.max_bytes = newer.max_bytes
-        self.current_leader_epoch = newer.current_leader_epoch
-        self.last_fetched_epoch = newer.last_fetched_epoch
 
     def note_sent(self, data: PartitionData) -> None:
         # The next response after an error is sent in any case.
@@ -96,7 +87,7 @@ class BrokerFetchSession:
             if known is None:
                 self.targets[target.key] = target
             else:
-                known.update(target)
+                known.asked = target.asked
         for key in forgotten:
             self.targets.pop(key, None)
 

@@ -98,13 +98,7 @@ def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> Steps[list[C
             yield
         for in_topic, item in enumerate(topic.partitions, 1):
             key = FetchKey(topic.topic_id if uses_topic_ids else topic.topic, item.partition)
-            targets[key] = CachedPartition(
-                key=key,
-                fetch_offset=item.fetch_offset,
-                max_bytes=item.partition_max_bytes,
-                current_leader_epoch=item.current_leader_epoch,
-                last_fetched_epoch=item.last_fetched_epoch,
-            )
+            targets[key] = CachedPartition(key, item)
             if not in_topic % ELEMENTS_PER_STEP:
                 yield
     return list(targets.values())
