@@ -14,17 +14,15 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from types import TracebackType
+from typing import ClassVar, Final, NamedTuple
+from weakref import WeakSet
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from weakref import WeakSet
 
 __all__ = [
     "EVENT_CLASSES",

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from aiokafka_lite.client.blocking import run
+from aiokafka_lite.client.blocking import BlockingConnection, run
 from aiokafka_lite.client.sasl import Authenticator, Mechanism
 from aiokafka_lite.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import Request, Response
-
-if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking import BlockingConnection
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")

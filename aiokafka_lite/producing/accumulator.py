@@ -16,9 +16,10 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import (
     IllegalArgumentError,
     KafkaError,
@@ -35,15 +36,12 @@ from aiokafka_lite.producing.batch import (
     Tell,
     record_size_bound,
 )
+from aiokafka_lite.producing.config import AnyProducerConfig, Partitioner
 from aiokafka_lite.producing.own_batch import OwnBatch, OwnReceipt
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.client.view import ClusterView, TopicView
-    from aiokafka_lite.producing.config import AnyProducerConfig, Partitioner
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._tasks import own_copy
@@ -25,12 +25,10 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.engine import ProducerEngine
+from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
 from aiokafka_lite.producing.own_batch import check_timestamp
+from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.structs import RecordMetadata
-
-if TYPE_CHECKING:
-    from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
-    from aiokafka_lite.producing.transactions import Transactions
 
 Encode = Callable[[object, object, "Headers | None"], "tuple[bytes | None, bytes | None, Headers]"]
 
@@ -186,7 +184,7 @@ class ProducerLease:
                     refused[len(futures)] = refusal
                     return None
             self._transactions.commit_at_the_end(delivery)
-            return await self._end(self._transactions.begin_commit())
+            return await self._transactions.outcome(self._transactions.begin_commit())
         except KafkaError as error:
             return error
 
@@ -216,15 +214,7 @@ class ProducerLease:
 
     async def _abort(self) -> None:
         if self._transactions.is_open:
-            await self._end(self._transactions.begin_abort())
-
-    async def _end(self, task: asyncio.Task[KafkaError | None]) -> KafkaError | None:
-        await asyncio.wait([task])
-        if task.cancelled():
-            return ProducerClosed(
-                "the producer was stopped during the commit or abort of the transaction"
-            )
-        return task.result()
+            await self._transactions.outcome(self._transactions.begin_abort())
 
 
 def _checked_partition(number: object) -> int:

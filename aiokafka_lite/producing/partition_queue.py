@@ -33,18 +33,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import (
     BatchState,
     ProducerBatch,
     ProducerIdAndEpoch,
     sequence_after,
 )
-
-if TYPE_CHECKING:
-    from aiokafka_lite.errors import KafkaError
-    from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 MAX_IN_FLIGHT: Final = 5
 MAX_EPOCH: Final = 2**15 - 1

@@ -456,11 +456,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         transactions = self._transactions()
         task = transactions.begin_commit()
         try:
-            await asyncio.wait([task])
+            error = await transactions.outcome(task)
         except asyncio.CancelledError:
             await transactions.outlast_commit(task)
             raise
-        self._raise_outcome(task)
+        self._raise_outcome(error)
 
     async def abort_transaction(self) -> None:
         """Abort the transaction. The futures of records that are not sent yet fail.
@@ -474,9 +474,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 after `transaction_timeout_ms`. The error is a `fatal_error`.
             KafkaError: `fatal_error` of the producer.
         """
-        task = self._transactions().begin_abort()
-        await asyncio.wait([task])
-        self._raise_outcome(task)
+        transactions = self._transactions()
+        self._raise_outcome(await transactions.outcome(transactions.begin_abort()))
 
     async def send_offsets_to_transaction(
         self,
@@ -555,12 +554,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine.lend_to(borrower)
         return ProducerLease(engine, transactions, self._encode)
 
-    def _raise_outcome(self, task: asyncio.Task[KafkaError | None]) -> None:
-        if task.cancelled():
-            raise ProducerClosed(
-                "the producer was stopped during the commit or abort of the transaction"
-            )
-        if (error := task.result()) is not None:
+    def _raise_outcome(self, error: KafkaError | None) -> None:
+        if error is not None:
             self._life.raise_if_fatal()
             raise own_copy(error)
 

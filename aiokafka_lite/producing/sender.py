@@ -26,10 +26,12 @@ import enum
 import logging
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aiokafka_lite._tasks import Event
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
@@ -49,7 +51,9 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
     for_code,
 )
+from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.batch import BatchState, ProducerBatch
+from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, CurrentIdentity, PartitionQueue
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
@@ -60,13 +64,6 @@ from aiokafka_lite.protocol.messages.produce import (
 )
 from aiokafka_lite.protocol.prepared import UpTo
 from aiokafka_lite.protocol.schema import ZERO_UUID
-
-if TYPE_CHECKING:
-    from aiokafka_lite._tasks import TaskScope
-    from aiokafka_lite.client.cluster import Cluster
-    from aiokafka_lite.client.connection import Connection, Exchange
-    from aiokafka_lite.producing.accumulator import Accumulator
-    from aiokafka_lite.producing.config import AnyProducerConfig
 
 log = logging.getLogger(__name__)
 

@@ -31,10 +31,12 @@ import random
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope, own_copy
+from aiokafka_lite._transaction import BlockInTransaction
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
@@ -46,14 +48,19 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     NoError,
     OperationNotAttempted,
+    ProducerClosed,
     ProducerFencedError,
     TransactionAbortableError,
     for_code,
 )
 from aiokafka_lite.producing import group_offsets
+from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
+from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.coordinators import GROUP, TRANSACTION, CoordinatorClient
-from aiokafka_lite.producing.sender import is_fatal
+from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
+from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
+from aiokafka_lite.producing.sender import BatchSender, is_fatal
 from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     AddOffsetsToTxnRequest,
@@ -70,15 +77,6 @@ from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
 )
 from aiokafka_lite.protocol.prepared import UpTo
-
-if TYPE_CHECKING:
-    from aiokafka_lite._transaction import BlockInTransaction
-    from aiokafka_lite.client.cluster import Cluster
-    from aiokafka_lite.producing.accumulator import Accumulator
-    from aiokafka_lite.producing.config import AnyProducerConfig
-    from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
-    from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
-    from aiokafka_lite.producing.sender import BatchSender
 
 log = logging.getLogger(__name__)
 
@@ -560,6 +558,15 @@ class Transactions:
         self._enter(TransactionStage.COMMITTING)
         self._ending = self._scope.spawn(self._commit(transaction), name="commit")
         return self._ending
+
+    async def outcome(self, ending: asyncio.Task[KafkaError | None]) -> KafkaError | None:
+        """Wait for a commit or abort, which a cancellation does not end, and return its error."""
+        await asyncio.wait([ending])
+        if ending.cancelled():
+            return ProducerClosed(
+                "the producer was stopped during the commit or abort of the transaction"
+            )
+        return ending.result()
 
     async def outlast_commit(self, task: asyncio.Task[KafkaError | None]) -> None:
         """Wait for the end of a commit whose caller was cancelled, within the delivery timeout.

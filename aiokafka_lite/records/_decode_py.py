@@ -164,13 +164,13 @@ class BatchCursor:
 
     def _parse_next(self) -> tuple[Record, int]:
         buffer = self._buffer
-        length, pos = _varint(buffer, self._pos, len(buffer))
+        length, pos = read_varint(buffer, self._pos, len(buffer))
         if length < 1 or length > len(buffer) - pos:
             raise CorruptRecordException(f"a record of {length} bytes is longer than its batch")
         end = pos + length
         pos += 1  # attributes: none are defined
-        timestamp_delta, pos = _varlong(buffer, pos, end)
-        offset_delta, pos = _varint(buffer, pos, end)
+        timestamp_delta, pos = read_varlong(buffer, pos, end)
+        offset_delta, pos = read_varint(buffer, pos, end)
         key, pos = _nullable(buffer, pos, end)
         value, pos = _nullable(buffer, pos, end)
         headers, pos = _headers(buffer, pos, end)
@@ -212,7 +212,7 @@ def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
     count = pos = 0
     while count < limit:
         try:
-            length, start = _varint(view, pos, len(view))
+            length, start = read_varint(view, pos, len(view))
         except CorruptRecordException:
             return count, pos, 0
         if length < 1:
@@ -447,11 +447,11 @@ def end_offset(view: memoryview) -> int | None:
     return end
 
 
-def _varint(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
+def read_varint(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
     return _zigzag(buffer, pos, end, 32)
 
 
-def _varlong(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
+def read_varlong(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
     return _zigzag(buffer, pos, end, 64)
 
 
@@ -470,7 +470,7 @@ def _zigzag(buffer: memoryview, pos: int, end: int, bits: int) -> tuple[int, int
 
 
 def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
-    length, pos = _varint(buffer, pos, end)
+    length, pos = read_varint(buffer, pos, end)
     return _bytes_or_none(buffer, pos, end, length)
 
 
@@ -492,7 +492,7 @@ def _bytes_or_none(buffer: memoryview, pos: int, end: int, length: int) -> tuple
 
 
 def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, bytes], ...], int]:
-    count, pos = _varint(buffer, pos, end)
+    count, pos = read_varint(buffer, pos, end)
     if count == 0:
         return (), pos
     if count < 0 or count > (end - pos) // _MIN_HEADER_BYTES:

@@ -8,15 +8,12 @@ offsets and sequence numbers. Records are copied unchanged, unless the batch get
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from aiokafka_lite.errors import CorruptRecordException
 from aiokafka_lite.records._build_py import append_varint
+from aiokafka_lite.records._decode_py import read_varint, read_varlong
 from aiokafka_lite.records.batch import DELETE_HORIZON, HEADER_BYTES, BatchHeader, sealed
 from aiokafka_lite.records.record_set import DEFAULT_MAX_BATCH_BYTES
-
-_LAST_BYTE_OF_VARINT: Final = 0x80
-_MAX_VARINT_SHIFT: Final = 63
 
 
 def filter_batch(
@@ -77,7 +74,7 @@ def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield the start of each record, of its body after the length, and its end."""
     start = 0
     while start < len(records):
-        size, body = _read_varint(records, start)
+        size, body = read_varint(records, start, len(records))
         if not 0 <= size <= len(records) - body:
             raise CorruptRecordException(f"a record of {size} bytes is longer than its batch")
         yield start, body, body + size
@@ -86,21 +83,9 @@ def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
 
 def _append_shifted(collected: bytearray, record: memoryview, shift_ms: int) -> None:
     """Append a record, given without its length, with another timestamp delta."""
-    delta, behind = _read_varint(record, 1)  # after the attributes
+    delta, behind = read_varlong(record, 1, len(record))  # after the attributes
     body = bytearray(record[:1])
     append_varint(body, delta + shift_ms)
     body += record[behind:]
     append_varint(collected, len(body))
     collected += body
-
-
-def _read_varint(view: memoryview, pos: int) -> tuple[int, int]:
-    raw = shift = 0
-    while pos < len(view) and shift <= _MAX_VARINT_SHIFT:
-        byte = view[pos]
-        raw |= (byte & 0x7F) << shift
-        pos += 1
-        if byte < _LAST_BYTE_OF_VARINT:
-            return raw >> 1 ^ -(raw & 1), pos
-        shift += 7
-    raise CorruptRecordException("a record contains a varint that does not end")

@@ -7,13 +7,11 @@ one move to the front of the buffer, which grows if a record is larger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError, KafkaError
+from aiokafka_lite.records._decode_py import BatchCursor
 from aiokafka_lite.records.scratch import lend
-
-if TYPE_CHECKING:
-    from aiokafka_lite.records._decode_py import BatchCursor
 
 PIECE_BYTES: Final = 1024 * 1024
 _GROWTH: Final = 4

@@ -7,15 +7,12 @@ Fetch. Every reader borrows a cluster of its own. A forked child begins without 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.spark.options import SourceOptions, parse_options
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
 
 _Key: TypeAlias = frozenset[tuple[str, str]]
 

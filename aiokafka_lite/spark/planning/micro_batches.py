@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.spark.options import SourceOptions
     from aiokafka_lite.spark.planning.planner import Planner
     from aiokafka_lite.spark.ranges import KafkaOffsetRange
-    from aiokafka_lite.structs import TopicPartition
 
 EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]
 """Looks up the first offsets of partitions; leaves out deleted ones."""

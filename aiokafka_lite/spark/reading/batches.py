@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
+from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.process import settle
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading.fetching import Fetching
 from aiokafka_lite.spark.reading.progress import FetchedChunk
-
-if TYPE_CHECKING:
-    from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 # Spark copies a batch's rows one by one: those of a few MiB are still in the processor's caches.
 ROWS_PER_BATCH: Final = 10_000
