@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Final
+from typing import Final, TypeAlias
 
 DEFAULT_PORT = 9092
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def positive_int(text: str) -> int:
@@ -88,10 +90,7 @@ def partition_numbers(text: str) -> tuple[int, ...]:
 
 
 def new_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    description: str,
-    examples: str,
+    subparsers: Subparsers, name: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
     """Add the parser of a command, whose help ends with examples."""
     return subparsers.add_parser(

@@ -11,19 +11,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.cli import broker_security, loops
-from aiokafka_lite.cli.arguments import positive_int
+from aiokafka_lite.cli.arguments import Subparsers, positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
 from aiokafka_lite.cli.output import counted, file_progress
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 from aiokafka_lite.cli.signals import Interrupted
-
-if TYPE_CHECKING:
-    from aiokafka_lite.cli.commands import Subparsers
 
 # The numeric settings without an option of their own.
 _SETTINGS: Final = tuple(

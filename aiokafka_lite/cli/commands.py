@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from aiokafka_lite.cli.arguments import Subparsers
 
 
 class Command(NamedTuple):

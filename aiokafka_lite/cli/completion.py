@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.cli.arguments import new_parser
+from aiokafka_lite.cli.arguments import Subparsers, new_parser
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 from aiokafka_lite.errors import KafkaError
 
 if TYPE_CHECKING:
-    from aiokafka_lite.cli.commands import Subparsers
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
 PROGRAM: Final = "aiokafka-lite"

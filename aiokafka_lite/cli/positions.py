@@ -7,16 +7,14 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka_lite.cli.arguments import parse_duration_ms
 from aiokafka_lite.cli.asking import offsets_at
 from aiokafka_lite.cli.problems import CommandError
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
 FORMS: Final = (
     "earliest, latest, an offset (1234), an age (30m, 2h, 1d), or a time (10:00 today, "

@@ -11,11 +11,11 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from aiokafka_lite import producing
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import name_and_value, new_parser, unescaped
+from aiokafka_lite.cli.arguments import Subparsers, name_and_value, new_parser, unescaped
 from aiokafka_lite.cli.asking import ask_for_topic
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.json_records import UTF8_MARK, ProducerRecord, parse_line
@@ -24,9 +24,6 @@ from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError, pl
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.bulk import BulkProducer
 from aiokafka_lite.records.codec import Codec
-
-if TYPE_CHECKING:
-    from aiokafka_lite.cli.commands import Subparsers
 
 _DESCRIPTION: Final = """\
 Produce records from the standard input, one per line. Each record is written once and in order,

@@ -19,7 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import name_and_value, new_parser, partition_numbers, positive_int
+from aiokafka_lite.cli.arguments import (
+    Subparsers,
+    name_and_value,
+    new_parser,
+    partition_numbers,
+    positive_int,
+)
 from aiokafka_lite.cli.asking import ask_for_topic, partitions_of
 from aiokafka_lite.cli.cat.reading import Record, Span, records_of
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
@@ -37,7 +43,6 @@ from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
-    from aiokafka_lite.cli.commands import Subparsers
     from aiokafka_lite.producing import AIOKafkaProducer
 
 ISOLATION_LEVEL: Final = "read_committed"

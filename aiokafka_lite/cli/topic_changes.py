@@ -6,10 +6,11 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import (
+    Subparsers,
     name_and_value,
     new_parser,
     positive_int16,
@@ -21,6 +22,7 @@ from aiokafka_lite.cli.output import Column, Row, add_json_option, counted, prin
 from aiokafka_lite.cli.problems import CommandError, UsageError, raise_if_any
 from aiokafka_lite.cli.topics import OF_TOPIC, TOPIC_RESOURCE
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.configs import (
     AlterableConfig,
@@ -39,10 +41,6 @@ from aiokafka_lite.protocol.messages.topics import (
     DeleteTopicState,
 )
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.cli.commands import Subparsers
-    from aiokafka_lite.client.view import TopicView
 
 BY_DEFAULT: Final = -1
 SET: Final = 0

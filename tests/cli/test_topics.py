@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.cli import sampling
+from aiokafka_lite.cli import topics
 from aiokafka_lite.errors import TopicAuthorizationFailedError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
@@ -126,7 +126,7 @@ async def test_describe_measures_what_came_since_some_time(
 async def test_describe_reads_no_more_than_a_part_by_default(
     cli: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MOST_SAMPLED_BYTES", 1_000)
+    monkeypatch.setattr(topics, "MOST_SAMPLED_BYTES", 1_000)
     async with Broker() as broker:
         broker.create_topic("t")
         for _ in range(2):  # as much as a consumer fetches at a time

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import (
+    Subparsers,
     name_and_value,
     new_parser,
     partition_numbers,
@@ -50,7 +51,6 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
-    from aiokafka_lite.cli.commands import Subparsers
 
 FORMATS: Final = ("text", "json", "hex", "raw")
 TAIL_LAST: Final = 10

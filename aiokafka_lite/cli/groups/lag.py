@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
-from aiokafka_lite.cli.arguments import new_parser, positive_seconds
+from aiokafka_lite.cli.arguments import Subparsers, new_parser, positive_seconds
 from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import (
@@ -37,8 +37,6 @@ from aiokafka_lite.errors import KafkaError
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from aiokafka_lite.cli.commands import Subparsers
 
 DEFAULT_INTERVAL_S: Final = 2.0
 

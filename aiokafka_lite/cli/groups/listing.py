@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aiokafka_lite.cli.arguments import new_parser
+from aiokafka_lite.cli.arguments import Subparsers, new_parser
 from aiokafka_lite.cli.asking import ask_for_topics, is_selected, unknown_names
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import GroupDescription, GroupListing, describe, list_groups
 from aiokafka_lite.cli.output import Column, Row, add_json_option, print_rows
 from aiokafka_lite.cli.problems import raise_if_any
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-
-if TYPE_CHECKING:
-    from aiokafka_lite.cli.commands import Subparsers
 
 _COLUMNS: Final = (
     Column("group", "group"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from aiokafka_lite.cli.arguments import new_parser, partition_numbers
+from aiokafka_lite.cli.arguments import Subparsers, new_parser, partition_numbers
 from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, partitions_of, why
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import (
@@ -31,9 +31,6 @@ from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offset_commits import commit_codes, commit_request
 from aiokafka_lite.errors import for_code
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.cli.commands import Subparsers
 
 _COLUMNS: Final = (
     Column("topic", "topic"),
