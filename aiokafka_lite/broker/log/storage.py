@@ -169,16 +169,18 @@ class FolderStore(LogStore):
             FileSegment(self._folder, int(path.stem), self.segment_bytes)
             for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
         ]
-        recovery = _Recovery(state, self._partition, self._folder)
+        loaded = _RecoveredLog(state, self._partition, self._folder)
+        loaded.segments = segments
         for segment in segments:
-            recovery.load(segment)
+            loaded.add(segment)
             if segment is segments[-1]:
-                recovery.check_tail(segment)
+                loaded.check_tail(segment)
             else:
                 segment.require_intact()
                 segment.seal()
                 segment.checkpoint()
-        return recovery.finish(segments)
+        loaded.finish()
+        return loaded
 
     def _load_state(self) -> LogState:
         path = self._folder / STATE_FILE
@@ -193,63 +195,63 @@ class FolderStore(LogStore):
             ) from error
 
 
-class _Recovery:
+class _RecoveredLog(LoadedLog):
     """Reads a log's segments, oldest first, and finds its end."""
 
     def __init__(self, state: LogState, partition: str, folder: Path) -> None:
+        super().__init__(
+            log_start_offset=state.log_start_offset,
+            epochs=LeaderEpochs(state.epochs),
+            clean_end=state.clean_end,
+            gaps_end=state.gaps_end,
+        )
+        self.producers.restore(state.producers, state.aborted)
         self._state = state
         self._partition = partition
         self._folder = folder
-        self._start_offset = state.log_start_offset
-        self._gaps_end = state.gaps_end
         self._latest: FileSegment | None = None
-        self._epochs = LeaderEpochs(state.epochs)
-        self._producers = ProducerStates()
-        self._producers.restore(state.producers, state.aborted)
-        self._end_offset = 0
-        self._is_clean = True
 
-    def load(self, segment: FileSegment) -> None:
+    def add(self, segment: FileSegment) -> None:
         """Index a segment up to the last whole batch of its file."""
         file_size = segment.load_index()
         flushed_size = segment.size
         self._check_start(segment)
-        self._end_offset = max(self._end_offset, segment.base_offset)
+        self.log_end_offset = max(self.log_end_offset, segment.base_offset)
         if flushed_size:
             start, _ = segment.index.span(segment.index.row_of(self._state.log_end_offset))
             stored = segment.stored(start, flushed_size)
             for header, batch in iter_batches(stored, check_crcs=False):
                 self._note(header, batch)
         for header, batch in _whole_batches(segment, flushed_size, file_size):
-            if header.base_offset < self._end_offset:
+            if header.base_offset < self.log_end_offset:
                 break
             segment.index.add(header.base_offset, len(batch), newest_timestamp(header))
             self._note(header, batch)
         if flushed_size != file_size:
-            self._is_clean = False
+            self.was_clean = False
         self._latest = segment
 
     def _check_start(self, segment: FileSegment) -> None:
         first = segment.base_offset
         if self._latest is None:
-            if first > max(self._start_offset, self._gaps_end):
-                self._warn(self._start_offset, first, f"before {segment.path}")
-                self._start_offset = first
-        elif first > max(self._end_offset, self._gaps_end):
+            if first > max(self.log_start_offset, self.gaps_end):
+                self._warn(self.log_start_offset, first, f"before {segment.path}")
+                self.log_start_offset = first
+        elif first > max(self.log_end_offset, self.gaps_end):
             between = f"between {self._latest.path} and {segment.path}"
-            self._warn(self._end_offset, first, between)
-            self._gaps_end = first  # readers skip it
+            self._warn(self.log_end_offset, first, between)
+            self.gaps_end = first  # readers skip it
 
     def check_tail(self, segment: FileSegment) -> None:
         if segment.size != segment.file_size:
             log.warning(
                 "the log of %s is truncated to offset %d, "
                 "because %s is incomplete or damaged after byte %d of %d",
-                self._partition, self._end_offset, segment.path, segment.size, segment.file_size,
+                self._partition, self.log_end_offset, segment.path, segment.size, segment.file_size,
             )  # fmt: skip
 
     def _warn(self, first: int, end: int, where: str) -> None:
-        self._is_clean = False
+        self.was_clean = False
         log.warning(
             "the log of %s is missing offsets %d to %d %s. Restore the files from a backup, "
             "otherwise these records are lost",
@@ -257,31 +259,23 @@ class _Recovery:
         )  # fmt: skip
 
     def _note(self, header: BatchHeader, batch: memoryview) -> None:
-        self._end_offset = header.last_offset + 1
+        self.log_end_offset = header.last_offset + 1
         if header.base_offset >= self._state.log_end_offset:  # newer than the state
-            self._epochs.begin(header.leader_epoch, header.base_offset)
+            self.epochs.begin(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                self._producers.note(header, header.base_offset, batch)
+                self.producers.note(header, header.base_offset, batch)
 
-    def finish(self, segments: Sequence[FileSegment]) -> LoadedLog:
-        if segments:
-            segments[-1].truncate_to_index()
-        end_offset = max(self._end_offset, self._start_offset)
+    def finish(self) -> None:
+        if self._latest is not None:
+            self._latest.truncate_to_index()
+        end_offset = max(self.log_end_offset, self.log_start_offset)
         if end_offset < self._state.log_end_offset:
             place = f"in {self._folder}" if self._latest is None else f"after {self._latest.path}"
             saved = f"the log ended at offset {self._state.log_end_offset} when its state was saved"
             self._warn(end_offset, self._state.log_end_offset, f"{place} ({saved})")
-        self._epochs.truncate(end_offset + 1)
-        return LoadedLog(
-            segments=segments,
-            log_start_offset=self._start_offset,
-            log_end_offset=end_offset,
-            epochs=self._epochs,
-            producers=self._producers,
-            clean_end=self._state.clean_end,
-            gaps_end=self._gaps_end,
-            was_clean=self._is_clean and end_offset == self._state.log_end_offset,
-        )
+        self.log_end_offset = end_offset
+        self.epochs.truncate(end_offset + 1)
+        self.was_clean = self.was_clean and end_offset == self._state.log_end_offset
 
 
 def _whole_batches(
