@@ -85,7 +85,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             lambda index: services.partition(TRANSACTION_STATE_TOPIC, index),
             partition_count=lambda: services.partition_count,
             clock=services.clock,
-            version=self._version,
         )
         self.transactions: dict[str, Transaction] = {}
         super().__init__(self._log, services.scope)
@@ -193,8 +192,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             return error
         return self.transactions.get(transactional_id) or InvalidProducerIdMapping
 
-    # -- administration ------------------------------------------------------------------------
-
     # -- the log -------------------------------------------------------------------------------
 
     def _carry_out(self, transaction: Transaction, decision: Decision) -> ErrorType:
@@ -213,7 +210,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     def _append(self, record: TransactionRecord) -> ErrorType:
         what = f"the state of transactional id {record.transactional_id!r}"
-        return self._written(what, lambda: self._log.append(record))
+        return self._written(what, lambda: self._log.append(record, self._version))
 
     def _replay(self, record: TransactionRecord) -> None:
         """Apply one record of the log. Compaction may have removed intermediate states."""

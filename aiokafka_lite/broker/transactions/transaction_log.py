@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog, OffsetsLog
+from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import (
     EMPTY,
@@ -106,19 +106,8 @@ def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord |
 class TransactionLog(InternalTopicLog[TransactionRecord]):
     topic = TRANSACTION_STATE_TOPIC
 
-    def __init__(
-        self,
-        open_partition: Callable[[int], OffsetsLog],
-        *,
-        partition_count: Callable[[], int],
-        clock: Callable[[], int],
-        version: TransactionVersion,
-    ) -> None:
-        super().__init__(open_partition, partition_count=partition_count, clock=clock)
-        self._version = version
-
-    def append(self, record: TransactionRecord) -> None:
-        key, value = encode_record(record, self._version)
+    def append(self, record: TransactionRecord, version: TransactionVersion) -> None:
+        key, value = encode_record(record, version)
         batch = build_batch([(self._clock(), key, value, ())])
         self._open_partition(self.partition_for(record.transactional_id)).append(batch)
 

@@ -75,11 +75,9 @@ class Services:
 
     def store(self, *values: TransactionValue) -> None:
         """Store transactional ids "0", "1", ... as another coordinator has left them."""
-        log = TransactionLog(
-            lambda _: self.log, partition_count=lambda: 1, clock=self.clock, version=V2
-        )
+        log = TransactionLog(lambda _: self.log, partition_count=lambda: 1, clock=self.clock)
         for number, value in enumerate(values):
-            log.append(TransactionRecord(str(number), value))
+            log.append(TransactionRecord(str(number), value), V2)
 
 
 async def elected(services: Services) -> TransactionCoordinator:
@@ -351,9 +349,7 @@ async def test_log_that_ends_early_is_an_error() -> None:
     services = Services()
     services.store(TransactionValue(producer_id=7, epoch=1, timeout_ms=1))
     services.log.high_watermark += 1
-    log = TransactionLog(
-        lambda _: services.log, partition_count=lambda: 1, clock=services.clock, version=V2
-    )
+    log = TransactionLog(lambda _: services.log, partition_count=lambda: 1, clock=services.clock)
     with pytest.raises(
         KafkaProtocolError, match=r"at offset 1, which is below the high watermark \(2\)"
     ):
