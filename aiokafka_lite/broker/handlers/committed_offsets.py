@@ -238,21 +238,19 @@ def _fetch_topic(
         name=name,
         topic_id=wanted.topic_id,
         partitions=[
-            _unstable(index)
-            if require_stable
-            and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
-            else _partition(
-                index,
-                ctx.groups.offsets.fetch(group_id, TopicPartition(name, index), wanted.topic_id),
-            )
+            _committed(ctx, group_id, TopicPartition(name, index), wanted.topic_id, require_stable)
             for index in wanted.partition_indexes
         ],
     )
 
 
-def _unstable(index: int) -> OffsetFetchResponsePartitions:
-    """Return the answer for an offset that an open transaction commits (KIP-447)."""
-    return _partition(index, NOTHING_COMMITTED, UnstableOffsetCommitError)
+def _committed(
+    ctx: RequestContext, group_id: str, tp: TopicPartition, topic_id: bytes, require_stable: bool
+) -> OffsetFetchResponsePartitions:
+    """Return an offset, or the error of one that an open transaction commits (KIP-447)."""
+    if require_stable and ctx.groups.offsets.is_unstable(group_id, tp):
+        return _partition(tp.partition, NOTHING_COMMITTED, UnstableOffsetCommitError)
+    return _partition(tp.partition, ctx.groups.offsets.fetch(group_id, tp, topic_id))
 
 
 def _everything(
@@ -268,11 +266,8 @@ def _everything(
                 name=name,
                 topic_id=ZERO_UUID if topic is None else topic.topic_id,
                 partitions=[
-                    _unstable(index)
-                    if require_stable
-                    and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
-                    else _partition(index, found)
-                    for index, found in partitions.items()
+                    _committed(ctx, group_id, TopicPartition(name, each), ZERO_UUID, require_stable)
+                    for each in partitions
                 ],
             )
         )
