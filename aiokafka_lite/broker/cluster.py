@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -22,7 +22,7 @@ from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
@@ -33,7 +33,6 @@ from aiokafka_lite.broker.topics import (
     Node,
     Partition,
     PartitionKey,
-    ServingNode,
     Topic,
 )
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
@@ -46,50 +45,6 @@ from aiokafka_lite.errors import (
     WrongLoopError,
 )
 from aiokafka_lite.structs import TopicPartition
-
-
-class CatalogTopics:
-    """Implements `groups.kip848.topic_hash.Topics`."""
-
-    def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, ServingNode]) -> None:
-        self._catalog = catalog
-        self._nodes = nodes
-
-    @property
-    def version(self) -> int:
-        return self._catalog.version
-
-    @property
-    def created_version(self) -> int:
-        return self._catalog.created_version
-
-    def names(self) -> KeysView[str]:
-        return self._catalog.topics.keys()
-
-    def by_name(self, name: str) -> TopicFacts | None:
-        topic = self._catalog.by_name(name)
-        return None if topic is None else self._facts(topic)
-
-    def by_id(self, topic_id: bytes) -> TopicFacts | None:
-        topic = self._catalog.by_id(topic_id)
-        return None if topic is None else self._facts(topic)
-
-    def id_of(self, name: str) -> bytes | None:
-        topic = self._catalog.by_name(name)
-        return None if topic is None else topic.topic_id
-
-    def _facts(self, topic: Topic) -> TopicFacts:
-        named = {
-            node_id: node.address.rack
-            for node_id, node in self._nodes.items()
-            if node.address.rack is not None
-        }
-        racks = [
-            tuple(named[node_id] for node_id in partition.replicas if node_id in named)
-            for partition in topic.partitions
-        ]
-        return TopicFacts(topic.name, topic.topic_id, racks)
-
 
 NOT_RUNNING: Final = "the broker is not running: use `async with Broker() as broker:`"
 COORDINATORS_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
@@ -153,7 +108,7 @@ class EmbeddedCluster:
             on_election=self._leader_elected,
         )
         self.catalog = TopicCatalog(config, self.disk, rng, on_change, self._leadership.in_sync)
-        self.group_topics = CatalogTopics(self.catalog, nodes)
+        self.group_topics = Topics(self.catalog, nodes)
 
     def _check_caller(self) -> None:
         """Raise WrongLoopError in other threads, which would corrupt the state."""

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
+from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, Topics
 from aiokafka_lite.records import iter_batches, patch_batch
 
 T = TypeVar("T")
@@ -76,11 +76,11 @@ class MemoryLog:
         return memoryview(next(b for start, b in reversed(self.batches) if start <= offset))
 
 
-class FakeTopics:
+class FakeTopics(Topics):
     """Topics that come, grow and go; the id of each is made of its number."""
 
     def __init__(self) -> None:
-        self.version = self.created_version = 0
+        self._version = self._created_version = 0
         self._topics: dict[str, TopicFacts] = {}
         self._count = 0
 
@@ -91,18 +91,26 @@ class FakeTopics:
         return topic_id
 
     def add(self, topic: TopicFacts) -> None:
-        self.version += 1
-        self.created_version = self.version
+        self._version += 1
+        self._created_version = self._version
         self._topics[topic.name] = topic
 
     def grow(self, name: str, partitions: int) -> None:
         topic = self._topics[name]
         self._topics[name] = topic._replace(racks=[()] * partitions)
-        self.version += 1
+        self._version += 1
 
     def delete(self, name: str) -> None:
         del self._topics[name]
-        self.version += 1
+        self._version += 1
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def created_version(self) -> int:
+        return self._created_version
 
     def names(self) -> KeysView[str]:
         return self._topics.keys()

@@ -7,8 +7,11 @@ coordinators compare only their own hashes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, KeysView, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, KeysView, Mapping, Sequence
+from typing import NamedTuple
+
+from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.topics import ServingNode, Topic
 
 
 class TopicFacts(NamedTuple):
@@ -23,27 +26,50 @@ class TopicFacts(NamedTuple):
         return len(self.racks)
 
 
-class Topics(Protocol):
-    """The topics of the cluster.
+class Topics:
+    """The topics of the cluster."""
 
-    Attributes:
-        version: Changes when a topic is created, grows or is deleted.
-        created_version: The version in which the latest topic was created.
-    """
+    def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, ServingNode]) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Changes when a topic is created, grows or is deleted."""
+        return self._catalog.version
+
     @property
-    def created_version(self) -> int: ...
+    def created_version(self) -> int:
+        """The version in which the latest topic was created."""
+        return self._catalog.created_version
 
-    def names(self) -> KeysView[str]: ...
+    def names(self) -> KeysView[str]:
+        return self._catalog.topics.keys()
 
-    def by_name(self, name: str) -> TopicFacts | None: ...
+    def by_name(self, name: str) -> TopicFacts | None:
+        topic = self._catalog.by_name(name)
+        return None if topic is None else self._facts(topic)
 
-    def by_id(self, topic_id: bytes) -> TopicFacts | None: ...
+    def by_id(self, topic_id: bytes) -> TopicFacts | None:
+        topic = self._catalog.by_id(topic_id)
+        return None if topic is None else self._facts(topic)
 
     def id_of(self, name: str) -> bytes | None:
         """Return a topic's id, faster than `by_name`."""
+        topic = self._catalog.by_name(name)
+        return None if topic is None else topic.topic_id
+
+    def _facts(self, topic: Topic) -> TopicFacts:
+        named = {
+            node_id: node.address.rack
+            for node_id, node in self._nodes.items()
+            if node.address.rack is not None
+        }
+        racks = [
+            tuple(named[node_id] for node_id in partition.replicas if node_id in named)
+            for partition in topic.partitions
+        ]
+        return TopicFacts(topic.name, topic.topic_id, racks)
 
 
 def topic_ids(topics: Topics, names: Collection[str]) -> frozenset[bytes]:
