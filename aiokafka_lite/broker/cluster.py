@@ -35,8 +35,11 @@ from aiokafka_lite.broker.topics import (
     PartitionKey,
     Topic,
 )
-from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-from aiokafka_lite.broker.transactions.services import ClusterTransactions, CoordinatingNode
+from aiokafka_lite.broker.transactions.coordinator import (
+    ClusterTransactions,
+    CoordinatingNode,
+    TransactionCoordinator,
+)
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     InvalidPartitionsError,

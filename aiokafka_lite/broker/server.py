@@ -45,7 +45,7 @@ from aiokafka_lite.broker.security.listener import (
 )
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.broker.topics import Node
-from aiokafka_lite.broker.transactions.services import EXPIRY_CHECK_S, ClusterTransactions
+from aiokafka_lite.broker.transactions.coordinator import EXPIRY_CHECK_S, ClusterTransactions
 from aiokafka_lite.errors import BrokerNotAvailableError
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret

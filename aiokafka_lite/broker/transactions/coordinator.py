@@ -1,22 +1,33 @@
 """The transaction coordinator of a node: serves the transactional ids of its partitions.
 
 Requests are decided by the machine, appended to `__transaction_state`, then applied. Markers of
-transactions that end are written again after a restart, which has no effect if they exist.
+transactions that end are written again after a restart, which has no effect if they exist (Kafka:
+TransactionMarkerChannelManager).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
-from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
+from aiokafka_lite.broker.topics import (
+    GROUP_METADATA_TOPIC,
+    NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
+    Partition,
+    ServingNode,
+)
 from aiokafka_lite.broker.transactions.machine import (
     ONGOING,
     PREPARE_ABORT,
@@ -29,47 +40,42 @@ from aiokafka_lite.broker.transactions.machine import (
     TransactionValue,
     TransactionVersion,
 )
-from aiokafka_lite.broker.transactions.markers import MarkerWriter
 from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     ConcurrentTransactions,
+    CoordinatorNotAvailableError,
+    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequestError,
     InvalidTransactionTimeout,
+    KafkaStorageError,
+    LeaderNotAvailableError,
     NoError,
+    TransactionCoordinatorFenced,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.source import Steps
+from aiokafka_lite.records import ControlType, control_batch, iter_batches
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
 # Delay after the log rejected the abort of a transaction that timed out.
-RETRY_S: Final = 1.0
+ABORT_RETRY_S: Final = 1.0
 EXPIRIES_AT_ONCE: Final = 100
+# transaction.remove.expired.transaction.cleanup.interval.ms
+EXPIRY_CHECK_S: Final = 3_600.0
 
-
-class TransactionServices(Protocol):
-    """The cluster as the coordinator uses it."""
-
-    @property
-    def clock(self) -> Callable[[], int]: ...
-    @property
-    def scope(self) -> TaskScope: ...
-    @property
-    def config(self) -> BrokerConfig: ...
-    @property
-    def partition_count(self) -> int: ...
-
-    def partition(self, topic: str, index: int) -> OffsetsLog: ...
-
-    def leader_epoch(self, index: int) -> int:
-        """Return the epoch in which the node leads a partition of the topic."""
-
-    async def new_producer_id(self) -> int:
-        """Return an id that no producer had or will have, also after a crash."""
-
-    def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
-        """Write a marker to the leader of a partition."""
+MARKERS_AT_ONCE: Final = 200
+MARKER_RETRY_S: Final = 0.1
+# Final results of a marker. Otherwise the topic was deleted, or a newer marker exists.
+SETTLED: Final = (
+    NoError,
+    UnknownTopicOrPartitionError,
+    InvalidProducerEpoch,
+    TransactionCoordinatorFenced,
+)
 
 
 class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
@@ -77,28 +83,28 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     load_task_name = "transaction-load"
 
-    def __init__(self, services: TransactionServices) -> None:
-        self._services = services
-        self._config = services.config
-        self._version = TransactionVersion(services.config.transaction_version)
+    def __init__(self, cluster: ClusterTransactions) -> None:
+        self._cluster = cluster
+        self._config = cluster.config
+        self._version = TransactionVersion(cluster.config.transaction_version)
         self._log = TransactionLog(
-            lambda index: services.partition(TRANSACTION_STATE_TOPIC, index),
-            partition_count=lambda: services.partition_count,
-            clock=services.clock,
+            lambda index: cluster.partition(TRANSACTION_STATE_TOPIC, index),
+            partition_count=lambda: cluster.partition_count,
+            clock=cluster.clock,
         )
         self.transactions: dict[str, Transaction] = {}
-        super().__init__(self._log, services.scope)
-        self.markers = MarkerWriter(self._write_marker, self._complete)
-        self._timeouts: dict[str, asyncio.TimerHandle] = {}
+        super().__init__(self._log, cluster.scope)
+        # The next step of a transaction: the abort of an open one, or further markers.
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._holds_markers = False
 
     # -- life ----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Refuse requests. The next start completes transactions that end. Idempotent."""
         self._is_open = False
-        self.markers.close()
-        for transactional_id in tuple(self._timeouts):
-            self._unwatch(transactional_id)
+        for transactional_id in tuple(self._timers):
+            self._cancel(transactional_id)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         known = self.transactions.get(transactional_id)
         spare = NO_PRODUCER_ID
         if known is None or known.needs_producer_id:
-            spare = await self._services.new_producer_id()
+            spare = await self._cluster.new_producer_id()
             error = self.availability(transactional_id)  # it may have moved to another node
             if error is not NoError:
                 return Ended(error)
@@ -129,7 +135,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             transactional_id, TransactionValue(producer_id=spare, epoch=-1, timeout_ms=timeout_ms)
         )
         decision = transaction.init(
-            timeout_ms, expected, self._version, spare, self._services.clock()
+            timeout_ms, expected, self._version, spare, self._cluster.clock()
         )
         error = self._carry_out(transaction, decision)
         if error is not NoError:
@@ -148,7 +154,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         transaction = self._find(transactional_id)
         if not isinstance(transaction, Transaction):
             return transaction
-        decision = transaction.add(producer, partitions, version, self._services.clock())
+        decision = transaction.add(producer, partitions, version, self._cluster.clock())
         return self._carry_out(transaction, decision)
 
     def verify_partition(
@@ -171,11 +177,11 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         transaction = self._find(transactional_id)
         spare = NO_PRODUCER_ID
         if isinstance(transaction, Transaction) and transaction.needs_producer_id:
-            spare = await self._services.new_producer_id()
+            spare = await self._cluster.new_producer_id()
             transaction = self._find(transactional_id)
         if not isinstance(transaction, Transaction):
             return Ended(transaction)
-        now_ms = self._services.clock()
+        now_ms = self._cluster.clock()
         decision = transaction.end(producer, version, spare, now_ms, is_commit=is_commit)
         if isinstance(decision, TransactionValue):
             error = self._carry_out(transaction, decision)
@@ -203,9 +209,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             return error
         self.transactions[transaction.transactional_id] = transaction
         transaction.become(decision)
-        self._watch(transaction)
-        if transaction.is_ending:
-            self.markers.begin(transaction)
+        self._proceed(transaction)
         return NoError
 
     def _append(self, record: TransactionRecord) -> ErrorType:
@@ -223,9 +227,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     def _loaded(self, partition: int) -> None:
         for transaction in self._in(partition):
-            self._watch(transaction)
-            if transaction.is_ending:
-                self.markers.begin(transaction)
+            self._proceed(transaction)
 
     def _unload(self, partition: int) -> None:
         for transaction in self._in(partition):
@@ -233,8 +235,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     def _forget(self, transactional_id: str) -> None:
         del self.transactions[transactional_id]
-        self.markers.forget(transactional_id)
-        self._unwatch(transactional_id)
+        self._cancel(transactional_id)
 
     def _in(self, partition: int) -> Iterator[Transaction]:
         for transactional_id, transaction in tuple(self.transactions.items()):
@@ -243,6 +244,42 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
 
     # -- markers -------------------------------------------------------------------------------
 
+    def hold_markers(self) -> None:
+        """Write no markers until `release_markers`."""
+        self._holds_markers = True
+
+    def release_markers(self) -> None:
+        self._holds_markers = False
+        for transactional_id, transaction in tuple(self.transactions.items()):
+            if transaction.is_ending and self.availability(transactional_id) is NoError:
+                self._write_markers(transaction)
+
+    def _write_markers(self, transaction: Transaction) -> None:
+        """Write the markers of a transaction that ends, and complete it after the last one.
+
+        They are usually written before the EndTxn response. Failed writes are retried: no leader, a
+        loading coordinator, a failed disk. Transactions with many partitions yield to the loop.
+        """
+        self._cancel(transaction.transactional_id)
+        if self._holds_markers:
+            return
+        delay_s = 0.0
+        for tp in tuple(transaction.unmarked)[:MARKERS_AT_ONCE]:
+            error = self._write_marker(transaction, tp)
+            if error not in SETTLED:
+                delay_s = MARKER_RETRY_S
+                continue
+            if error is not NoError:
+                log.info(
+                    "the transaction marker of transactional id %r was not written to %s: %s",
+                    transaction.transactional_id, tp, error.message,
+                )  # fmt: skip
+            transaction.marked(tp)
+        if transaction.unmarked:
+            self._call_later(delay_s, self._write_markers, transaction)
+        elif not self._complete(transaction):
+            self._call_later(MARKER_RETRY_S, self._write_markers, transaction)
+
     def _write_marker(self, transaction: Transaction, tp: TopicPartition) -> ErrorType:
         value = transaction.value
         partition = self.partition_for(transaction.transactional_id)
@@ -250,34 +287,39 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             value.producer_id,
             value.epoch,
             value.state is PREPARE_COMMIT,
-            self._services.leader_epoch(partition),
+            self._cluster.leader_epoch(partition),
             value.client_version,
         )
-        return self._services.write_marker(tp, marker)
+        return self._cluster.write_marker(tp, marker)
 
     def _complete(self, transaction: Transaction) -> bool:
-        decision = transaction.complete(self._services.clock())
+        decision = transaction.complete(self._cluster.clock())
         return self._carry_out(transaction, decision) is NoError
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _watch(self, transaction: Transaction) -> None:
-        """Abort a transaction that exceeds its producer's timeout."""
+    def _proceed(self, transaction: Transaction) -> None:
+        """Write the markers of a transaction that ends, or limit the time of an open one."""
         transactional_id, value = transaction.transactional_id, transaction.value
-        if value.state is not ONGOING:
-            self._unwatch(transactional_id)
-        elif transactional_id not in self._timeouts:
-            left_ms = value.started_ms + value.timeout_ms - self._services.clock()
+        if transaction.is_ending:
+            self._write_markers(transaction)
+        elif value.state is not ONGOING:
+            self._cancel(transactional_id)
+        elif transactional_id not in self._timers:
+            left_ms = value.started_ms + value.timeout_ms - self._cluster.clock()
             # A clock that was set back must not prolong the transaction.
-            self._abort_after(min(left_ms, value.timeout_ms) / 1000, transaction)
+            delay_s = min(left_ms, value.timeout_ms) / 1000
+            self._call_later(delay_s, self._time_out, transaction)
 
-    def _abort_after(self, delay_s: float, transaction: Transaction) -> None:
-        self._timeouts[transaction.transactional_id] = asyncio.get_running_loop().call_later(
-            delay_s, self._time_out, transaction
+    def _call_later(
+        self, delay_s: float, step: Callable[[Transaction], None], transaction: Transaction
+    ) -> None:
+        self._timers[transaction.transactional_id] = asyncio.get_running_loop().call_later(
+            delay_s, step, transaction
         )
 
-    def _unwatch(self, transactional_id: str) -> None:
-        timer = self._timeouts.pop(transactional_id, None)
+    def _cancel(self, transactional_id: str) -> None:
+        timer = self._timers.pop(transactional_id, None)
         if timer is not None:
             timer.cancel()
 
@@ -287,13 +329,13 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             "because it was open for longer than its timeout of %d ms",
             transaction.transactional_id, transaction.value.timeout_ms,
         )  # fmt: skip
-        decision = transaction.fence(self._version, self._services.clock())
+        decision = transaction.fence(self._version, self._cluster.clock())
         if self._carry_out(transaction, decision) is not NoError:
-            self._abort_after(RETRY_S, transaction)
+            self._call_later(ABORT_RETRY_S, self._time_out, transaction)
 
     def expire_ids(self) -> Steps[None]:
         """Delete transactional ids that are unused for `transactional_id_expiration_ms`."""
-        older_than_ms = self._services.clock() - self._config.transactional_id_expiration_ms
+        older_than_ms = self._cluster.clock() - self._config.transactional_id_expiration_ms
         for number, transactional_id in enumerate(tuple(self.transactions)):
             if number % EXPIRIES_AT_ONCE == 0:
                 yield
@@ -304,3 +346,115 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
                 and self._append(TransactionRecord(transactional_id, None)) is NoError
             ):
                 self._forget(transactional_id)
+
+
+class CoordinatingNode(ServingNode, Protocol):
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+
+
+@dataclass(eq=False)
+class ClusterTransactions:
+    """The cluster's transactions, which tests reach as `broker.transactions`."""
+
+    config: BrokerConfig
+    nodes: Mapping[int, CoordinatingNode]
+    catalog: TopicCatalog
+    disk: DiskQueue
+    clock: Callable[[], int]
+    scope: TaskScope
+
+    @property
+    def partition_count(self) -> int:
+        """The topic's partition count, which must not follow later configuration."""
+        topic = self.catalog.by_name(TRANSACTION_STATE_TOPIC)
+        if topic is None:
+            return self.config.transaction_topic_partitions
+        return topic.partition_count
+
+    def partition(self, topic: str, index: int) -> Partition:
+        return self.catalog.partition(topic, index)
+
+    def leader_epoch(self, index: int) -> int:
+        return self.partition(TRANSACTION_STATE_TOPIC, index).leader_epoch
+
+    async def new_producer_id(self) -> int:
+        producer_id = self.catalog.next_producer_id()
+        await self.disk.settled()
+        return producer_id
+
+    def expire_ids(self) -> Steps[None]:
+        for node in self.nodes.values():
+            yield from node.transactions.expire_ids()
+
+    # For tests
+
+    def hold_markers(self) -> None:
+        """Delay the markers of transactions that end, on every node, until `release_markers`.
+
+        EndTxn is answered and its outcome is stored. Consumers with read_committed wait, and
+        producers get CONCURRENT_TRANSACTIONS.
+        """
+        for node in self.nodes.values():
+            node.transactions.hold_markers()
+
+    def release_markers(self) -> None:
+        """Write the delayed markers."""
+        for node in self.nodes.values():
+            node.transactions.release_markers()
+
+    # Other nodes
+
+    def coordinator_id_of(self, transactional_id: str) -> int:
+        """Return the id of the node that coordinates a transactional id, or -1."""
+        if self.catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
+            return NO_LEADER
+        index = partition_for(transactional_id, self.partition_count)
+        return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
+
+    def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
+        """Return the coordinator of a transactional id, or raise CoordinatorNotAvailableError."""
+        node = self.nodes.get(self.coordinator_id_of(transactional_id))
+        if node is None:
+            raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
+        return node.transactions
+
+    def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
+        """End a producer's transaction in a partition, on the partition's leader."""
+        try:
+            partition = self.partition(*tp)
+            if partition.leader_id == NO_LEADER:
+                return LeaderNotAvailableError
+            if tp.topic == GROUP_METADATA_TOPIC:
+                return self._write_to_groups(partition, marker)
+            self._write(partition, marker)
+        except BrokerResponseError as error:
+            return type(error)
+        except OSError:
+            return KafkaStorageError
+        return NoError
+
+    def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
+        """End a transaction that committed offsets, also in the group coordinator."""
+        groups = self.nodes[partition.leader_id].groups
+        error = groups.availability_of(partition.index)
+        if error is NoError:
+            self._write(partition, marker)
+            groups.offsets.end_transaction(
+                partition.index, marker.producer_id, is_commit=marker.is_commit
+            )
+        return error
+
+    def _write(self, partition: Partition, marker: Marker) -> None:
+        batch = bytearray(
+            control_batch(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                timestamp_ms=self.clock(),
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        )
+        ((header, _),) = iter_batches(memoryview(batch))
+        partition.log.producers.check_marker(header, marker.coordinator_epoch, marker.version)
+        partition.append_batch(header, batch)

@@ -14,8 +14,8 @@ from typing import Final
 
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import Partition
+from aiokafka_lite.broker.transactions.coordinator import ClusterTransactions
 from aiokafka_lite.broker.transactions.machine import ErrorType, TransactionVersion
-from aiokafka_lite.broker.transactions.services import ClusterTransactions
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ConcurrentTransactions,

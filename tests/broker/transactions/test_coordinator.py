@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from typing import cast
 
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.broker.transactions.coordinator import (
+    ClusterTransactions,
     TransactionCoordinator,
 )
 from aiokafka_lite.broker.transactions.machine import (
@@ -39,14 +42,13 @@ TP = TopicPartition("t", 0)
 TIMEOUT_MS = 10_000
 
 
-class Services:
+class Services(ClusterTransactions):
     """A cluster whose topic has one partition, and whose markers all go to one function."""
 
     def __init__(self) -> None:
         self.started_at = asyncio.get_running_loop().time()
         self.scope = TaskScope("test")
         self.config = BrokerConfig()
-        self.partition_count = 1
         self.log = MemoryLog()
         self.written: list[tuple[float, TopicPartition]] = []
         self.refusals: dict[TopicPartition, ErrorType] = {}
@@ -59,8 +61,12 @@ class Services:
     def clock(self) -> int:
         return 1_000_000 + round(self.now_s() * 1000)
 
-    def partition(self, topic: str, index: int) -> MemoryLog:
-        return self.log
+    @property
+    def partition_count(self) -> int:
+        return 1
+
+    def partition(self, topic: str, index: int) -> Partition:
+        return cast("Partition", self.log)
 
     def leader_epoch(self, index: int) -> int:
         return 0
@@ -287,7 +293,7 @@ async def test_marker_that_is_refused_is_tried_again_by_one_timer(services: Serv
     producer = await begun(coordinator, 0, 1)
     await coordinator.end("p", producer, V1, is_commit=False)
     await asyncio.sleep(0.15)
-    coordinator.markers.release()
+    coordinator.release_markers()
     await asyncio.sleep(0.14)
     services.refusals.clear()
     await asyncio.sleep(0.1)
@@ -295,7 +301,7 @@ async def test_marker_that_is_refused_is_tried_again_by_one_timer(services: Serv
     times = [at for at, tp in services.written if tp == TP]
     assert times == [0.0, 0.1, 0.15, 0.25, 0.35]
     assert len(services.written) == len(times) + 1
-    coordinator.markers.release()
+    coordinator.release_markers()
     assert len(services.written) == len(times) + 1
     coordinator.close()
 
@@ -304,10 +310,10 @@ async def test_marker_that_is_refused_is_tried_again_by_one_timer(services: Serv
 async def test_end_that_cannot_be_stored_is_tried_again(services: Services) -> None:
     coordinator = await elected(services)
     producer = await begun(coordinator)
-    coordinator.markers.hold()
+    coordinator.hold_markers()
     await coordinator.end("p", producer, V1, is_commit=True)
     services.log.failure = OSError("disk full")
-    coordinator.markers.release()
+    coordinator.release_markers()
     assert (services.written, state_of(coordinator)) == ([(0.0, TP)], "PrepareCommit")
     services.log.failure = None
     await asyncio.sleep(0.11)
