@@ -126,18 +126,9 @@ class BlockingConnection(Wired, ForkAware):
     ) -> BlockingConnection:
         """Connect, negotiate versions, and authenticate if there is a mechanism.
 
-        Args:
-            address: All addresses that it resolves to are tried.
-            config: Each step takes at most its ``connect_timeout_s``.
-            mechanism: For SASL.
-            node_id: The broker's, for messages.
-            receive_buffer_bytes: SO_RCVBUF, at most twice net.core.rmem_max. None: the kernel
-                adapts it, up to net.ipv4.tcp_rmem.
-            first_versions: Knows the version of ApiVersions for this address.
-            cluster_id: With a node id, another broker at this address is refused (KIP-1242).
-            clock: Returns the time in seconds.
-            sleep: Waits while the broker throttles.
-            rng: Draws when sessions are renewed.
+        Each step takes at most `connect_timeout_s` of the config. With `cluster_id` and `node_id`,
+        another broker at this address is refused (KIP-1242). `receive_buffer_bytes` is SO_RCVBUF,
+        at most twice net.core.rmem_max. None: the kernel adapts it, up to net.ipv4.tcp_rmem.
 
         Raises:
             InsecureConfigError: Credentials would be sent to another machine without TLS.
@@ -288,9 +279,7 @@ class BlockingConnection(Wired, ForkAware):
     def send(self, request: AnyRequest[R], *, timeout_s: float) -> Pending[R]:
         """Send a request, after a throttling pause, and return its exchange for ``receive``.
 
-        Args:
-            request: It must be one that brokers answer.
-            timeout_s: How long the broker may take after it is sent.
+        `timeout_s` is how long the broker may take after it is sent.
 
         Raises:
             KafkaConnectionError: The connection is or was closed, or the peer does not read.

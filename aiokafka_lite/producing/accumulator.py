@@ -124,9 +124,6 @@ class Accumulator:
     """The unacknowledged records, by topic and partition.
 
     Args:
-        config: The producer's.
-        loop: Its clock dates the batches.
-        rng: Chooses partitions.
         wake: Called with an unlisted queue that has a batch to send.
         give_up: Called with a batch that timed out or lost its partition, and the error.
         why_unsent: Returns why the leader takes no batch of a queue.

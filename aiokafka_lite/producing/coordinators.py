@@ -94,12 +94,8 @@ class CoordinatorClient:
     ) -> R:
         """Send a request until the response has no retriable error, or until the deadline.
 
-        Args:
-            request: Creates the request of each attempt.
-            codes_of: Returns the error codes of a response.
-            deadline: The loop time after which no attempt is made.
-            retriable: Additional errors to retry.
-            prepare: Checks before each retry whether it may be made.
+        `request` creates the request of each attempt, and `prepare` checks before each retry
+        whether it may be made. Errors in `retriable` are retried, too.
 
         Raises:
             KafkaTimeoutError: The deadline passed. The cause is the last error.

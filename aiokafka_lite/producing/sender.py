@@ -125,14 +125,8 @@ class Destination:
 class BatchSender:
     """Sends the batches of partitions' queues to their leaders.
 
-    Args:
-        config: The producer's.
-        cluster: Connections and leaders.
-        identity: The producer id of batches.
-        scope: The scope of its tasks.
-        rng: For backoffs.
-        admit: Whether a queue may send in the transaction; if not, it is woken later.
-        on_failed: Returns the error of a failed batch's records.
+    `admit` returns whether a queue may send in the transaction; if not, it is woken later.
+    `on_failed` returns the error of a failed batch's records.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ cdef class Columns:
     cdef int64_t read_headers(self, Bytes headers, int32_t count) except -1
     cdef int put_headers(self, int32_t count) except -1
     cdef bint refuse(self, int64_t size_bytes) except -1
-    cdef int end_row_group(
+    cpdef int end_row_group(
         self, object topic, object partition, object timestamp_type, Py_ssize_t first_row
     ) except -1
     cdef int close_row_group(self) except -1

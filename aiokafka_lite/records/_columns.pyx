@@ -14,7 +14,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from aiokafka_lite.records._cursor cimport Bytes, Slice, varint_slice
+from aiokafka_lite.records._cursor cimport Bytes, Parsed, Slice, varint_slice
 
 from aiokafka_lite.errors import CorruptRecordException, RecordTooLargeError
 
@@ -207,6 +207,20 @@ cdef class Columns:
     def mark(self):
         self.first_offset = -1
 
+    def add(self, record):
+        """Add a record without headers, such as those of magic 0 and 1."""
+        cdef Parsed parsed
+        cdef bytes key = record.key
+        cdef bytes value = record.value
+        self.reserve(1)
+        parsed.offset = record.offset
+        parsed.has_timestamp = record.timestamp is not None
+        parsed.timestamp = record.timestamp if parsed.has_timestamp else 0
+        parsed.key = slice_of(key)
+        parsed.value = slice_of(value)
+        parsed.header_count = 0
+        return add(self, &parsed)
+
     cdef int reserve(self, Py_ssize_t rows) except -1:
         """Make room for so many rows, but for what is in them of any length."""
         if not self.rows:
@@ -231,7 +245,7 @@ cdef class Columns:
         self.spares.give(&self.values.bounds)
         self.spares.give(&self.values.content)
 
-    cdef int end_row_group(
+    cpdef int end_row_group(
         self, object topic, object partition, object timestamp_type, Py_ssize_t first_row
     ) except -1:
         """Note what the rows from `first_row` on have in common."""
@@ -397,6 +411,16 @@ cdef class Columns:
             finish_values(&self.header_values, self.header_count, self.spares),
             self.header_count,
         )
+
+
+cdef Slice slice_of(bytes content):
+    cdef Slice found
+    found.start = NULL
+    found.size = -1
+    if content is not None:
+        found.start = <const uint8_t *> PyBytes_AS_STRING(content)
+        found.size = PyBytes_GET_SIZE(content)
+    return found
 
 
 cdef inline bint is_ascii(Slice content) noexcept nogil:

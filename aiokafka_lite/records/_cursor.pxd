@@ -22,7 +22,6 @@ cdef struct Parsed:
     int64_t offset
     int64_t timestamp
     bint has_timestamp
-    uint32_t crc  # of a message
     Slice key
     Slice value
     int32_t header_count
@@ -163,8 +162,3 @@ cdef inline bint slice_(Bytes *left, int32_t size, Slice *out) noexcept nogil:
 cdef inline bint varint_slice(Bytes *left, Slice *out) noexcept nogil:
     cdef int32_t size
     return varint(left, &size) and slice_(left, size, out)
-
-
-cdef inline bint int32_slice(Bytes *left, Slice *out) noexcept nogil:
-    cdef int32_t size
-    return int32(left, &size) and slice_(left, size, out)

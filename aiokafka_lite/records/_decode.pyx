@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 
 from aiokafka_lite._record cimport ConsumerRecord, untracked_record
 from aiokafka_lite.records._columns cimport Columns, add
@@ -20,7 +20,6 @@ from aiokafka_lite.records._cursor cimport (
     Parsed,
     Slice,
     byte,
-    int32_slice,
     read_int32,
     read_int64,
     varint,
@@ -35,7 +34,6 @@ cdef enum:
     MIN_RECORD_BYTES = 7
     MIN_HEADER_BYTES = 2
     LOG_OVERHEAD = 12
-    MESSAGE_HEADER = 18
     CODEC_MASK = 0x07
 
 cdef int64_t MAX_OFFSET = INT64_MAX - 1  # so that the offset after it is one, too
@@ -508,182 +506,6 @@ cdef class PlainBatches:
             <char *> batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT, PyBUF_READ
         )
         return self.crc32c(checked) == <uint32_t> read_int32(batch + CRC_AT)
-
-
-# --- magic 0 and 1 -------------------------------------------------------------------------------
-
-@cython.no_gc
-cdef class MessageCursor:
-    cdef object topic
-    cdef object partition
-    cdef bint has_append_time
-    cdef int64_t append_time
-    cdef Py_buffer buffer
-    cdef bint has_buffer
-    cdef Bytes left
-    cdef int magic
-    cdef int64_t base_offset
-    cdef int64_t previous_offset
-    cdef int64_t last_offset
-    cdef int64_t floor
-    cdef int64_t ceiling
-
-    def __init__(
-        self,
-        topic not None,
-        partition not None,
-        messages,
-        *,
-        int magic,
-        wrapper_offset,
-        append_time,
-        int64_t floor,
-        int64_t ceiling=INT64_MAX,
-    ):
-        cdef int64_t outer
-        if self.has_buffer:
-            raise TypeError("a cursor can read its messages only once")
-        PyObject_GetBuffer(messages, &self.buffer, PyBUF_SIMPLE)
-        self.has_buffer = True
-        self.left.pos = <const uint8_t *> self.buffer.buf
-        self.left.end = self.left.pos + self.buffer.len
-        self.topic = topic
-        self.partition = partition
-        self.magic = magic
-        self.has_append_time = append_time is not None
-        if self.has_append_time:
-            self.append_time = append_time
-        self.floor = floor
-        self.ceiling = ceiling
-        self.previous_offset = -1
-        self.base_offset = 0
-        self.last_offset = last_inner_offset(self.left)
-        if not 0 <= self.last_offset <= MAX_OFFSET:
-            raise corrupt(f"a message has the invalid offset {self.last_offset}")
-        if wrapper_offset is not None and magic == 1:
-            outer = wrapper_offset
-            if self.last_offset > outer:
-                raise corrupt(
-                    f"the compressed message at offset {outer} contains the higher offset "
-                    f"{self.last_offset}"
-                )
-            self.base_offset = outer - self.last_offset
-
-    def __dealloc__(self):
-        if self.has_buffer:
-            PyBuffer_Release(&self.buffer)
-
-    def take(self, list into not None, Py_ssize_t limit):
-        cdef Parsed parsed
-        while self.left.pos < self.left.end and limit > 0:
-            self.parse_next(&parsed)
-            if parsed.offset >= self.ceiling:
-                self.left.pos = self.left.end
-                break
-            self.pass_message(&parsed)
-            if parsed.offset >= self.floor:
-                into.append(self.record(&parsed))
-                limit -= 1
-        return self.left.pos == self.left.end
-
-    def take_columns(self, Columns columns not None, Py_ssize_t limit):
-        cdef Parsed parsed
-        cdef Py_ssize_t first_row = columns.rows
-        try:
-            while self.left.pos < self.left.end and limit > 0 and not columns.is_full:
-                self.parse_next(&parsed)
-                if parsed.offset >= self.ceiling:
-                    self.left.pos = self.left.end
-                    break
-                if parsed.offset >= self.floor:
-                    columns.reserve(1)
-                    if not add(columns, &parsed):
-                        break
-                    limit -= 1
-                self.pass_message(&parsed)
-        finally:
-            columns.end_row_group(self.topic, self.partition, self.timestamp_type(), first_row)
-        return self.left.pos == self.left.end
-
-    cdef int parse_next(self, Parsed *parsed) except -1:
-        """Read and check the next message; the cursor stays ahead of it."""
-        cdef const uint8_t *start = self.left.pos  # last_inner_offset has seen a whole message here
-        cdef int64_t offset = read_int64(start)
-        cdef Bytes message
-        message.pos = start + MESSAGE_HEADER
-        message.end = start + LOG_OVERHEAD + read_int32(start + 8)
-        if <int8_t> start[16] != self.magic or start[17] & CODEC_MASK:
-            raise corrupt(
-                "a message in a compressed message is compressed again, or has another format "
-                "version"
-            )
-        parsed.timestamp = 0
-        parsed.has_timestamp = self.magic == 1
-        if self.magic == 1:
-            if message.end - message.pos < 8:
-                raise corrupt("a message is incomplete: it ends inside its timestamp")
-            parsed.timestamp = read_int64(message.pos)
-            message.pos += 8
-            if self.has_append_time:
-                parsed.timestamp = self.append_time
-        if not int32_slice(&message, &parsed.key) or not int32_slice(&message, &parsed.value):
-            raise corrupt("a key or value is longer than its message")
-        if message.pos != message.end:
-            raise corrupt("a message is longer than its fields")
-        if not self.previous_offset < offset <= self.last_offset:
-            raise corrupt(
-                f"a message has the invalid offset {offset}: the value must be above "
-                f"{self.previous_offset} and at most {self.last_offset}"
-            )
-        parsed.offset = self.base_offset + offset
-        parsed.crc = <uint32_t> read_int32(start + 12)
-        parsed.header_count = 0
-        parsed.end = message.end
-        return 0
-
-    cdef void pass_message(self, const Parsed *parsed) noexcept:
-        """Move behind the message that `parse_next` has read."""
-        self.left.pos = parsed.end
-        self.previous_offset = parsed.offset - self.base_offset
-
-    cdef object timestamp_type(self):
-        if self.magic == 0:
-            return None
-        return 1 if self.has_append_time else 0
-
-    cdef ConsumerRecord record(self, const Parsed *parsed):
-        return ConsumerRecord(
-            self.topic,
-            self.partition,
-            parsed.offset,
-            parsed.timestamp if parsed.has_timestamp else None,
-            self.timestamp_type(),
-            as_bytes(parsed.key),
-            as_bytes(parsed.value),
-            parsed.crc,
-            parsed.key.size,
-            parsed.value.size,
-            (),
-        )
-
-
-cdef int64_t last_inner_offset(Bytes left) except? -1:
-    """Walk over a message set, which must hold whole messages only, to the last one's offset."""
-    cdef int64_t offset = -1
-    cdef int32_t size
-    if left.pos == left.end:
-        raise corrupt("a compressed message contains no messages")
-    while left.pos < left.end:
-        if left.end - left.pos < MESSAGE_HEADER:
-            raise corrupt("a message inside a compressed message is incomplete")
-        offset = read_int64(left.pos)
-        size = read_int32(left.pos + 8)
-        if size < 14 or size > left.end - left.pos - LOG_OVERHEAD:
-            raise corrupt(
-                f"a message of {size} bytes is longer than the compressed message that contains it"
-            )
-        left.pos += LOG_OVERHEAD + size
-    return offset
 
 
 # --- columns -------------------------------------------------------------------------------------

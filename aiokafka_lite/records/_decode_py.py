@@ -58,13 +58,8 @@ class BatchCursor:
         """Check the header's record count.
 
         Args:
-            topic: The topic of all records.
-            partition: The partition of all records.
             records: The decompressed records. Unused after the last one was taken.
-            count: The record count in the header.
-            base_offset: The base of the offset deltas.
             last_offset_delta: The largest valid delta.
-            base_timestamp: The base of the timestamp deltas.
             append_time: The timestamp of all records if the broker set it.
             floor: Records at lower offsets are skipped.
             ceiling: The first record at this offset or above ends the batch.
@@ -266,7 +261,10 @@ class PlainBatches:
 
 
 class MessageCursor:
-    """Reads messages of magic 0 or 1 once: a single one, or those in a wrapper."""
+    """Reads messages of magic 0 or 1 once: a single one, or those in a wrapper.
+
+    The compiled decoder has no other way, because such messages have become rare.
+    """
 
     def __init__(
         self,
@@ -321,9 +319,8 @@ class MessageCursor:
                 limit -= 1
         return self._pos == len(self._buffer)
 
-    def take_columns(self, columns: object, limit: int) -> bool:
-        """Add at most `limit` rows. Return True at the end. See `BatchCursor.take_columns`."""
-        columns = _own(columns)
+    def take_columns(self, columns: Columns, limit: int) -> bool:
+        """Add at most `limit` rows, of either decoder. See `BatchCursor.take_columns`."""
         first_row = columns.rows
         try:
             while self._pos < len(self._buffer) and limit > 0 and not columns.is_full:

@@ -22,9 +22,6 @@ class Decoder(Protocol):
     def BatchCursor(self) -> type[_decode_py.BatchCursor]: ...  # noqa: N802 -- a class
 
     @property
-    def MessageCursor(self) -> type[_decode_py.MessageCursor]: ...  # noqa: N802 -- a class
-
-    @property
     def PlainBatches(self) -> type[_decode_py.PlainBatches]: ...  # noqa: N802 -- a class
 
     def new_columns(

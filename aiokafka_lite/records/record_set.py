@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from aiokafka_lite.errors import DecompressionLimitError, KafkaError, RecordTooLargeError
 from aiokafka_lite.records import checksum, decoders
+from aiokafka_lite.records._decode_py import BatchCursor, MessageCursor, PlainBatches
 from aiokafka_lite.records.batch import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -32,7 +33,6 @@ from aiokafka_lite.records.transactions import AbortedTransactions, ControlType,
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.records._decode_py import BatchCursor, MessageCursor, PlainBatches
     from aiokafka_lite.records.pieces import BatchPieces
 
 # Seconds per compressed byte, and per record that compresses to almost no bytes. Measured with
@@ -388,7 +388,7 @@ class RecordSet:
             if header.magic == 2:
                 self._cursor = self._batch_cursor(header, records, floor=self.next_offset)
             else:
-                self._cursor = self._decoder.MessageCursor(
+                self._cursor = MessageCursor(
                     self.topic,
                     self.partition,
                     records,

@@ -428,9 +428,11 @@ def test_one_decoders_columns_are_not_filled_by_the_other(decoder: str) -> None:
         pytest.skip("there is only one decoder")
     with records.use_decoder("python" if decoder == "compiled" else "compiled"):
         arrow = ArrowColumns()
-    for content in (batch(1), message(0, b"v", magic=1)):
-        with pytest.raises(TypeError):
-            record_set(content).take_columns(arrow.columns, 1)
+    with pytest.raises(TypeError):
+        record_set(batch(1)).take_columns(arrow.columns, 1)
+    # There is only one way to read messages of older formats.
+    assert record_set(message(0, b"v", magic=1)).take_columns(arrow.columns, 1) == 1
+    assert arrow.finish().column("value").to_pylist() == [b"v"]
 
 
 # --- memory --------------------------------------------------------------------------------------
