@@ -305,6 +305,10 @@ class Event:
 
     def set(self) -> None:
         self._is_set = True
+        self.pulse()
+
+    def pulse(self) -> None:
+        """Wake the tasks that wait, but none that begins to wait later."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

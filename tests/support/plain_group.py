@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, cast
 
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.commits.auto_commit import Departed
-from aiokafka_lite.consumer.commits.commits import Commits
+from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import ClientClosedError, CommitFailedError, KafkaError
@@ -56,6 +55,10 @@ class Member:
         self.lost: set[TopicPartition] = set()
         self.refusals: list[type[KafkaError]] = []
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return not self.is_taking
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         return self.is_taking and (self.takes_put_off or not was_put_off)
@@ -210,9 +213,8 @@ class Group:
             self.state.reads.begin_get()
             self.state.reads.hand_out(cursor, 0, 10, ())
 
-    def departed(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Departed:
-        cursors = {tp: self.state.assignment[tp] for tp in offsets}
-        return Departed(offsets, cursors, FIRST)
+    def departed(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> PendingCommit:
+        return self.commits.make_departed(offsets)
 
     def rebalance(self, *tps: TopicPartition) -> None:
         """End a rebalance that gives partitions back."""

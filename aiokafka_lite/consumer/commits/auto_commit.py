@@ -8,34 +8,23 @@ the identity of their assignment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity, Offsets
+from aiokafka_lite.consumer.membership.protocol import Offsets
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits.commits import Commits
+    from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
 
 
 # Between two commits of records that are finished one by one.
 LEAST_PAUSE_S: Final = 0.1
-
-
-class Departed(NamedTuple):
-    """The uncommitted offsets of partitions that the application has given up."""
-
-    offsets: dict[TopicPartition, OffsetAndMetadata]
-    cursors: Mapping[TopicPartition, Cursor]
-    # None: they were lost already.
-    assigned_as: Identity | None
 
 
 class AutoCommit:
@@ -45,19 +34,17 @@ class AutoCommit:
         state: Assignment,
         finished: Finished,
         observers: Observers,
-        member: GroupMember,
         commits: Commits,
     ) -> None:
         self._config = config
         self._state = state
         self._finished = finished
         self._observers = observers
-        self._member = member
         self._commits = commits
         self._task: asyncio.Task[Never] | None = None
         self._scope: TaskScope | None = None
         # Given up, and not committed yet.
-        self.departed: list[Departed] = []
+        self.departed: list[PendingCommit] = []
         # Given up, and could not be committed.
         self.forgone: dict[TopicPartition, OffsetAndMetadata] = {}
         # Set after a departure, or a record that was finished by itself.
@@ -83,8 +70,8 @@ class AutoCommit:
         while True:
             if self.departed:
                 departed = self.departed[0]
-                left = await commits.commit_by_itself(departed.offsets, departed)
-                self.settle(departed, left)
+                await commits.commit_departed(departed)
+                self.settle(departed)
                 continue
             self._wake.clear()
             try:
@@ -94,7 +81,7 @@ class AutoCommit:
                 latest_at = loop.time()
                 self._look_for_progress()
                 offsets = commits.not_committed_yet(self._processed_of_what_is_kept())
-                if offsets and self._member.takes_commits():
+                if offsets and not self._commits.member.is_rebalancing:
                     await commits.commit_by_itself(offsets)
 
     def _pause_s(self) -> float:
@@ -124,21 +111,19 @@ class AutoCommit:
             if not assignment[tp].is_withheld
         }
 
-    def settle(self, departed: Departed, left: Offsets) -> None:
+    def settle(self, departed: PendingCommit) -> None:
         """Note which offsets of given-up partitions were not committed."""
         if departed in self.departed:
             self.departed.remove(departed)
-            self.forgone.update(left)
-            self._member.notify()
+            self.forgone.update(departed.left)
+            self._commits.member.notify()
 
     def _note_departure(self, departure: Departure) -> None:
         """Let the task commit given-up partitions at once."""
         offsets = self._finished.finished_offsets()
         gone = {tp: offset for tp, offset in offsets.items() if tp in departure.partitions}
         if left := self._commits.not_committed_yet(gone):
-            assignment = self._state.assignment
-            cursors = {tp: assignment[tp] for tp in left if tp in assignment}
-            self.departed.append(Departed(left, cursors, self._commits.assigned_as))
+            self.departed.append(self._commits.make_departed(left))
             self._wake.set()
 
     def _forget_what_is_back(self) -> None:

@@ -40,11 +40,10 @@ from aiokafka_lite.consumer.assignment.subscription import (
     of_another_log,
 )
 from aiokafka_lite.consumer.caller import is_in_callback
-from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
+from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
 from aiokafka_lite.consumer.commits.committed import CommittedReader
 from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
-    LAST_COMMIT_BY_NAME,
     OffsetToCommit,
     TopicIds,
     commit_error_code,
@@ -166,13 +165,16 @@ class PendingCommit:
         # Revoked since without a commit; POSITIONS only.
         self.revoked: dict[TopicPartition, OffsetAndMetadata] = {}
 
-    @cached_property
+    @property
     def can_wait(self) -> bool:
-        """Whether it waits for a rebalance, which itself waits for its callbacks.
+        """Whether it waits for a rebalance, which itself waits for its callbacks."""
+        if self.is_departed:
+            return not is_in_callback()
+        return self.is_asked_for and not self._is_of_callback
 
-        First asked by the task that makes the commit.
-        """
-        return (self.is_asked_for or self.is_departed) and not is_in_callback()
+    @cached_property
+    def _is_of_callback(self) -> bool:
+        return is_in_callback()  # first asked by the task that makes the commit
 
     # --- Its state ------------------------------------------------------------------------
     def note_wait(self) -> None:
@@ -246,73 +248,72 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit = AutoCommit(config, state, finished, observers, member, self)
+        self._auto_commit = AutoCommit(config, state, finished, observers, self)
         self._pending: set[PendingCommit] = set()
 
     # --- Committing -----------------------------------------------------------------------
-    async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self.request_timeout_s
+
+    async def commit(self, offsets: object = None) -> None:
         """Commit given offsets, or the positions. See `AIOKafkaConsumer.commit`.
 
         A cancelled commit may or may not have happened. Auto-commit counts its offsets as
         processed.
         """
         assigned_as = self.assigned_as
-        if self._member.is_fenced:  # committing no partitions would look like success
-            raise self._member.why_lost()
+        if self.member.is_fenced:  # committing no partitions would look like success
+            raise self.member.why_lost()
         wanted = self._finished.offsets_to_commit() if offsets is None else check_offsets(offsets)
         # Also if they are no longer assigned, because the application must know.
-        if assigned_as is None and self._state.has_lost_any(wanted):
-            raise self._member.why_lost()
-        if wanted:
-            if assigned_as is None and not self._member.takes_commits():
-                raise self._member.why_lost()
-            named = {} if offsets is None else {tp: self._state.partition(tp) for tp in wanted}
-            self._state.refuse_former_records(wanted)
-            if named and (
-                held := sorted(
-                    tp
-                    for tp, each in named.items()
-                    if each.has_stored_offsets
-                    or each.decided_to(wanted[tp].offset) < wanted[tp].offset
-                )
-            ):
-                raise IllegalOperation(
-                    f"an open transaction will commit the offsets of {held}: call commit() when "
-                    "the transaction has ended"
-                )
-            exact = set[TopicPartition]()
-            if offsets is None:
-                self._finished.note_finished(wanted)
-            else:
-                wanted, exact = self._finished.finish_named(wanted)
-            commit = PendingCommit(
-                next(self._sequence),
-                wanted,
-                assigned_as,
-                CommitKind.POSITIONS if offsets is None else CommitKind.NAMED,
-                cursors=self._cursors,
-                cluster=self._cluster,
-                exact=exact,
+        if assigned_as is None and (
+            self._state.has_lost_any(wanted) or (wanted and self.member.is_rebalancing)
+        ):
+            raise self.member.why_lost()
+        if not wanted:
+            return
+        exact: Collection[TopicPartition] = ()
+        if offsets is None:
+            self._finished.note_finished(wanted)
+        else:
+            self._refuse_named(wanted)
+            wanted, exact = self._finished.finish_named(wanted)
+        kind = CommitKind.POSITIONS if offsets is None else CommitKind.NAMED
+        await self._commit(self.make(wanted, kind, exact=exact), self._deadline())
+
+    def _refuse_named(self, offsets: Offsets) -> None:
+        named = {tp: self._state.partition(tp) for tp in offsets}
+        self._state.refuse_former_records(offsets)
+        held = sorted(
+            tp
+            for tp, cursor in named.items()
+            if cursor.has_stored_offsets
+            or cursor.decided_to(offsets[tp].offset) < offsets[tp].offset
+        )
+        if held:
+            raise IllegalOperation(
+                f"an open transaction will commit the offsets of {held}: call commit() when the "
+                "transaction has ended"
             )
-            await self._commit(commit, self._deadline(timeout_s))
 
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit before a revocation, and return the offsets that could not be committed."""
-        left = self.not_committed_yet(offsets)
-        return self.not_committed_yet(await self._try_to_commit(left, deadline))
+        commit = self.make(self.not_committed_yet(offsets), CommitKind.LAST)
+        await self._try_to_commit(commit, deadline)
+        return self.not_committed_yet(commit.left)
 
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """See LastCommits; `stop_auto_commit` is called first."""
         for departed in tuple(self._auto_commit.departed):
-            left = await self._try_to_commit(departed.offsets, deadline, departed)
-            self._auto_commit.settle(departed, left)
-        last = Departed(self.not_committed_yet(offsets), self._cursors, self.assigned_as)
-        left = await self._try_to_commit(last.offsets, deadline, last)
-        uncommitted = self.not_committed_yet(left)
+            await self._try_to_commit(departed, deadline)
+            self._auto_commit.settle(departed)
+        last = self.make_departed(self.not_committed_yet(offsets))
+        await self._try_to_commit(last, deadline)
+        uncommitted = self.not_committed_yet(last.left)
         await self._until_answered(deadline)
         return {**self._auto_commit.forgone, **uncommitted}
 
@@ -320,44 +321,38 @@ class Commits(CommittedReader):
         try:
             async with timeout_at(deadline):
                 while any(map(self._is_under_way, self._pending)):
-                    await self._member.wait_for_change()
+                    await self.member.wait_for_change()
         except asyncio.TimeoutError:  # they fail by themselves
             pass
 
-    async def _try_to_commit(
-        self,
-        offsets: Offsets,
-        deadline: float,
-        departed: Departed | None = None,
-    ) -> Offsets:
+    async def _try_to_commit(self, commit: PendingCommit, deadline: float) -> None:
+        offsets = dict(commit.left)
         if not offsets:
-            return {}
-        commit = self._make(offsets, departed, CommitKind.LAST)
+            return
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
             log.warning(
                 "group %s: the offsets %s were not committed: %s",
-                self._member.group_id,
+                self.member.group_id,
                 offsets,
                 error,
             )
-        return commit.left
 
     async def settle_departed(self, deadline: float) -> None:
         try:
             async with timeout_at(deadline):
                 while self._auto_commit.departed:
-                    await self._member.wait_for_change()
+                    await self.member.wait_for_change()
         except asyncio.TimeoutError:
             for departed in tuple(self._auto_commit.departed):
                 log.warning(
                     "group %s: the offsets %s were not committed in time. Their partitions are no "
                     "longer assigned to this member, so the records may be processed again",
-                    self._member.group_id,
-                    departed.offsets,
+                    self.member.group_id,
+                    departed.left,
                 )
-                self._auto_commit.settle(departed, departed.offsets)
+                self._auto_commit.settle(departed)
 
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
         return any(
@@ -375,7 +370,7 @@ class Commits(CommittedReader):
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         left = dict(self._auto_commit.forgone)
         for departed in self._auto_commit.departed:
-            left.update(departed.offsets)
+            left.update(departed.left)
         return self.not_committed_yet({**left, **offsets})
 
     @contextlib.asynccontextmanager
@@ -385,17 +380,17 @@ class Commits(CommittedReader):
         It begins when the coordinator accepts commits, as far as known.
         """
         while True:
-            while not self._member.takes_commits():
-                await self._member.wait_for_change()
+            while self.member.is_rebalancing:
+                await self.member.wait_for_change()
                 self._cluster.raise_if_closed()
             async with self.alone():
-                if self._member.takes_commits():
+                if not self.member.is_rebalancing:
                     yield
                     return
 
     async def commit_held(self, offsets: Offsets) -> None:
         """Commit within a block of `held`, by one request."""
-        await self._attempt(self._make(offsets), self._deadline(None))
+        await self._attempt(self.make(offsets), self._deadline())
 
     def alone(self) -> asyncio.Lock:
         """Return a block within which no commit is sent, even during a rebalance."""
@@ -403,7 +398,7 @@ class Commits(CommittedReader):
 
     def decided(self) -> None:
         """Wake last commits, which may wait for a transaction that has ended."""
-        self._member.notify()
+        self.member.notify()
 
     @property
     def is_automatic(self) -> bool:
@@ -416,13 +411,15 @@ class Commits(CommittedReader):
     async def stop_auto_commit(self) -> None:
         await self._auto_commit.stop()
 
-    async def commit_by_itself(self, offsets: Offsets, departed: Departed | None = None) -> Offsets:
+    async def commit_by_itself(self, offsets: Offsets) -> Offsets:
         """Make an automatic commit, and return what was not committed. Reads raise its errors."""
-        commit = self._make(offsets, departed)
+        return await self.commit_departed(self.make(offsets))
+
+    async def commit_departed(self, commit: PendingCommit) -> Offsets:
         try:
-            await self._commit(commit, self._deadline(None))
+            await self._commit(commit, self._deadline())
         except (CommitFailedError, KafkaTimeoutError) as error:
-            log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
+            log.warning("group %s: auto-commit failed: %s", self.member.group_id, error)
         except KafkaError as error:
             self._gate.post(error)
         return commit.left
@@ -431,7 +428,7 @@ class Commits(CommittedReader):
     def assigned_as(self) -> Identity | None:
         if self._state.mode is SubscriptionMode.ASSIGNED:
             return NO_IDENTITY  # the group only keeps the offsets
-        return self._member.assigned_as
+        return self.member.assigned_as
 
     def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
@@ -440,19 +437,24 @@ class Commits(CommittedReader):
             if (cursor := self._cursors.get(tp)) is None or not cursor.is_committed(offset)
         }
 
-    def _make(
+    def make_departed(self, offsets: Offsets) -> PendingCommit:
+        return self.make(offsets, CommitKind.DEPARTED)
+
+    def make(
         self,
         offsets: Offsets,
-        departed: Departed | None = None,
         kind: CommitKind = CommitKind.AUTOMATIC,
+        *,
+        exact: Collection[TopicPartition] = (),
     ) -> PendingCommit:
         return PendingCommit(
             next(self._sequence),
             offsets,
-            self.assigned_as if departed is None else departed.assigned_as,
-            kind if departed is None else CommitKind.DEPARTED,
-            cursors=self._cursors if departed is None else departed.cursors,
+            self.assigned_as,
+            kind,
+            cursors=self._cursors,
             cluster=self._cluster,
+            exact=exact,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -476,7 +478,7 @@ class Commits(CommittedReader):
         finally:
             self._pending.discard(commit)
             if commit.is_asked_for:  # others do not wait, and have no waiters
-                self._member.notify()
+                self.member.notify()
 
     @property
     def is_settling(self) -> bool:
@@ -554,19 +556,18 @@ class Commits(CommittedReader):
             if not commit.is_departed or self._has_kept(commit, tp)
         }
         if not entries:
-            raise self._member.why_lost()
+            raise self.member.why_lost()
         commit.note_sent()
         try:
             response = await self._coordinator.request(
                 commit_request(self.group, identity, entries, ids),
                 error_code=commit_error_code,
                 deadline=deadline,
-                max_version=None if ids.are_known else LAST_COMMIT_BY_NAME,
             )
         except KafkaError as error:
             self.note_refusal(identity, error)
-            if self._member.is_fenced:
-                raise self._member.why_lost() from error
+            if self.member.is_fenced:
+                raise self.member.why_lost() from error
             raise
         codes = commit_results(response, ids)
         for tp, entry in entries.items():
@@ -574,20 +575,22 @@ class Commits(CommittedReader):
                 self._note_committed(commit, tp, entry.leader_epoch)
         self._raise_refusals(commit, codes, entries)
         if commit.left:
-            raise self._member.why_lost()
+            raise self.member.why_lost()
 
     def _has_kept(self, commit: PendingCommit, tp: TopicPartition) -> bool:
         made_as = commit.made_as
-        return made_as is None or made_as == NO_IDENTITY or self._member.has_kept(tp, made_as)
+        return made_as is None or made_as == NO_IDENTITY or self.member.has_kept(tp, made_as)
 
     def _leave_out_former_logs(self, commit: PendingCommit) -> None:
         """Leave out offsets of recreated topics; CommitFailedError if the application named one."""
         view = self._cluster.view
-        former = []
-        for tp in commit.left:
-            topic_id = view.topic_id(tp.topic)
-            if topic_id is not None and commit.topic_ids[tp] not in (topic_id, *NO_IDS):
-                former.append(tp)
+        former = [
+            tp
+            for tp in commit.left
+            if view.topic_names.get(commit.topic_ids[tp]) != tp.topic
+            and commit.topic_ids[tp] not in NO_IDS
+            and view.topic_id(tp.topic) not in (None, commit.topic_ids[tp])
+        ]
         if not former:
             return
         if commit.kind is CommitKind.NAMED:
@@ -595,7 +598,7 @@ class Commits(CommittedReader):
         log.warning(
             "group %s: these offsets were not committed, because their topics were deleted and "
             "recreated: %s",
-            self._member.group_id,
+            self.member.group_id,
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
 
@@ -612,13 +615,14 @@ class Commits(CommittedReader):
             or (committed is not None and position is not None and position < committed.offset)
         ):
             return
-        pending = [(each.cursors, each.left) for each in self._pending]
-        departed = [(each.cursors, each.offsets) for each in self._auto_commit.departed]
-        for cursors, left in (*pending, *departed):
-            if cursors.get(tp) is not cursor or (offset := left.pop(tp, None)) is None:
+        for commit in {*self._pending, *self._auto_commit.departed}:
+            if commit.cursors.get(tp) is not cursor:
                 continue
-            if committed is not None and (more := self._beyond(cursor, committed, offset)):
-                left[tp] = more
+            offset = commit.left.pop(tp, None)
+            if offset is None or committed is None:
+                continue
+            if (more := self._beyond(cursor, committed, offset)) is not None:
+                commit.left[tp] = more
 
     def _beyond(
         self, cursor: Cursor, committed: OffsetAndMetadata, offset: OffsetAndMetadata
@@ -657,8 +661,8 @@ class Commits(CommittedReader):
             return True
         return any(
             departed.cursors.get(cursor.tp) is cursor
-            and cursor.tp in departed.offsets
-            and departed.offsets[cursor.tp].offset >= end
+            and cursor.tp in departed.left
+            and departed.left[cursor.tp].offset >= end
             for departed in self._auto_commit.departed
         )
 
@@ -710,19 +714,17 @@ class Commits(CommittedReader):
                         commit.take_over(tp, asked)
 
     def _identity_for(self, commit: PendingCommit, assigned_as: Identity | None) -> Identity:
-        made_as = commit.made_as
-        if made_as is None:
-            raise self._member.why_lost()
-        if made_as == NO_IDENTITY and (commit.is_departed or assigned_as == NO_IDENTITY):
-            return NO_IDENTITY
-        sender = None
+        made_as, sender = commit.made_as, None
+        is_no_member = assigned_as == NO_IDENTITY and not commit.is_departed
         has_waited = commit.state.has_waited
-        if commit.is_departed or assigned_as != NO_IDENTITY:
-            sender = self._member.commits_as(
+        if made_as == NO_IDENTITY and (commit.is_departed or is_no_member):
+            return NO_IDENTITY
+        if made_as is not None and not is_no_member:
+            sender = self.member.commits_as(
                 made_as, has_waited=has_waited, is_departed=commit.is_departed
             )
         if sender is None:
-            raise self._member.why_lost()
+            raise self.member.why_lost()
         if not commit.is_departed:
             commit.made_as = sender
             if gone := sorted(
@@ -776,7 +778,7 @@ class Commits(CommittedReader):
         if commit.is_departed or commit.can_wait:
             if recovery is Recovery.REBALANCE and commit.is_asked_for:
                 commit.put_off()
-                self._member.notify()
+                self.member.notify()
                 return True
             is_of_another = recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION)
             if is_of_another and self._is_between_generations(commit):
@@ -797,12 +799,12 @@ class Commits(CommittedReader):
         if commit.made_as != NO_IDENTITY:
             return CommitFailedError()
         return CommitFailedError(
-            f"group {self._member.group_id} has members that subscribe to topics, so the broker "
+            f"group {self.member.group_id} has members that subscribe to topics, so the broker "
             "rejects commits of a consumer that calls assign(): use another group_id"
         )
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:
-        is_over = self._member.takes_commits(was_put_off=True, is_departed=True)
+        is_over = self.member.takes_commits(was_put_off=True, is_departed=True)
         return not is_over or self.assigned_as not in (None, commit.made_as)
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
@@ -817,7 +819,7 @@ class Commits(CommittedReader):
         if gone:
             log.warning(
                 "group %s: these offsets were not committed, because their topics were deleted: %s",
-                self._member.group_id,
+                self.member.group_id,
                 {tp: commit.left.pop(tp).offset for tp in sorted(gone)},
             )
         return not commit.left
@@ -828,10 +830,10 @@ class Commits(CommittedReader):
         while True:
             while not self._is_taken(commit):
                 commit.note_wait()
-                await self._member.wait_for_change()
+                await self.member.wait_for_change()
                 self._cluster.raise_if_closed()
             while self._waits_for_transaction(commit):
-                await self._member.wait_for_change()
+                await self.member.wait_for_change()
                 self._cluster.raise_if_closed()
             async with self._sending:
                 if self._is_taken(commit):  # still
@@ -856,6 +858,7 @@ class Commits(CommittedReader):
         """Whether the coordinator accepts a commit now, as far as known, or it cannot wait."""
         was_put_off, is_departed = commit.state is CommitState.PUT_OFF, commit.is_departed
         return (
-            self._member.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
+            not (self.member.is_rebalancing or was_put_off)
+            or self.member.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
             or not commit.can_wait
         )

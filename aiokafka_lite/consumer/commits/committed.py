@@ -16,7 +16,6 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.requests import (
-    LAST_FETCH_BY_NAME,
     FetchedOffset,
     TopicIds,
     fetch_error_code,
@@ -58,10 +57,10 @@ class CommittedReader(ABC):
         self._gate = gate
         self._cluster = cluster
         self._coordinator = coordinator
-        self._member = member
+        self.member = member
         self._rng = rng
         self.group: Final = (member.group_id, member.group_instance_id)
-        self._request_timeout_s = config.request_timeout_s
+        self.request_timeout_s = config.request_timeout_s
 
     @property
     @abstractmethod
@@ -70,27 +69,27 @@ class CommittedReader(ABC):
     @abstractmethod
     def alone(self) -> AbstractAsyncContextManager[None]: ...
 
-    def _deadline(self, timeout_s: float | None) -> float:
-        now = asyncio.get_running_loop().time()
-        return now + (self._request_timeout_s if timeout_s is None else timeout_s)
+    def become(self, member: GroupMember) -> None:
+        before, self.member = self.member, member
+        before.notify()  # its waiters wait for the new member
 
     def new_backoff(self) -> Backoff:
         return Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+        self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets, in one round trip. See `AIOKafkaConsumer.committed`.
 
         Waits for transactions that are about to commit offsets (KIP-447).
         """
-        return _as_committed(await self._read(partitions, timeout_s))
+        return _as_committed(await self._read(partitions))
 
     async def committed_now(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """As `committed`, without waiting for commits of this consumer."""
-        return _as_committed(await self._read(partitions, None, is_for_now=True))
+        return _as_committed(await self._read(partitions, is_for_now=True))
 
     async def committed_at_rest(
         self, partitions: Iterable[TopicPartition]
@@ -99,19 +98,18 @@ class CommittedReader(ABC):
 
         The result is valid until the caller's next `await`.
         """
-        return _as_committed(await self._read(partitions, None, is_at_rest=True))
+        return _as_committed(await self._read(partitions, is_at_rest=True))
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
         """As `committed`, with leader epochs, and the errors of single partitions."""
         failures: dict[TopicPartition, KafkaError] = {}
-        return {**await self._read(partitions, None, failures=failures), **failures}
+        return {**await self._read(partitions, failures=failures), **failures}
 
     async def _read(
         self,
         partitions: Iterable[TopicPartition],
-        timeout_s: float | None,
         *,
         is_for_now: bool = False,
         is_at_rest: bool = False,
@@ -123,20 +121,20 @@ class CommittedReader(ABC):
         for all partitions. Commits may continue between attempts, because an answer may wait for a
         transaction that waits for them.
         """
-        deadline = self._deadline(timeout_s)
+        deadline = asyncio.get_running_loop().time() + self.request_timeout_s
         asked = set(partitions)
         left = asked.copy()
         found: dict[TopicPartition, CommittedPosition | None] = {}
         backoff = self.new_backoff()
         last_error: KafkaError | None = None
         while left:
-            reader = self._member.reads_as
+            reader = self.member.reads_as
             try:
                 async with timeout_at(deadline):
                     while self.is_settling and not is_for_now:
-                        await self._member.wait_for_change()
+                        await self.member.wait_for_change()
                         self._cluster.raise_if_closed()
-                    reader = self._member.reads_as
+                    reader = self.member.reads_as
                     async with self.alone() if is_at_rest else nullcontext():
                         left |= asked if is_at_rest else set()
                         answers = await self._fetch(left, deadline)
@@ -167,7 +165,7 @@ class CommittedReader(ABC):
         return recovery is not Recovery.FENCED
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
-        if self._member.note_refusal(sent_as, error):
+        if self.member.note_refusal(sent_as, error):
             self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
 
     async def _fetch(
@@ -175,10 +173,9 @@ class CommittedReader(ABC):
     ) -> dict[TopicPartition, FetchedOffset]:
         ids = TopicIds.of_view(self._cluster.view, partitions)
         response = await self._coordinator.request(
-            fetch_request(self.group[0], self._member.reads_as, partitions, ids),
+            fetch_request(self.group[0], self.member.reads_as, partitions, ids),
             error_code=fetch_error_code,
             deadline=deadline,
-            max_version=None if ids.are_known else LAST_FETCH_BY_NAME,
         )
         return fetch_results(response, ids)
 

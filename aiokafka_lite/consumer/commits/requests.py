@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
@@ -21,10 +21,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-
-# The last versions with topic names. Newer ones have ids.
-LAST_COMMIT_BY_NAME: Final = 9
-LAST_FETCH_BY_NAME: Final = 9
 
 
 class OffsetToCommit(NamedTuple):
@@ -54,10 +50,6 @@ class TopicIds:
     @classmethod
     def of_view(cls, view: ClusterView, partitions: Iterable[TopicPartition]) -> TopicIds:
         return cls({tp: view.topic_id(tp.topic) or ZERO_UUID for tp in partitions})
-
-    @property
-    def are_known(self) -> bool:
-        return ZERO_UUID not in self._names
 
     def by_topic(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, bytes], list[int]]:
         """Group partition numbers by topic name and id. ZERO_UUID is an unknown id."""

@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.protocol import (
-    GroupMember,
-    GroupStatus,
-    Membership,
-)
+from aiokafka_lite.consumer.membership.protocol import GroupMember, GroupStatus, Membership
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
@@ -37,26 +33,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EitherMember:
-    """A GroupMember that forwards to a member, which another one can replace."""
-
-    def __init__(self, member: GroupMember) -> None:
-        self._now = member
-
-    def become(self, member: GroupMember) -> None:
-        before, self._now = self._now, member
-        before.notify()  # its waiters wait for the new member
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._now, name)
-
-
 class EitherMembership:
     """A Membership that begins with KIP-848, and may change to the classic protocol."""
 
-    def __init__(self, around: Surroundings, either: EitherMember, first: ConsumerMember) -> None:
+    def __init__(self, around: Surroundings, first: ConsumerMember) -> None:
         self._around = around
-        self._either = either
+        self._group_id = first.group_id
         self._first = self._begin(first)
         self.now: Membership = self._first
         self._kept_classic_by = ""
@@ -68,8 +50,8 @@ class EitherMembership:
         return ConsumerMembership(self._around, first, other_protocol=self)
 
     def _take_over(self) -> Membership:
-        second, make_second = _classic(self._around.config, self._either.group_id)
-        self._either.become(second)
+        second, make_second = _classic(self._around.config, self._group_id)
+        self._around.commits.become(second)
         return make_second(self._around)
 
     def fall_back(self, error: KafkaError) -> None:
@@ -79,7 +61,7 @@ class EitherMembership:
             self._kept_classic_by = reason
         log.info(
             "group %s is joined with the classic protocol, because KIP-848 cannot be used: %s",
-            self._either.group_id,
+            self._group_id,
             reason,
         )
         self._around.events.publish(GroupProtocolChanged("classic", reason))
@@ -127,11 +109,7 @@ def member_of(
     first = ConsumerMember(group_id, config.group_instance_id, member_id=known_as, chance=chance)
     if config.joins_as == "consumer":
         return first, lambda around: ConsumerMembership(around, first)
-    either = EitherMember(first)
-    return (
-        cast("GroupMember", either),
-        lambda around: cast("Membership", EitherMembership(around, either, first)),
-    )
+    return first, lambda around: cast("Membership", EitherMembership(around, first))
 
 
 def _classic(

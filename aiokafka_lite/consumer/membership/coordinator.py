@@ -70,7 +70,6 @@ class Coordinator:
         deadline: float,
         answer_s: float | None = None,
         lane: Lane = Lane.GENERAL,
-        max_version: int | None = None,
         error_message: Callable[[R], str | None] = lambda _: None,
     ) -> R:
         """Send a request to the coordinator, after a lookup if it is unknown.
@@ -95,7 +94,6 @@ class Coordinator:
                         lane=lane,
                         timeout_s=answer_s,
                         left_s=deadline - asked_at,
-                        max_version=max_version,
                     )
                     if code := error_code(response):
                         error_class = for_code(code)

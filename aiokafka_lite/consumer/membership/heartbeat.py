@@ -252,7 +252,10 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
                 "either (this thread stops if the application requests no records for "
                 "max_poll_interval_ms)"
             )
-        return f"{blocked} and could not send heartbeats, and {self._why_removed}"
+        return (
+            f"{blocked} and could not send heartbeats, and {self._why_removed}: run blocking code "
+            "in a thread (asyncio.to_thread)"
+        )
 
     @property
     @abstractmethod

@@ -116,7 +116,7 @@ class NoCommits:
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Do nothing, whatever enable_auto_commit is (as aiokafka)."""
 
-    async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
+    async def commit(self, offsets: object = None) -> None:
         raise IllegalOperation(
             "this consumer cannot commit offsets, because it has no group: create the "
             "consumer with a group_id"
@@ -126,7 +126,7 @@ class NoCommits:
         return {}
 
     async def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+        self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return None for every partition, so that auto_offset_reset decides."""
         return dict.fromkeys(partitions)

@@ -141,6 +141,10 @@ class GroupMember(Protocol):
         """Whether another consumer has taken its group_instance_id, permanently."""
 
     @property
+    def is_rebalancing(self) -> bool:
+        """Whether members join, so that the coordinator refuses commits, or soon will."""
+
+    @property
     def identity(self) -> Identity: ...
 
     @property
@@ -154,8 +158,9 @@ class GroupMember(Protocol):
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator accepts commits now, as far as known.
 
-        It may have refused the commit because of a rebalance (`was_put_off`). If the application
-        has given up the partitions (`is_departed`), this is their last chance.
+        Only two kinds of commits depend on more than `is_rebalancing`: those that the coordinator
+        may have refused because of a rebalance (`was_put_off`), and those of partitions that the
+        application has given up (`is_departed`), for which this is the last chance.
         """
 
     def commits_as(
@@ -185,6 +190,9 @@ class GroupMember(Protocol):
 
 
 class LastCommits(Protocol):
+    def become(self, member: GroupMember) -> None:
+        """Commit as another member from now on, which replaces one without an assignment."""
+
     @property
     def has_departed(self) -> bool:
         """Whether commits of partitions that the application gave up are pending."""

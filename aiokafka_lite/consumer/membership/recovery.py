@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite import errors
+from aiokafka_lite._compat import Self
 from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 
 
@@ -67,3 +68,50 @@ def recovery_for(error: KafkaError) -> Recovery:
         return Recovery.RETRY if error.retriable else Recovery.SURFACE
     # A connection that broke, or a request without an answer: the node may be down.
     return Recovery.REDISCOVER if error.retriable else Recovery.SURFACE
+
+
+class Interruption(enum.IntEnum):
+    """The reason for a rebalance, or for the loss of the partitions, ordered by gravity.
+
+    The text is the reason in JoinGroup (KIP-800).
+    """
+
+    SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
+    PARTITIONS_CHANGED = 1, "partitions of the group's topics were added, removed or moved"
+    PARTITIONS_REVOKED = 2, "partitions were revoked so that other members can take them"
+    GROUP_REBALANCES = 3, "the group rebalances"
+    POLL_INTERVAL_EXCEEDED = 4, "the application requested no records within max_poll_interval_ms"
+    LOST_GENERATION = 5, "the generation, or member epoch, is over"
+    LOST_MEMBERSHIP = 6, "the coordinator no longer knows the member"
+    FENCED = 7, "another member uses the same group_instance_id"
+
+    text: str
+
+    def __new__(cls, gravity: int, text: str) -> Self:
+        member = int.__new__(cls, gravity)
+        member._value_ = gravity
+        member.text = text
+        return member
+
+    @property
+    def is_loss(self) -> bool:
+        return self >= Interruption.LOST_GENERATION
+
+
+INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyType(
+    {
+        Recovery.REBALANCE: Interruption.GROUP_REBALANCES,
+        Recovery.LOST_GENERATION: Interruption.LOST_GENERATION,
+        Recovery.LOST_MEMBERSHIP: Interruption.LOST_MEMBERSHIP,
+        Recovery.FENCED: Interruption.FENCED,
+    }
+)
+
+
+def interruption_by(error: KafkaError) -> Interruption | None:
+    return INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
+
+
+def loss_by(error: KafkaError) -> Interruption | None:
+    interruption = interruption_by(error)
+    return interruption if interruption is not None and interruption.is_loss else None

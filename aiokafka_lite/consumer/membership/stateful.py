@@ -1,4 +1,4 @@
-"""The base class of a group member: its identity, its state, and waits for changes."""
+"""The base class of a group member: its identity and state, their loss, and waits for changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
-from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.consumer.membership.recovery import Interruption, taken_over
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    FencedInstanceIdError,
+    IllegalStateError,
+    MaxPollIntervalError,
+)
 
 StateT = TypeVar("StateT", bound=enum.Enum)
 
@@ -27,9 +33,17 @@ class StatefulMember(Generic[StateT]):
         self.group_id: Final = group_id
         self.group_instance_id: Final = group_instance_id
         self.identity = identity
+        # See GroupMember.
+        self.assigned_as: Identity | None = None
+        self.is_fenced = self.is_rebalancing = False
+        # Why its generation or epoch is over; None while there is one.
+        self.lost_by: Interruption | None = None
+        self.lost_because = ""
         self.state = state
         self._legal = legal
-        self._changed = Event()
+        changed = Event()
+        self.notify: Final = changed.pulse
+        self.wait_for_change: Final = changed.wait
 
     def __repr__(self) -> str:
         member_id, generation = self.identity
@@ -53,10 +67,23 @@ class StatefulMember(Generic[StateT]):
         self.state = state
         self.notify()
 
-    # --- Waiting for changes --------------------------------------------------------------
-    def notify(self) -> None:
-        self._changed.set()
-        self._changed.clear()
+    # --- Losses ---------------------------------------------------------------------------
+    def lose(self, left: Identity, lost_by: Interruption | None, because: str) -> None:
+        self.identity, self.assigned_as = left, None
+        self.note_loss(lost_by, because)
+        self.notify()
 
-    async def wait_for_change(self) -> None:
-        await self._changed.wait()
+    def note_loss(self, lost_by: Interruption | None, because: str = "") -> None:
+        self.lost_by, self.lost_because = lost_by, because
+        self.is_fenced = self.is_fenced or lost_by is Interruption.FENCED
+
+    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
+        because = self.lost_because
+        if self.is_fenced:
+            return taken_over(self.group_id, self.group_instance_id)
+        if self.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
+            return MaxPollIntervalError(
+                f"{because}, so the partitions were revoked. To avoid this, "
+                f"{MaxPollIntervalError.remedy}"
+            )
+        return CommitFailedError(because) if because else CommitFailedError()

@@ -12,33 +12,23 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.choice import (
-    EitherMember,
-    EitherMembership,
-    member_of,
-)
+from aiokafka_lite.consumer.membership.choice import EitherMembership, member_of
 from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
-from aiokafka_lite.consumer.membership.protocol import (
-    GroupMember,
-    GroupStatus,
-    Identity,
-    Offsets,
-)
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Identity, Offsets
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     GroupIdNotFound,
     InconsistentGroupProtocolError,
     KafkaError,
-    UnknownMemberIdError,
     UnsupportedVersionError,
 )
 from aiokafka_lite.events import GroupProtocolChanged
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
 from tests.support.for_each import for_each
+from tests.support.plain_group import Group, begun
 from tests.support.states import State
-from tests.support.waiting import is_woken
 
 TP = TopicPartition("t", 0)
 OFFSETS = {TP: OffsetAndMetadata(3, "")}
@@ -94,8 +84,8 @@ class Choosing:
         self.state = State()
         self.scope = TaskScope("g")
         around = SimpleNamespace(scope=self.scope, events=self.state.events)
-        member = SimpleNamespace(group_id="g")
-        self.either = Either(cast("Any", around), cast("Any", member), cast("Any", self))
+        self.group_id = "g"
+        self.either = Either(cast("Any", around), cast("Any", self))
         self.fall_back = self.either.fall_back
 
 
@@ -189,31 +179,16 @@ async def test_a_stop_ends_the_wait_for_an_assignment() -> None:
         await it.either.wait_assigned()
 
 
-async def test_a_member_is_that_of_the_protocol_in_use() -> None:
-    first, second = ConsumerMember("g", "one", member_id="m"), Member("g", "two")
+async def test_commits_ask_the_member_of_the_protocol_in_use() -> None:
+    commits, first, second = Group().commits, ConsumerMember("g", member_id="m"), Member("g")
     first.enter(MemberState.JOINING)
     assert first.take_answer(first.identity, Identity("m", 4), frozenset())
-    either = EitherMember(first)
-    made_as = Identity("m", 4)
-    members: tuple[GroupMember, ...] = (first, second)
-    for member in members:
-        assert either.group_id == "g"
-        assert either.group_instance_id == member.group_instance_id
-        assert either.identity == member.identity
-        assert either.assigned_as == member.assigned_as
-        assert either.reads_as == member.reads_as
-        assert either.is_fenced is member.is_fenced is False
-        assert either.takes_commits() is member.takes_commits() is True
-        for is_departed in (False, True):
-            sender = member.commits_as(made_as, has_waited=True, is_departed=is_departed)
-            assert either.commits_as(made_as, has_waited=True, is_departed=is_departed) == sender
-        assert either.has_kept(TP, made_as) is member.has_kept(TP, made_as) is (member is first)
-        assert str(either.why_lost()) == str(member.why_lost())
-        assert await is_woken(either, either.notify)
-        assert either.note_refusal(made_as, UnknownMemberIdError("no")) is (member is first)
-        if member is first:
-            assert not first.is_member
-            assert await is_woken(either, lambda: either.become(second))
+    commits.become(first)
+    assert commits.assigned_as == Identity("m", 4)
+    waiting = await begun(first.wait_for_change())
+    commits.become(second)
+    await waiting
+    assert commits.assigned_as is None
 
 
 # --- The choice -------------------------------------------------------------------------------
@@ -222,7 +197,7 @@ async def test_a_member_is_that_of_the_protocol_in_use() -> None:
         ("classic", RangePartitionAssignor, Member),
         ("classic", CooperativeStickyPartitionAssignor, Member),
         ("auto", RangePartitionAssignor, Member),  # which is given
-        ("auto", None, EitherMember),
+        ("auto", None, ConsumerMember),
         ("consumer", None, ConsumerMember),
     ]
 )

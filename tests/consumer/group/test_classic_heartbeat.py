@@ -16,10 +16,11 @@ from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
+from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse

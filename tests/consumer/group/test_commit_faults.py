@@ -238,11 +238,12 @@ async def test_an_offset_that_is_named_of_a_deleted_topic_fails_once_metadata_la
     broker: ScriptedBroker,
 ) -> None:
     gone = TopicPartition("gone", 0)
-    async with worker_of(broker, "t", "gone") as worker:
+    settings = {"request_timeout_ms": 60_000}
+    async with worker_of(broker, "t", "gone", **settings) as worker:
         del broker.topics["gone"]
         broker.script(OffsetCommitRequest, *[knowing(broker, "t")] * 1_000)
         with pytest.raises(errors.UnknownTopicOrPartitionError):
-            await worker.commits.commit({gone: 7, TP: 5}, timeout_s=60)
+            await worker.commits.commit({gone: 7, TP: 5})
 
     assert broker.offsets == {("t", 0): (5, "")}
 
@@ -281,8 +282,9 @@ async def test_a_topic_stays_in_a_commit_while_metadata_are_missing(
         worker.work(TP, 5)
         broker.script(OffsetCommitRequest, *[knowing(broker)] * 100)
         metadata = broker.hold(MetadataRequest)
+        worker.commits.request_timeout_s = 0.2
         with pytest.raises(KafkaTimeoutError):
-            await worker.commits.commit(timeout_s=0.2)
+            await worker.commits.commit()
         metadata.release()
 
 

@@ -12,7 +12,6 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.commits.auto_commit import Departed
 from aiokafka_lite.consumer.commits.commits import CommitKind, PendingCommit
 from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
@@ -21,6 +20,7 @@ from aiokafka_lite.consumer.commits.requests import (
     commit_error_code,
     commit_request,
     fetch_error_code,
+    fetch_request,
 )
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.consumer.gate import Hold
@@ -34,6 +34,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.events import CommitFailed
 from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -197,9 +198,7 @@ WAITING: Final[dict[str, Callable[[Group], Coroutine[Any, Any, Any]]]] = {
     "a commit": lambda group: group.commits.commit({A: 5}),
     "a read": lambda group: group.commits.committed([A]),
     "a transaction": lambda group: hold(group),
-    "a last commit": lambda group: group.commits.commit_by_itself(
-        {A: at(5)}, group.departed({A: at(5)})
-    ),
+    "a last commit": lambda group: group.commits.commit_departed(group.departed({A: at(5)})),
 }
 
 
@@ -240,7 +239,7 @@ async def test_what_departed_waits_for_its_transaction_without_being_the_last() 
     cursor = group.state.partition(A)
     cursor.await_outcome(Transaction(), 0, is_stored=True)
     departed = group.departed({A: at(10)})
-    committing = await begun(group.commits.commit_by_itself(departed.offsets, departed))
+    committing = await begun(group.commits.commit_departed(departed))
     cursor.undecided = {}
     group.member.notify()
     assert await committing == {}
@@ -291,14 +290,14 @@ async def test_auto_commit_keeps_to_its_interval_while_no_record_is_finished_by_
 
 
 async def test_no_attempt_is_made_at_the_deadline() -> None:
-    group = Group()
+    group = Group(request_timeout_ms=10)
     group.coordinator.errors = [errors.CoordinatorLoadInProgressError] * 9
     with pytest.raises(KafkaTimeoutError):
-        await group.commits.commit({A: 5}, timeout_s=0.01)
+        await group.commits.commit({A: 5})
     assert group.coordinator.commits == [{A: 5}]
     group.coordinator.codes = [{0: errors.UnstableOffsetCommitError.errno}] * 9
     with pytest.raises(KafkaTimeoutError):
-        await group.commits.committed([A], timeout_s=0.01)
+        await group.commits.committed([A])
     assert group.coordinator.fetches == [[0]]
 
 
@@ -471,7 +470,7 @@ async def test_what_another_member_has_had_since_is_not_committed_and_said_to_ha
     group.member.lost = {A}
     departed = group.departed({A: at(5), B: at(6)})
     with group.state.events.subscribe() as events:
-        left = await group.commits.commit_by_itself(departed.offsets, departed)
+        left = await group.commits.commit_departed(departed)
         (failed,) = events_so_far(events)
     assert left == {A: at(5)}
     assert isinstance(failed, CommitFailed)
@@ -479,7 +478,7 @@ async def test_what_another_member_has_had_since_is_not_committed_and_said_to_ha
     assert failed.is_auto
     group.member.lost = {A, B}
     departed = group.departed({A: at(7), B: at(8)})
-    assert await group.commits.commit_by_itself(departed.offsets, departed) == departed.offsets
+    assert await group.commits.commit_departed(departed) == {A: at(7), B: at(8)}
     assert group.coordinator.commits == [{B: 6}]
     assert group.commits.commit_count == 0
 
@@ -489,13 +488,14 @@ async def test_what_was_assigned_by_hand_is_committed_in_nobodys_name_after_it_w
 ):
     group = Group()
     group.member.lost = {A}
-    cursors = {A: group.state.partition(A)}
-    departed = Departed({A: at(5)}, cursors, NO_IDENTITY)
-    assert await group.commits.commit_by_itself(departed.offsets, departed) == {}
+    departed = group.departed({A: at(5)})
+    departed.made_as = NO_IDENTITY
+    assert await group.commits.commit_departed(departed) == {}
     assert group.coordinator.commits == [{A: 5}]
     assert group.coordinator.senders == [NO_IDENTITY]
-    lost = Departed({A: at(6)}, cursors, None)
-    assert await group.commits.commit_by_itself(lost.offsets, lost) == {A: at(6)}
+    lost = group.departed({A: at(6)})
+    lost.made_as = None
+    assert await group.commits.commit_departed(lost) == {A: at(6)}
     assert group.coordinator.commits == [{A: 5}]
 
 
@@ -784,10 +784,15 @@ def test_the_oldest_answers_say_of_partitions_what_concerns_the_group() -> None:
 
 def test_requests_give_ids_if_each_topic_has_one() -> None:
     ids = TopicIds({A: b"t" * 16, B: b"u" * 16})
-    assert ids.are_known
     assert ids.name_of("", b"u" * 16) == B.topic
+    offsets = dict.fromkeys((A, B), OffsetToCommit(5, "", -1))
+    newest = OffsetCommitRequest.max_version
+    assert commit_request(("g", None), FIRST, offsets, ids).usable_max_version == newest
+    assert fetch_request("g", FIRST, offsets, ids).usable_max_version == newest
     for unknown in (b"", bytes(16)):
-        assert not TopicIds({A: b"t" * 16, B: unknown}).are_known
+        ids = TopicIds({A: b"t" * 16, B: unknown})
+        assert commit_request(("g", None), FIRST, offsets, ids).usable_max_version < newest
+        assert fetch_request("g", FIRST, offsets, ids).usable_max_version < newest
 
 
 # --- Which topics these are ----------------------------------------------------------------------

@@ -777,8 +777,9 @@ async def test_a_commit_ends_in_time_when_nobody_answers(broker: ScriptedBroker)
     broker.script(OffsetCommitRequest, lambda _: held)
 
     async with worker_of(broker) as worker:
+        worker.commits.request_timeout_s = 0.1
         with pytest.raises(KafkaTimeoutError):
-            await worker.commits.commit({TP: 5}, timeout_s=0.1)
+            await worker.commits.commit({TP: 5})
         held.set_result(None)
 
 
@@ -791,8 +792,9 @@ async def test_a_commit_to_a_deleted_topic_ends_in_time_and_says_why(
     broker.script(OffsetCommitRequest, *[deleted] * 100)
 
     async with worker_of(broker) as worker:
+        worker.commits.request_timeout_s = 0.1
         with pytest.raises(KafkaTimeoutError) as caught:
-            await worker.commits.commit({TP: 5}, timeout_s=0.1)
+            await worker.commits.commit({TP: 5})
     assert isinstance(caught.value.__cause__, errors.UnknownTopicOrPartitionError)
     assert caught.value.__cause__.tp == TP
 
@@ -1150,8 +1152,9 @@ async def test_reading_ends_in_time(broker: ScriptedBroker) -> None:
     held: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
     broker.script(OffsetFetchRequest, lambda _: held)
     async with worker_of(broker) as worker:
+        worker.commits.request_timeout_s = 0.1
         with pytest.raises(KafkaTimeoutError):
-            await worker.commits.committed([TP], timeout_s=0.1)
+            await worker.commits.committed([TP])
         held.set_result(None)
 
 

@@ -13,7 +13,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.classic.member import Interruption
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.events import Lost
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning

@@ -23,12 +23,12 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, 
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
-    Loss,
     MemberState,
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule, Subscription
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
@@ -251,21 +251,21 @@ async def test_each_answer_renews_the_lease_from_when_it_was_asked_for() -> None
 @pytest.mark.parametrize(
     ("error", "loss"),
     [
-        (errors.FencedMemberEpochError("no"), Loss.EPOCH),
-        (errors.UnknownMemberIdError("no"), Loss.MEMBERSHIP),
-        (errors.GroupIdNotFound("no"), Loss.MEMBERSHIP),
-        (errors.FencedInstanceIdError("no"), Loss.INSTANCE),
+        (errors.FencedMemberEpochError("no"), Interruption.LOST_GENERATION),
+        (errors.UnknownMemberIdError("no"), Interruption.LOST_MEMBERSHIP),
+        (errors.GroupIdNotFound("no"), Interruption.LOST_MEMBERSHIP),
+        (errors.FencedInstanceIdError("no"), Interruption.FENCED),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, KafkaError) else None,
 )
 async def test_a_member_that_is_dropped_hands_out_nothing_and_is_silent(
-    error: KafkaError, loss: Loss
+    error: KafkaError, loss: Interruption
 ) -> None:
     it = Beating(ConsumerGroupHeartbeatResponse(member_epoch=1), error)
     await it.join()
     await asyncio.sleep(20)
     assert (it.member.state, it.member.lost_by) == (MemberState.DROPPED, loss)
-    assert "no" in str(it.member.why_lost()) or loss is Loss.INSTANCE
+    assert "no" in str(it.member.why_lost()) or loss is Interruption.FENCED
     assert Hold.LOST in it.gate.holds
     assert len(it.coordinator.sent) == 2
     assert it.errors == []
@@ -390,7 +390,7 @@ async def test_an_instance_id_that_is_not_released_is_raised_when_its_session_mu
     assert it.member.is_member
     assert it.heartbeat.trouble == ""
     it.coordinator.script += script[:2]
-    assert it.member.drop(it.member.identity, Loss.EPOCH)
+    assert it.member.drop(it.member.identity, Interruption.LOST_GENERATION)
     it.member.enter(MemberState.UNJOINED)
     it.member.enter(MemberState.JOINING)
     first, second = await it.sent(2)
@@ -512,7 +512,7 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     thread.may_speak.clear()
     await asyncio.sleep(1)
     count = len(it.coordinator.sent)
-    it.member.drop(identity, Loss.EPOCH)
+    it.member.drop(identity, Interruption.LOST_GENERATION)
     thread.may_speak.set()
     await asyncio.sleep(1)
     assert len(it.coordinator.sent) == count

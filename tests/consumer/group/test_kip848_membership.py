@@ -12,8 +12,9 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer.membership.kip848.member import Loss, MemberState
+from aiokafka_lite.consumer.membership.kip848.member import MemberState
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, MaxPollIntervalError
 from aiokafka_lite.events import Lost
@@ -296,7 +297,7 @@ async def test_a_loss_is_told_with_the_reason_and_the_member_joins_again(
             coordinator.script(Beat, refusal)
             await until(lambda: len(listener.calls) == 3, worker)
             (lost,) = [event for event in events_so_far(events) if isinstance(event, Lost)]
-        assert lost.reason.startswith(f"{Loss.MEMBERSHIP.value} (")
+        assert lost.reason.startswith(f"{Interruption.LOST_MEMBERSHIP.text} (")
         assert "who?" in lost.reason
         await worker.membership.wait_assigned()
     both = tps("t", 0, 1)

@@ -15,7 +15,6 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.kip848.member import (
     LEGAL_TRANSITIONS,
     ConsumerMember,
-    Loss,
     MemberState,
     PartitionId,
     difference,
@@ -29,6 +28,7 @@ from aiokafka_lite.consumer.membership.kip848.schedule import (
     identity_in,
 )
 from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.errors import IllegalStateError, MaxPollIntervalError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -113,7 +113,7 @@ def test_a_commit_goes_along_with_the_epoch_of_its_member() -> None:
 def test_a_commit_does_not_outlive_its_membership(is_departed: bool) -> None:
     member = joined(3)
     made_as = member.identity
-    assert member.drop(made_as, Loss.EPOCH)
+    assert member.drop(made_as, Interruption.LOST_GENERATION)
     assert member.commits_as(made_as, has_waited=False, is_departed=is_departed) is None
     member.enter(MemberState.UNJOINED)
     member.enter(MemberState.JOINING)
@@ -128,7 +128,7 @@ def test_an_answer_to_another_identity_is_no_news() -> None:
     before = member.identity
     member.take_answer(before, before._replace(generation=4), None)
     assert not member.take_answer(before, before._replace(generation=9), None)
-    assert not member.drop(before, Loss.MEMBERSHIP)
+    assert not member.drop(before, Interruption.LOST_MEMBERSHIP)
     assert member.identity.generation == 4
     assert member.state is MemberState.RECONCILING
 
@@ -137,7 +137,7 @@ def test_what_is_heard_of_a_member_that_does_not_want_to_be_one_is_no_news() -> 
     member = ConsumerMember("g")
     now = member.identity
     assert not member.take_answer(now, now._replace(generation=4), frozenset())
-    assert not member.drop(now, Loss.MEMBERSHIP)
+    assert not member.drop(now, Interruption.LOST_MEMBERSHIP)
     member.enter(MemberState.LEAVING)
     assert not member.take_answer(now, now._replace(generation=4), frozenset())
     assert (member.identity, member.state) == (now, MemberState.LEAVING)
@@ -153,13 +153,16 @@ def test_a_late_answer_counts_if_it_is_of_this_member_and_not_of_an_earlier_epoc
     assert member.target == ids(T, 0)
     assert member.take_late_answer(now._replace(generation=4), None)
     assert (member.identity.generation, member.target) == (4, ids(T, 0))
-    assert member.drop(member.identity, Loss.EPOCH)
+    assert member.drop(member.identity, Interruption.LOST_GENERATION)
     assert not member.take_late_answer(now._replace(generation=5), ids(T, 0))
 
 
-@pytest.mark.parametrize(("loss", "keeps_id"), [(Loss.EPOCH, True), (Loss.MEMBERSHIP, False)])
+@pytest.mark.parametrize(
+    ("loss", "keeps_id"),
+    [(Interruption.LOST_GENERATION, True), (Interruption.LOST_MEMBERSHIP, False)],
+)
 def test_a_member_that_is_dropped_keeps_its_id_if_the_coordinator_knows_that(
-    loss: Loss, keeps_id: bool
+    loss: Interruption, keeps_id: bool
 ) -> None:
     member = joined(3)
     now = member.identity
@@ -175,7 +178,7 @@ async def test_whatever_a_member_hears_wakes_those_who_wait_for_it() -> None:
         lambda: member.note_refusal(member.identity, errors.StaleMemberEpochError("no")),
         lambda: member.take_answer(member.identity, Identity("m", 4), None),
         lambda: member.enter(MemberState.LEAVING),
-        lambda: member.drop(member.identity, Loss.EPOCH),
+        lambda: member.drop(member.identity, Interruption.LOST_GENERATION),
     )
     for change in changes:
         assert await is_woken(member, change)
@@ -201,10 +204,12 @@ def test_a_stale_epoch_is_no_loss_and_calls_for_a_heartbeat() -> None:
 
 def test_who_was_away_too_long_is_told_so() -> None:
     member = joined()
-    member.note_reason(Loss.POLL_INTERVAL, "the application requested no records for 9 s")
+    member.note_loss(
+        Interruption.POLL_INTERVAL_EXCEEDED, "the application requested no records for 9 s"
+    )
     member.reset(keeps_id=True)
     assert isinstance(member.why_lost(), MaxPollIntervalError)
-    member.note_reason(Loss.INSTANCE, "")
+    member.note_loss(Interruption.FENCED, "")
     assert isinstance(member.why_lost(), errors.FencedInstanceIdError)
 
 

@@ -37,7 +37,7 @@ class EpochMember:
 
     group_id = "g"
     group_instance_id = None
-    is_fenced = False
+    is_fenced = is_rebalancing = False
 
     def __init__(self) -> None:
         self.identity = Identity("m", 5)

@@ -22,7 +22,8 @@ from aiokafka_lite.consumer.assignors import (
 from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.classic.member import Interruption, MemberState
+from aiokafka_lite.consumer.membership.classic.member import MemberState
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedInstanceIdError,

@@ -472,7 +472,7 @@ async def test_a_transaction_leaves_of_a_commit_that_waits_what_lies_behind_its_
         group.member.is_taking = False
         departed = group.departed({A: at(10)})
         group.state.change([A], [])
-        committing = await begun(group.commits.commit_by_itself(departed.offsets, departed))
+        committing = await begun(group.commits.commit_departed(departed))
         case.commits.overtake(cursor, committed)
         group.member.is_taking = True
         group.member.notify()
@@ -490,12 +490,11 @@ async def test_a_transaction_of_an_earlier_assignment_leaves_later_commits_alone
     group.give(A)
     group.member.is_taking = False
     departed = [group.departed({tp: at(10)}) for tp in (*[A] * 9, B)]
+    of_b = case.cursor(B)
     group.state.change([A, B], [])
-    committing = [
-        await begun(group.commits.commit_by_itself(each.offsets, each)) for each in departed
-    ]
+    committing = [await begun(group.commits.commit_departed(each)) for each in departed]
     case.commits.overtake(former, at(10))
-    case.commits.overtake(departed[-1].cursors[B], at(10))
+    case.commits.overtake(of_b, at(10))
     group.member.is_taking = True
     group.member.notify()
     for each in committing:

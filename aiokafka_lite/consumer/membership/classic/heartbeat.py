@@ -6,16 +6,16 @@ from functools import partial
 from typing import Final, Protocol
 
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.classic.member import (
-    Interruption,
-    Member,
-    MemberState,
-    interruption_by,
-)
+from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import (
+    Interruption,
+    Recovery,
+    interruption_by,
+    recovery_for,
+)
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse

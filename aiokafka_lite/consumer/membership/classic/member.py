@@ -40,16 +40,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from aiokafka_lite._compat import Self
+from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
+from aiokafka_lite.consumer.membership.recovery import Interruption, interruption_by
 from aiokafka_lite.consumer.membership.stateful import StatefulMember
-from aiokafka_lite.errors import (
-    CommitFailedError,
-    FencedInstanceIdError,
-    KafkaError,
-    MaxPollIntervalError,
-)
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -101,48 +96,6 @@ REBALANCING: Final = frozenset({MemberState.JOINING, MemberState.SYNCING})
 BEFORE_STABLE: Final = REBALANCING | {MemberState.PREPARING}
 
 
-class Interruption(enum.IntEnum):
-    """The reason for the end of a STABLE state, ordered by gravity: the gravest decides.
-
-    The text is the reason in JoinGroup (KIP-800).
-    """
-
-    SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
-    PARTITIONS_CHANGED = 1, "partitions of the group's topics were added, removed or moved"
-    PARTITIONS_REVOKED = 2, "partitions were revoked so that other members can take them"
-    GROUP_REBALANCES = 3, "the group rebalances"
-    POLL_INTERVAL_EXCEEDED = 4, "the application requested no records within max_poll_interval_ms"
-    LOST_GENERATION = 5, "the generation is over"
-    LOST_MEMBERSHIP = 6, "the coordinator no longer knows the member"
-    FENCED = 7, "another member uses the same group_instance_id"
-
-    text: str
-
-    def __new__(cls, gravity: int, text: str) -> Self:
-        member = int.__new__(cls, gravity)
-        member._value_ = gravity
-        member.text = text
-        return member
-
-    @property
-    def is_loss(self) -> bool:
-        return self >= Interruption.LOST_GENERATION
-
-
-INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyType(
-    {
-        Recovery.REBALANCE: Interruption.GROUP_REBALANCES,
-        Recovery.LOST_GENERATION: Interruption.LOST_GENERATION,
-        Recovery.LOST_MEMBERSHIP: Interruption.LOST_MEMBERSHIP,
-        Recovery.FENCED: Interruption.FENCED,
-    }
-)
-
-
-def interruption_by(error: KafkaError) -> Interruption | None:
-    return INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
-
-
 class Member(StatefulMember[MemberState]):
     """One member of one group. `member_id` is that of an earlier start."""
 
@@ -162,16 +115,12 @@ class Member(StatefulMember[MemberState]):
             LEGAL_TRANSITIONS,
         )
         self.is_cooperative: Final = is_cooperative
-        self.assigned_as: Identity | None = None
         # The first generation since which kept partitions had no other owner.
         self._unbroken_since: float = math.inf
         # Owned before and after the latest rebalance. None: a rebalance is in progress.
         self._kept_partitions: frozenset[TopicPartition] | None = frozenset()
         self.protocol_name: str | None = None
         self.is_leader = False
-        # Why the generation is over; None while there is one.
-        self.lost_by: Interruption | None = None
-        self.lost_because = ""
         self._interruption: Interruption | None = None
 
     @property
@@ -198,9 +147,10 @@ class Member(StatefulMember[MemberState]):
         is_joining = self.state is MemberState.JOINING and not self.delivers
         return self.is_member and not is_lost and not is_joining
 
-    @property
-    def is_fenced(self) -> bool:
-        return Interruption.FENCED in (self._interruption, self.lost_by)
+    @override
+    def enter(self, state: MemberState) -> None:
+        super().enter(state)
+        self.is_rebalancing = state in REBALANCING
 
     # --- For commits ----------------------------------------------------------------------
     @property
@@ -208,18 +158,17 @@ class Member(StatefulMember[MemberState]):
         """None: the classic protocol lets every client read a group's committed offsets."""
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
+        state = self.state
         if is_departed:
             # Until all have joined, the coordinator accepts commits of the old generation.
-            is_joining = self.state is MemberState.JOINING and not was_put_off
-            return self.state not in REBALANCING or is_joining or self._kept_partitions is not None
+            is_joining = state is MemberState.JOINING and not was_put_off
+            return not self.is_rebalancing or is_joining or self._kept_partitions is not None
         # Until all have joined it would accept this commit, too. A moment later it answers
         # ILLEGAL_GENERATION, which is also the answer to a member that was removed.
-        if self.state in REBALANCING:
-            return False
-        if not was_put_off:
-            return True
-        is_rebalancing = self.state is MemberState.STABLE and self.interruption is not None
-        return not is_rebalancing and self.state is not MemberState.PREPARING
+        if self.is_rebalancing or not was_put_off:
+            return not self.is_rebalancing
+        is_interrupted = state is MemberState.STABLE and self.interruption is not None
+        return not is_interrupted and state is not MemberState.PREPARING
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
@@ -254,22 +203,6 @@ class Member(StatefulMember[MemberState]):
         self.interrupt(sent_as, interruption)
         return is_lost
 
-    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        if self.is_fenced:
-            return taken_over(self.group_id, self.group_instance_id)
-        because = self.lost_because
-        if self.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
-            text = (
-                f"{because}, so the partitions were revoked. To avoid this, "
-                f"{MaxPollIntervalError.remedy}"
-            )
-            return MaxPollIntervalError(text)
-        if because:
-            return CommitFailedError(
-                f"{because}: run blocking code in a thread (asyncio.to_thread)"
-            )
-        return CommitFailedError()
-
     # --- Steps of the group task ----------------------------------------------------------
     def begin_rebalance(self) -> None:
         self._kept_partitions = None
@@ -289,7 +222,8 @@ class Member(StatefulMember[MemberState]):
         self.identity = identity
         self.protocol_name = protocol_name
         self.is_leader = identity.member_id == leader_id
-        self.lost_by, self.lost_because = None, ""
+        self.note_loss(None)
+        self.is_fenced = False
         self._interruption = None
         self.enter(MemberState.SYNCING)
 
@@ -301,16 +235,10 @@ class Member(StatefulMember[MemberState]):
         self.enter(MemberState.STABLE)
 
     def lose_generation(self, lost_by: Interruption | None = None, because: str = "") -> None:
-        self.identity = Identity(self.identity.member_id)
-        self.assigned_as = None
-        self.lost_by, self.lost_because = lost_by, because
-        self.notify()
+        self.lose(Identity(self.identity.member_id), lost_by, because)
 
     def lose_membership(self, lost_by: Interruption | None = None, because: str = "") -> None:
-        self.identity = Identity()
-        self.assigned_as = None
-        self.lost_by, self.lost_because = lost_by, because
-        self.notify()
+        self.lose(Identity(), lost_by, because)
 
     # --- Interruptions --------------------------------------------------------------------
     @property
@@ -323,6 +251,7 @@ class Member(StatefulMember[MemberState]):
             return
         before = self._interruption
         self._interruption = interruption if before is None else max(before, interruption)
+        self.is_fenced = self._interruption is Interruption.FENCED
         self.notify()
 
     def settle_interruption(self) -> None:

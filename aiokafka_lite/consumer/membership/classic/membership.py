@@ -20,12 +20,7 @@ from aiokafka_lite.consumer.assignment.subscription import (
 )
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.member import (
-    Interruption,
-    Member,
-    MemberState,
-    interruption_by,
-)
+from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
 from aiokafka_lite.consumer.membership.grouped import (
     LEAVE_MAX_S,
@@ -34,7 +29,12 @@ from aiokafka_lite.consumer.membership.grouped import (
     ending,
 )
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import (
+    Interruption,
+    Recovery,
+    loss_by,
+    recovery_for,
+)
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import Assigned
@@ -137,9 +137,8 @@ class ClassicMembership(GroupedMembership[Member]):
         if joining.cancelled() or joining.exception() is not None:
             return
         outcome = joining.result()
-        told = interruption_by(outcome) if isinstance(outcome, KafkaError) else None
-        if told is not None and told.is_loss:
-            member.lose_generation(told)
+        if isinstance(outcome, KafkaError) and (loss := loss_by(outcome)) is not None:
+            member.lose_generation(loss)
         elif member.state is MemberState.SYNCING:
             member.take_assignment(keeps=True)
 

@@ -30,9 +30,10 @@ from aiokafka_lite.consumer.assignors.blobs import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.member import Member, interruption_by
+from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
+from aiokafka_lite.consumer.membership.recovery import loss_by
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
@@ -153,8 +154,7 @@ class Rebalance:
         try:
             assigned = await self._take_part(topics, owned, reason)
         except KafkaError as error:
-            told = interruption_by(error)
-            member.end_rebalance(() if told is not None and told.is_loss else owned)
+            member.end_rebalance(owned if loss_by(error) is None else ())
             raise
         member.end_rebalance({*owned, *assigned.partitions})
         return assigned

@@ -15,7 +15,6 @@ from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     JOIN_EPOCH,
-    LOSS_BY_RECOVERY,
     ConsumerMember,
     Held,
     MemberState,
@@ -30,7 +29,12 @@ from aiokafka_lite.consumer.membership.kip848.schedule import (
     target_in,
 )
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC, Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import (
+    KEPT_CLASSIC,
+    Recovery,
+    loss_by,
+    recovery_for,
+)
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -171,7 +175,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
                 self._renew(outcome.sent_at)
         else:
             self.failure_count += 1
-            loss = LOSS_BY_RECOVERY.get(recovery_for(error))
+            loss = loss_by(error)
             if loss is not None and member.drop(outcome.sent_as, loss, str(error)):
                 self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
         member.notify()
@@ -238,7 +242,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             else:
                 self._note_refusal(error)
             return
-        if (loss := LOSS_BY_RECOVERY.get(recovery)) is not None and (
+        if (loss := loss_by(error)) is not None and (
             not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
         ):
             if member.drop(sent.sent_as, loss, self.why_silent or str(error)):
@@ -285,10 +289,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
 
     @property
     def _why_removed(self) -> str:
-        return (
-            "the group removes a member after a session timeout without heartbeats. Run blocking "
-            "code in a thread (asyncio.to_thread)"
-        )
+        return "the group removes a member after a session timeout without heartbeats"
 
     def _wait_for_release(self) -> None:
         """Retry later while another member has the instance id; report it after a session."""

@@ -42,14 +42,14 @@ from uuid import UUID
 
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
-from aiokafka_lite.consumer.membership.stateful import StatefulMember
-from aiokafka_lite.errors import (
-    CommitFailedError,
-    FencedInstanceIdError,
-    KafkaError,
-    MaxPollIntervalError,
+from aiokafka_lite.consumer.membership.recovery import (
+    Interruption,
+    Recovery,
+    loss_by,
+    recovery_for,
 )
+from aiokafka_lite.consumer.membership.stateful import StatefulMember
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 JOIN_EPOCH: Final = 0
@@ -92,22 +92,6 @@ LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = Mapping
 PRESENT: Final = frozenset({MemberState.RECONCILING, MemberState.STABLE})
 
 
-class Loss(enum.Enum):
-    EPOCH = "the coordinator has fenced this member, because the member epoch is no longer valid"
-    MEMBERSHIP = "the coordinator no longer knows the member"
-    INSTANCE = "another member uses the same group_instance_id"
-    POLL_INTERVAL = "the application requested no records within max_poll_interval_ms"
-
-
-LOSS_BY_RECOVERY: Final[Mapping[Recovery, Loss]] = MappingProxyType(
-    {
-        Recovery.LOST_GENERATION: Loss.EPOCH,
-        Recovery.LOST_MEMBERSHIP: Loss.MEMBERSHIP,
-        Recovery.FENCED: Loss.INSTANCE,
-    }
-)
-
-
 class PartitionId(NamedTuple):
     topic_id: bytes
     number: int
@@ -145,15 +129,8 @@ class ConsumerMember(StatefulMember[MemberState]):
         self.target: Target | None = None
         # Partitions of earlier epochs may have had other owners since.
         self._joined_in = NO_GENERATION
-        # Why the group has removed it.
-        self.lost_by: Loss | None = None
-        self.lost_because = ""
         # A request was refused with STALE_MEMBER_EPOCH.
         self.is_epoch_stale = False
-
-    @property
-    def is_fenced(self) -> bool:
-        return self.lost_by is Loss.INSTANCE
 
     @property
     def is_heard(self) -> bool:
@@ -164,10 +141,6 @@ class ConsumerMember(StatefulMember[MemberState]):
         return self.is_member
 
     # --- For commits ----------------------------------------------------------------------
-    @property
-    def assigned_as(self) -> Identity | None:
-        return self.identity if self.is_member else None
-
     @property
     def reads_as(self) -> Identity | None:
         return self.assigned_as
@@ -189,26 +162,13 @@ class ConsumerMember(StatefulMember[MemberState]):
         return True
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        recovery = recovery_for(error)
-        if recovery is Recovery.NEW_EPOCH:
+        if recovery_for(error) is Recovery.NEW_EPOCH:
             if sent_as == self.identity:
                 self.is_epoch_stale = True
                 self.notify()
             return False
-        loss = LOSS_BY_RECOVERY.get(recovery)
+        loss = loss_by(error)
         return loss is not None and self.drop(sent_as, loss, str(error))
-
-    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
-        if self.is_fenced:
-            return taken_over(self.group_id, self.group_instance_id)
-        because = self.lost_because
-        if self.lost_by is Loss.POLL_INTERVAL:
-            text = (
-                f"{because}, so the partitions were revoked. To avoid this, "
-                f"{MaxPollIntervalError.remedy}"
-            )
-            return MaxPollIntervalError(text)
-        return CommitFailedError(because) if because else CommitFailedError()
 
     # --- Steps of the group task ----------------------------------------------------------
     def reconciled(self, *, is_done: bool) -> None:
@@ -219,26 +179,21 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     def reset(self, *, keeps_id: bool) -> None:
         """Forget the epoch and target, and the id unless `keeps_id`."""
-        self.identity = Identity(
-            self.identity.member_id if keeps_id else new_member_id(self._chance)
-        )
         self.target = None
-        self.notify()
-
-    def note_reason(self, loss: Loss, because: str) -> None:
-        self.lost_by, self.lost_because = loss, because
+        member_id = self.identity.member_id if keeps_id else new_member_id(self._chance)
+        self.lose(Identity(member_id), self.lost_by, self.lost_because)
 
     # --- Responses ------------------------------------------------------------------------
     def take_answer(self, sent_as: Identity, identity: Identity, target: Target | None) -> bool:
         """Apply a response. Return whether it was for the present identity."""
         if sent_as != self.identity or not self.is_heard:
             return False
-        self.identity = identity
+        self.identity = self.assigned_as = identity
         self.is_epoch_stale = False
         if target is not None:
             self.target = target
         if self.state is MemberState.JOINING:
-            self.lost_by, self.lost_because = None, ""
+            self.note_loss(None)
             self._joined_in = identity.generation
             self.enter(MemberState.RECONCILING)
         else:
@@ -251,13 +206,12 @@ class ConsumerMember(StatefulMember[MemberState]):
         is_newer = identity.member_id == now.member_id and identity.generation >= now.generation
         return self.is_member and is_newer and self.take_answer(now, identity, target)
 
-    def drop(self, sent_as: Identity, loss: Loss, because: str = "") -> bool:
+    def drop(self, sent_as: Identity, loss: Interruption, because: str = "") -> bool:
         """Note that the group has removed the member, if `sent_as` is still its identity."""
         if sent_as != self.identity or not self.is_heard:
             return False
-        keeps_id = loss is not Loss.MEMBERSHIP
-        self.note_reason(loss, because)
-        self.reset(keeps_id=keeps_id)
+        self.note_loss(loss, because)
+        self.reset(keeps_id=loss is not Interruption.LOST_MEMBERSHIP)
         if self.state is not MemberState.LEAVING:
             self.enter(MemberState.DROPPED)
         return True

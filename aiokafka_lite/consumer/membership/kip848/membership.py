@@ -26,7 +26,6 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PRESENT,
     ConsumerMember,
     Held,
-    Loss,
     MemberState,
     PartitionId,
     Reconciliation,
@@ -38,6 +37,7 @@ from aiokafka_lite.consumer.membership.kip848.schedule import (
     as_re2,
 )
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -346,20 +346,20 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         member = self._member
         if member.is_member:
             return None
-        text = "" if member.lost_by is None else member.lost_by.value
+        text = "" if member.lost_by is None else member.lost_by.text
         return f"{text} ({member.lost_because})" if member.lost_because else text
 
     async def _lose_all(self) -> None:
         member = self._member
-        loss = member.lost_by or Loss.MEMBERSHIP
+        loss = member.lost_by or Interruption.LOST_MEMBERSHIP
         self._settled_version = None
         await self._handover.lose()
         self.held.clear()
         self._gate.release(Hold.LOST)
-        if loss is Loss.INSTANCE:
+        if loss is Interruption.FENCED:
             member.enter(MemberState.REFUSED)
             raise member.why_lost()
-        if member.is_static and loss is Loss.EPOCH:
+        if member.is_static and loss is Interruption.LOST_GENERATION:
             # Otherwise its instance id would stay in use.
             await self._send_leave(self._schedule.leave(), self._loop.time() + LEAVE_MAX_S)
         member.enter(MemberState.UNJOINED)
@@ -390,11 +390,11 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         overdue = self.overdue_text()
         self._warn_of_absence(overdue)
         self._settled_version = None
-        reason = Loss.POLL_INTERVAL.value
+        reason = Interruption.POLL_INTERVAL_EXCEEDED.text
         await self._handover.revoke(set(state.assignment), reason, waits=False)
         if not member.is_member or not state.is_subscribed:
             return
-        member.note_reason(Loss.POLL_INTERVAL, overdue)
+        member.note_loss(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._withdraw(reason)
         await self.sit_out()
 
