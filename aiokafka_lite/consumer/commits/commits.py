@@ -54,8 +54,9 @@ from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, GroupMember, Identity, Offsets
+from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,

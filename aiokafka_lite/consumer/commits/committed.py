@@ -24,8 +24,9 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,

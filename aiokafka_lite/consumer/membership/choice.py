@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.protocol import GroupMember, GroupStatus, Membership
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Membership
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
+from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -47,7 +48,7 @@ class EitherMembership:
     def _begin(self, first: ConsumerMember) -> ConsumerMembership:
         from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
-        return ConsumerMembership(self._around, first, other_protocol=self)
+        return ConsumerMembership(self._around, first, fall_back=self.fall_back)
 
     def _take_over(self) -> Membership:
         second, make_second = _classic(self._around.config, self._group_id)
@@ -55,7 +56,7 @@ class EitherMembership:
         return make_second(self._around)
 
     def fall_back(self, error: KafkaError) -> None:
-        """See OtherProtocol. Called by a task of the first membership, which this ends."""
+        """Called by a task of the first membership, which this ends."""
         reason = str(error)
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason

@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Set
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
@@ -32,11 +32,8 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN
-from aiokafka_lite.consumer.membership.protocol import (
-    AwaitedWork,
-    GroupMember,
-    Offsets,
-)
+from aiokafka_lite.consumer.membership.protocol import AwaitedWork, Offsets
+from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.events import (
@@ -57,10 +54,6 @@ GRACE_S: Final = 1.0
 Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 
-class ListenerOwner(Protocol):
-    def listener_failed(self, callback: str, error: Exception | None) -> None: ...
-
-
 class ListenerCalls:
     """Runs one callback at a time, each in its own task "listener".
 
@@ -68,7 +61,7 @@ class ListenerCalls:
     stop the consumer: then it waits for the group task, which must not wait for the callback.
     """
 
-    def __init__(self, scope: TaskScope, owner: ListenerOwner) -> None:
+    def __init__(self, scope: TaskScope, owner: Handover) -> None:
         self._scope = scope
         self._owner = owner
         self._running: tuple[asyncio.Task[None], caller.Callback, float] | None = None

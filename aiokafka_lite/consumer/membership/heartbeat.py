@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import (
     Outcome,
     SendHeartbeat,
 )
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 
@@ -38,23 +38,7 @@ LEASE_SHARE: Final = 0.99
 TURN_S: Final = 0.5
 
 
-class MemberOfGroup(Protocol):
-    @property
-    def group_id(self) -> str: ...
-
-    @property
-    def identity(self) -> Identity: ...
-
-    @property
-    def is_member(self) -> bool: ...
-
-    @property
-    def delivers(self) -> bool: ...
-
-    async def wait_for_change(self) -> None: ...
-
-
-MemberT = TypeVar("MemberT", bound=MemberOfGroup)
+MemberT = TypeVar("MemberT", bound=GroupMember)
 
 
 class Lease:
@@ -68,7 +52,7 @@ class Lease:
         session_s: float,
         gate: Gate,
         state: SubscriptionState,
-        member: MemberOfGroup,
+        member: GroupMember,
         thread: HeartbeatThread,
     ) -> None:
         self._session_s = session_s

@@ -1,21 +1,22 @@
 """The interfaces of a group membership, the same for both group protocols.
 
     Membership      for the consumer and monitoring: start, wait, leave, status
-    GroupMember     for commits: the identity that they carry, and whether they are accepted
     LastCommits     for memberships: the commits before a revocation and at a stop
 
 Implementations: `none.py` without a group, `classic/` and `kip848/`. `choice.py` chooses between
-the last two.
+the last two. Commits ask the `GroupMember` (stateful.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.membership.stateful import GroupMember
 
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
@@ -121,72 +122,6 @@ class Membership(Protocol):
 
     def leave_nowait(self, reason: str) -> None:
         """Send a request to leave if a connection is idle, without commits."""
-
-
-class GroupMember(Protocol):
-    """The identity of commits and of reads of committed offsets, and the effect of their errors.
-
-    Partitions are held as `assigned_as`, the identity at their assignment. `identity` may be newer:
-    its assignment is then unknown.
-    """
-
-    @property
-    def group_id(self) -> str: ...
-
-    @property
-    def group_instance_id(self) -> str | None: ...
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether another consumer has taken its group_instance_id, permanently."""
-
-    @property
-    def is_rebalancing(self) -> bool:
-        """Whether members join, so that the coordinator refuses commits, or soon will."""
-
-    @property
-    def identity(self) -> Identity: ...
-
-    @property
-    def assigned_as(self) -> Identity | None:
-        """The identity at the assignment. None: no partitions are held."""
-
-    @property
-    def reads_as(self) -> Identity | None:
-        """The identity for reads of committed offsets, if they need one."""
-
-    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
-        """Whether the coordinator accepts commits now, as far as known.
-
-        Only two kinds of commits depend on more than `is_rebalancing`: those that the coordinator
-        may have refused because of a rebalance (`was_put_off`), and those of partitions that the
-        application has given up (`is_departed`), for which this is the last chance.
-        """
-
-    def commits_as(
-        self, made_as: Identity, *, has_waited: bool, is_departed: bool
-    ) -> Identity | None:
-        """Return the identity for a commit that was made as `made_as`.
-
-        `has_waited` means for a rebalance: reads of committed offsets wait for such a commit. None:
-        another member may own the partitions.
-        """
-
-    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
-        """Whether no other member can have owned a partition since `made_as`.
-
-        For a partition that was given up, and an identity that `commits_as` has replaced.
-        """
-
-    def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
-        """Note the effect of a refused commit. Return whether the partitions are lost."""
-
-    def why_lost(self) -> CommitFailedError | FencedInstanceIdError: ...
-
-    def notify(self) -> None: ...
-
-    async def wait_for_change(self) -> None:
-        """Wait for the next `notify`, which every change of the member calls."""
 
 
 class LastCommits(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -100,7 +100,7 @@ class Beating:
             self.scope,
             random.Random(1),
         )
-        self.heartbeat = Heartbeat(around, self.member, self)
+        self.heartbeat = Heartbeat(around, self.member, cast("Any", self))
         self.heartbeat.thread = cast("HeartbeatThread", self.thread)
         self.member.enter(MemberState.PREPARING)
         self.member.begin_rebalance()

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -110,7 +110,7 @@ class Beating:
         self.held = dict[PartitionId, TopicPartition]()
         self.errors = list[KafkaError]()
         self.fell_back = list[KafkaError]()
-        self.can_fall_back = can_fall_back
+        self.fall_back = self.fell_back.append if can_fall_back else None
         self.refused_regex_count = 0
         self.scope = TaskScope("g")
         self.beats = HeartbeatSchedule(self.config, self.member, self)
@@ -129,7 +129,7 @@ class Beating:
             self.scope,
             random.Random(1),
         )
-        self.heartbeat = Heartbeat(around, self.member, self.beats, self)
+        self.heartbeat = Heartbeat(around, self.member, self.beats, cast("Any", self))
         self.heartbeat.lease = Lease(
             SESSION_S, self.gate, self.state, self.member, self.heartbeat.thread
         )
@@ -143,11 +143,6 @@ class Beating:
     def match_here(self) -> None:
         self.refused_regex_count += 1
         self.subscribed = Subscription(frozenset({"t"}))
-
-    def fall_back(self, error: KafkaError) -> bool:
-        if self.can_fall_back:
-            self.fell_back.append(error)
-        return self.can_fall_back
 
     async def join(self) -> Identity:
         """Be let in, and hold what was assigned."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -548,8 +546,7 @@ class Falling(EpochWorker):
 
     def _make_membership(self, around: Surroundings) -> ConsumerMembership:
         self.refusals = list[KafkaError]()
-        other = cast("Any", SimpleNamespace(fall_back=self.refusals.append))
-        return ConsumerMembership(around, self.member, other_protocol=other)
+        return ConsumerMembership(around, self.member, fall_back=self.refusals.append)
 
 
 async def test_a_member_whose_protocol_is_not_offered_ends_its_tasks(

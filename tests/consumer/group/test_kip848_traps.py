@@ -14,8 +14,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -625,7 +624,7 @@ class Refusing:
 def joining_heartbeat(
     cluster: Refusing,
     on_error: Callable[[KafkaError], None],
-    fall_back: Callable[[KafkaError], object] | None = None,
+    fall_back: Callable[[KafkaError], None] | None = None,
 ) -> Heartbeat:
     """The heartbeats of a static member that wants to be let in."""
 
@@ -654,13 +653,7 @@ def joining_heartbeat(
         TaskScope("test"),
         random.Random(0),
     )
-    membership = ConsumerMembership(
-        around,
-        member,
-        other_protocol=None
-        if fall_back is None
-        else cast("Any", SimpleNamespace(fall_back=fall_back)),
-    )
+    membership = ConsumerMembership(around, member, fall_back=fall_back)
     return Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)
 
 

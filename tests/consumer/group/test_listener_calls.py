@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +23,7 @@ class Group:
     def __init__(self) -> None:
         self.scope = TaskScope("g")
         self.failed = list[tuple[str, str | None]]()
-        self.calls = ListenerCalls(self.scope, self)
+        self.calls = ListenerCalls(self.scope, cast("Any", self))
         self.loop = asyncio.get_running_loop()
 
     def listener_failed(self, callback: str, error: Exception | None) -> None:

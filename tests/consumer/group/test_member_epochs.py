@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -94,7 +95,7 @@ class Member:
             worker.state.observers,
             worker.cluster,
             Coordinator(worker.cluster, "g", worker.state.events),
-            self.member,
+            cast("Any", self.member),
             rng=random.Random(0),
         )
 

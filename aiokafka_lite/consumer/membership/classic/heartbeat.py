@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
@@ -19,6 +19,9 @@ from aiokafka_lite.consumer.membership.recovery import (
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 
 # The share of a session by which a timer may be late before the loop counts as blocked.
 BLOCKED_SHARE: Final = 0.1
@@ -47,17 +50,10 @@ def send_heartbeat(
     return sent_as, response
 
 
-class Settling(Protocol):
-    @property
-    def is_settled(self) -> bool: ...
-
-    def surface(self, error: KafkaError) -> None: ...
-
-
 class Heartbeat(MemberHeartbeat[Member]):
     """JoinGroup and SyncGroup count as heartbeats, so an eager member sends none while it joins."""
 
-    def __init__(self, around: Surroundings, member: Member, membership: Settling) -> None:
+    def __init__(self, around: Surroundings, member: Member, membership: ClassicMembership) -> None:
         super().__init__(around, member, around.config.session_timeout_s)
         self._membership = membership
         # Loop time.

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Collection
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import CONSUMER_SESSION_S
@@ -16,14 +16,12 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, Se
 from aiokafka_lite.consumer.membership.kip848.member import (
     JOIN_EPOCH,
     ConsumerMember,
-    Held,
     MemberState,
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.schedule import (
     HeartbeatSchedule,
     SentHeartbeat,
-    Subscription,
     by_topic,
     identity_in,
     target_in,
@@ -53,6 +51,9 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+
 log = logging.getLogger(__name__)
 
 # Longest pause while the instance id belongs to another member.
@@ -61,25 +62,6 @@ UNRELEASED_BACKOFF_MAX_S: Final = 5.0
 SURFACED_PAUSE_S: Final = 1.0
 # The broker, or this group, does not offer KIP-848.
 NOT_OFFERED: Final = (UnsupportedVersionError, *KEPT_CLASSIC)
-
-
-class Inbox(Protocol):
-    """The membership, as its heartbeats use it. No method waits."""
-
-    @property
-    def subscribed(self) -> Subscription: ...
-
-    @property
-    def held(self) -> Held: ...
-
-    @property
-    def idle_s(self) -> float: ...
-
-    def surface(self, error: KafkaError) -> None: ...
-
-    def match_here(self) -> None: ...
-
-    def fall_back(self, error: KafkaError) -> bool: ...
 
 
 def send_brief(
@@ -115,11 +97,11 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         around: Surroundings,
         member: ConsumerMember,
         schedule: HeartbeatSchedule,
-        inbox: Inbox,
+        membership: ConsumerMembership,
     ) -> None:
         super().__init__(around, member, around.config.group_session_s)
         self._schedule = schedule
-        self._inbox = inbox
+        self._membership = membership
         # The latest one of the heartbeat thread.
         self._outcome: Outcome | None = None
         self._unreleased = Backoff(
@@ -141,7 +123,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         if (
             not member.is_member
             or member.is_epoch_stale
-            or schedule.has_news(self._inbox.subscribed)
+            or schedule.has_news(self._membership.subscribed)
         ):
             return self._not_before
         return max(self._sent_at + self._interval_s(), self._not_before)
@@ -153,11 +135,11 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
 
     # --- The heartbeat thread -------------------------------------------------------------
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
-        member = self._member
+        member, held = self._member, tuple(self._membership.held)
         return (
-            partial(send_brief, member.group_id, member.group_instance_id, tuple(self._inbox.held)),
+            partial(send_brief, member.group_id, member.group_instance_id, held),
             self._schedule.settled_s,
-            self._config.max_poll_interval_s - self._inbox.idle_s,
+            self._config.max_poll_interval_s - self._membership.idle_s,
         )
 
     def take_outcome(self, outcome: Outcome) -> None:
@@ -184,7 +166,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         await self._wait_for_turn(self._interval_s())
         if not self._member.is_heard:
             return
-        sent = self._schedule.next(self._inbox.subscribed, self._inbox.held)
+        sent = self._schedule.next(self._membership.subscribed, self._membership.held)
         self.is_refused = False
         self._sent_at = sent_at = self._loop.time()
         outcome = self._outcome
@@ -230,17 +212,18 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         member, recovery = self._member, recovery_for(error)
         is_joining = sent.sent_as == member.identity and not member.is_member
         if self._is_refused_regex(sent, error):
-            self._inbox.match_here()
+            self._membership.match_here()
             return
         if isinstance(error, UnreleasedInstanceIdError):
             self._wait_for_release()
             return
         self._pause(self._backoff.next_delay_s())
         if is_joining and isinstance(error, NOT_OFFERED):
-            if self._inbox.fall_back(error):
-                self._not_before = math.inf
-            else:
+            if self._membership.fall_back is None:
                 self._note_refusal(error)
+            else:
+                self._membership.fall_back(error)
+                self._not_before = math.inf
             return
         if (loss := loss_by(error)) is not None and (
             not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
@@ -255,7 +238,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             self.is_refused = is_joining and is_named
             self._note_trouble(str(error))
             self._pause(SURFACED_PAUSE_S)
-            self._inbox.surface(error)
+            self._membership.surface(error)
         self._log_failure(error)
 
     def _note_refusal(self, error: KafkaError) -> None:
@@ -277,7 +260,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         refusal = type(error)(text)
         self._note_trouble(str(refusal))
         self._pause(SURFACED_PAUSE_S)
-        self._inbox.surface(refusal)
+        self._membership.surface(refusal)
         if (ending := self._log_limit.let_in("refused", self._loop.time())) is not None:
             log.warning("%s%s", refusal, ending)
 
@@ -304,7 +287,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         # The session of a crashed member is over by then, with the broker's default timeout.
         session_s = max(self._session_s, CONSUMER_SESSION_S)
         if self._loop.time() - self.trouble_since > session_s:
-            self._inbox.surface(error)
+            self._membership.surface(error)
         self._log_failure(error)
 
     def _note_trouble(self, text: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.consumer.assignment.observers import Departure
@@ -58,14 +59,12 @@ BROKER_LOOKS_S: Final = 10.0
 REBALANCE: Final = "the group rebalances"
 
 
-class OtherProtocol(Protocol):
-    """Takes over if the group cannot be joined with KIP-848."""
-
-    def fall_back(self, error: KafkaError) -> None: ...
-
-
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
-    """One consumer's membership. Without `other_protocol`, reads raise the broker's refusal."""
+    """One consumer's membership.
+
+    `fall_back` takes over if the group cannot be joined with KIP-848. Without it, reads raise the
+    broker's refusal.
+    """
 
     _heartbeat: Heartbeat
 
@@ -74,12 +73,12 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         around: Surroundings,
         member: ConsumerMember,
         *,
-        other_protocol: OtherProtocol | None = None,
+        fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
         super().__init__(around, member)
         self._schedule = HeartbeatSchedule(around.config, member, self)
         self._heartbeat = Heartbeat(around, member, self._schedule, self)
-        self._other_protocol = other_protocol
+        self.fall_back = fall_back
         # Assigned and not revoked yet: the owned partitions in heartbeats.
         self.held: dict[PartitionId, TopicPartition] = {}
         # The subscription version of the assignment.
@@ -428,7 +427,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             return 0
         return sum(len(topics[name].partitions) for name in names)
 
-    # --- For its heartbeats (Inbox) ---------------------------------------------------------
+    # --- For its heartbeats -----------------------------------------------------------------
     @property
     def idle_s(self) -> float:
         """How long the application has requested no records, once it could."""
@@ -436,12 +435,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     def match_here(self) -> None:
         self._regex = None
-
-    def fall_back(self, error: KafkaError) -> bool:
-        if self._other_protocol is None:
-            return False
-        self._other_protocol.fall_back(error)
-        return True
 
     # --- Changes --------------------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
