@@ -79,7 +79,14 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
         from aiokafka_lite.protocol.messages import consumer_protocol as protocol
 
         message = decode_versioned(protocol.ConsumerProtocolSubscription, data)
-        return cls(0, message.topics, message.user_data or b"")
+        owned = [
+            TopicPartition(each.topic, number)
+            for each in message.owned_partitions
+            for number in each.partitions
+        ]
+        rack_id = message.rack_id or None  # some clients send ""
+        user_data, generation = message.user_data or b"", message.generation_id
+        return cls(0, message.topics, user_data, None, tuple(owned), generation, rack_id)
 
 
 class ConsumerProtocolMemberAssignment(NamedTuple):
@@ -190,6 +197,17 @@ class AbstractPartitionAssignor(abc.ABC):
         """Receive this member's assignment. Called after each rebalance."""
 
 
+class StatelessAssignor(AbstractPartitionAssignor):
+    @classmethod
+    def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        """Return only the topics."""
+        return ConsumerProtocolMemberMetadata(0, sorted(topics), b"")
+
+    @classmethod
+    def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
+        """Do nothing."""
+
+
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
     """Return the member ids in the order in which partitions are assigned.
 
@@ -201,6 +219,24 @@ def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> l
         return (instance_id is None, instance_id or "", member_id)
 
     return sorted(members, key=rank)
+
+
+def subscribers_of(
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+) -> dict[str, list[str]]:
+    """Return the members of each topic, in order."""
+    subscribers: dict[str, list[str]] = {}
+    for member in members_in_order(members):
+        for topic in set(members[member].subscription):
+            subscribers.setdefault(topic, []).append(member)
+    return subscribers
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    numbers: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        numbers.setdefault(tp.topic, []).append(tp.partition)
+    return list(numbers.items())
 
 
 def assigned_numbers(cluster: ClusterTopics, topic: str) -> list[int]:

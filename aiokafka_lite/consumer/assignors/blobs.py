@@ -6,9 +6,10 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from aiokafka_lite.consumer.assignors import (
+from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
+    by_topic,
 )
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
@@ -42,11 +43,8 @@ def encode_subscription(
     )
     if owned is None:
         return encode_versioned(message, metadata.version)
-    numbers: dict[str, list[int]] = {}
-    for tp in sorted(owned):
-        numbers.setdefault(tp.topic, []).append(tp.partition)
     message.owned_partitions = [
-        WireTopicPartition(topic=topic, partitions=each) for topic, each in numbers.items()
+        WireTopicPartition(topic=topic, partitions=numbers) for topic, numbers in by_topic(owned)
     ]
     message.generation_id = generation
     message.rack_id = rack_id
@@ -63,7 +61,7 @@ def decode_subscriptions(
     decoded: dict[str, ConsumerProtocolMemberMetadata] = {}
     for member in members:
         try:
-            subscription = decode_versioned(ConsumerProtocolSubscription, member.metadata)
+            metadata = ConsumerProtocolMemberMetadata.decode(member.metadata)
         except (KafkaProtocolError, UnsupportedVersionError) as error:
             log.warning(
                 "member %s gets no partitions, because the subscription that it sent cannot be "
@@ -71,20 +69,9 @@ def decode_subscriptions(
                 member.member_id,
                 error,
             )
-            subscription = ConsumerProtocolSubscription()
-        decoded[member.member_id] = ConsumerProtocolMemberMetadata(
-            0,
-            subscription.topics,
-            subscription.user_data or b"",
-            member.group_instance_id,
-            tuple(
-                TopicPartition(owned.topic, number)
-                for owned in subscription.owned_partitions
-                for number in owned.partitions
-            ),
-            subscription.generation_id,
-            subscription.rack_id or None,  # some clients send ""
-        )
+            metadata = ConsumerProtocolMemberMetadata(0, ())
+        instance_id = member.group_instance_id
+        decoded[member.member_id] = metadata._replace(group_instance_id=instance_id)
     return decoded
 
 

@@ -12,6 +12,7 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
     RebalanceProtocol,
+    by_topic,
 )
 from aiokafka_lite.structs import TopicPartition
 
@@ -50,7 +51,7 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         # Imported here, because every consumer has this assignor, and few lead a group.
         """Assign as the sticky assignor, except partitions that another member still has."""
-        from aiokafka_lite.consumer.assignors.sticky import by_topic, share_out
+        from aiokafka_lite.consumer.assignors.sticky import share_out
 
         claims = {member: read_owned(metadata) for member, metadata in members.items()}
         shares = share_out(cluster, members, claims)

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from aiokafka_lite.consumer.assignors.abstract import (
-    AbstractPartitionAssignor,
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
     Racks,
+    StatelessAssignor,
     assigned_numbers,
     do_racks_matter,
-    members_in_order,
     racks_of_members,
     racks_of_partitions,
+    subscribers_of,
 )
 
 # The assignment of each member.
 Shares = dict[str, list[tuple[str, list[int]]]]
 
 
-class RangePartitionAssignor(AbstractPartitionAssignor):
+class RangePartitionAssignor(StatelessAssignor):
     """Assigns each subscriber of a topic a range of consecutive partitions.
 
     With P partitions and M subscribers, each has P // M, and the first P % M one more. So a member
@@ -46,10 +46,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Divide each topic into as many ranges as it has subscribers."""
         shares: Shares = {member: [] for member in members}
-        subscribers: dict[str, list[str]] = {}
-        for member in members_in_order(members):
-            for topic in set(members[member].subscription):
-                subscribers.setdefault(topic, []).append(member)
+        subscribers = subscribers_of(members)
         at = racks_of_members(members)
         are_named = any(at.values())
         cuts: list[_Cut] = []
@@ -69,15 +66,6 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
             member: ConsumerProtocolMemberAssignment(cls.version, share, b"")
             for member, share in shares.items()
         }
-
-    @classmethod
-    def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return only the topics."""
-        return ConsumerProtocolMemberMetadata(cls.version, sorted(topics), b"")
-
-    @classmethod
-    def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing."""
 
 
 class _Cut:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from aiokafka_lite.consumer.assignors.abstract import (
-    AbstractPartitionAssignor,
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
+    StatelessAssignor,
     assigned_numbers,
     members_in_order,
 )
 
 
-class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
+class RoundRobinPartitionAssignor(StatelessAssignor):
     """Assigns the partitions of all topics, in order, to the members in turn.
 
     A member that does not subscribe to the next partition's topic is skipped. Two members, topics
@@ -45,12 +45,3 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
             member: ConsumerProtocolMemberAssignment(cls.version, sorted(share.items()), b"")
             for member, share in shares.items()
         }
-
-    @classmethod
-    def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return only the topics."""
-        return ConsumerProtocolMemberMetadata(cls.version, sorted(topics), b"")
-
-    @classmethod
-    def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing."""

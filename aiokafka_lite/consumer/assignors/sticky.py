@@ -16,10 +16,12 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberMetadata,
     Racks,
     assigned_numbers,
+    by_topic,
     do_racks_matter,
     members_in_order,
     racks_of_members,
     racks_of_partitions,
+    subscribers_of,
 )
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode, encode
@@ -109,13 +111,6 @@ def share_out(
     while sharing.bring_home():
         sharing.even_out()
     return sharing.shares()
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    numbers: dict[str, list[int]] = {}
-    for tp in sorted(partitions):
-        numbers.setdefault(tp.topic, []).append(tp.partition)
-    return list(numbers.items())
 
 
 def read_claim(user_data: bytes | None) -> Claim:
@@ -238,10 +233,7 @@ class _Sharing:
     ) -> None:
         self._order = members_in_order(members)
         rank = {member: turn for turn, member in enumerate(self._order)}
-        subscribers: dict[str, list[str]] = {}
-        for member in self._order:
-            for topic in set(members[member].subscription):
-                subscribers.setdefault(topic, []).append(member)
+        subscribers = subscribers_of(members)
         self._loads = dict.fromkeys(self._order, 0)
         # The load that all lines expect of each member, at most, except the untold ones.
         self._told = dict.fromkeys(self._order, 0)
