@@ -1,7 +1,7 @@
 """Translates a configuration of confluent-kafka (librdkafka) into arguments.
 
-`SETTINGS` has every setting of librdkafka 2.16 and of confluent-kafka's Python classes. The tables
-of docs/confluent-kafka.md are generated from it.
+`SETTINGS` and `UNNEEDED` have every setting of librdkafka 2.16 and of confluent-kafka's Python
+classes. Tables of docs/confluent-kafka.md are generated from `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -66,10 +66,6 @@ class Own(NamedTuple):
     note: str = ""
 
 
-class Unneeded(NamedTuple):
-    note: str
-
-
 class Refused(NamedTuple):
     """A setting without an equal here, except for the values `unless`, which are left out."""
 
@@ -78,7 +74,7 @@ class Refused(NamedTuple):
     unless: tuple[str, ...] = ()
 
 
-Setting: TypeAlias = "Translated | Unneeded | Refused"
+Setting: TypeAlias = "Translated | Refused"
 
 
 # --- Values, which may all be strings ---------------------------------------------------------
@@ -339,20 +335,6 @@ _PROTOCOLS: Final = {
 _OWN_CONTEXT: Final = "create an `ssl.SSLContext` and pass it as `ssl_context=`"
 _OIDC: Final = Refused("pass `sasl_oauth_token_provider=`, an object with `async def token()`")
 _C_ONLY: Final = Refused("only C programs can use this setting")
-_RETRIES: Final = Unneeded(
-    "the backoff between attempts grows from `retry_backoff_ms` to a fixed limit, with jitter"
-)
-_VERSIONS: Final = Unneeded("API versions are negotiated with every broker")
-_LOGGING: Final = Unneeded("log lines use Python's `logging`, with loggers below `aiokafka_lite`")
-_SYSTEM: Final = Unneeded("the system's default sizes")
-_KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism=GSSAPI` is rejected")
-_BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
-_REFRESHED: Final = Unneeded(
-    "metadata is refreshed immediately when a leader is missing or a topic is new"
-)
-_REBOOTSTRAP: Final = Unneeded(
-    "if all known brokers are unreachable, the bootstrap servers are tried again"
-)
 _ASSERTIONS: Final = (
     "algorithm", "private.key.file", "private.key.passphrase", "private.key.pem", "file",
     "claim.aud", "claim.exp.seconds", "claim.iss", "claim.jti.include", "claim.nbf.seconds",
@@ -463,112 +445,6 @@ _TABLE: Final[Mapping[str, Setting | Own]] = MappingProxyType(
             "fixed partition. `murmur2` and `murmur2_random` become this producer's default "
             "partitioner",
         ),
-        # Unneeded: the cluster
-        **dict.fromkeys(
-            (
-                "retry.backoff.max.ms", "reconnect.backoff.jitter.ms", "reconnect.backoff.ms",
-                "reconnect.backoff.max.ms", "fetch.error.backoff.ms",
-            ),
-            _RETRIES,
-        ),
-        **dict.fromkeys(
-            (
-                "api.version.request", "api.version.request.timeout.ms",
-                "api.version.fallback.ms", "broker.version.fallback",
-            ),
-            _VERSIONS,
-        ),
-        **dict.fromkeys(
-            ("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
-            _REBOOTSTRAP,
-        ),
-        **dict.fromkeys(
-            (
-                "topic.metadata.refresh.fast.interval.ms", "topic.metadata.refresh.fast.cnt",
-                "topic.metadata.refresh.sparse", "topic.metadata.propagation.max.ms",
-                "coordinator.query.interval.ms",
-            ),
-            _REFRESHED,
-        ),
-        **dict.fromkeys(("socket.send.buffer.bytes", "socket.receive.buffer.bytes"), _SYSTEM),
-        "socket.keepalive.enable": Unneeded("TCP keep-alive is enabled on every connection"),
-        "socket.nagle.disable": Unneeded("asyncio disables the Nagle algorithm"),
-        "socket.connection.setup.timeout.ms": Unneeded(
-            "a connection attempt takes at most 10 s, or `request_timeout_ms` if that is shorter"
-        ),
-        **dict.fromkeys(
-            ("socket.max.fails", "socket.blocking.max.ms"),
-            Unneeded("a connection is closed after its first failed request"),
-        ),
-        **dict.fromkeys(
-            ("broker.address.ttl", "broker.address.family", "client.dns.lookup"),
-            Unneeded("host names are resolved for every connection, and all addresses are tried"),
-        ),
-        "receive.message.max.bytes": Unneeded(
-            "a response may have up to 100 MiB, or `fetch_max_bytes` if that is larger"
-        ),
-        "message.copy.max.bytes": Unneeded("keys and values are always copied"),
-        **dict.fromkeys(
-            ("max.in.flight.requests.per.connection", "max.in.flight"),
-            Unneeded("up to five requests are in flight, and records are always sent in order"),
-        ),
-        "builtin.features": Unneeded("the value only lists features of librdkafka"),
-        "enable.metrics.push": Unneeded("metrics are read with `metrics()`, not sent to brokers"),
-        "statistics.interval.ms": Unneeded("call `metrics()`, which is always up to date"),
-        "default.topic.config": Unneeded("the settings inside this value are translated"),
-        # Unneeded: logs and librdkafka's own threads
-        **dict.fromkeys(
-            (
-                "logger", "debug", "log_level", "log.queue", "log.thread.name",
-                "log.connection.close",
-            ),
-            _LOGGING,
-        ),
-        **dict.fromkeys(
-            ("internal.termination.signal", "enable.random.seed", "enabled_events"),
-            Unneeded("the setting only affects librdkafka's own threads"),
-        ),
-        # Unneeded: security
-        **dict.fromkeys(
-            (
-                "sasl.kerberos.service.name", "sasl.kerberos.principal",
-                "sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab",
-                "sasl.kerberos.min.time.before.relogin",
-            ),
-            _KERBEROS,
-        ),
-        "ssl.ca.certificate.stores": Unneeded("Python loads the system's certificates"),
-        # Unneeded: the consumer
-        "group.protocol.type": Unneeded("always `consumer`"),
-        **dict.fromkeys(("queued.min.messages", "fetch.queue.backoff.ms"), _BUFFERING),
-        "consume.callback.max.messages": Unneeded("`rd_kafka_consume_callback` exists only in C"),
-        "max.poll.records": Unneeded("only librdkafka's share consumers use this setting"),
-        "auto.commit.enable": Unneeded("only librdkafka's legacy consumer uses this setting"),
-        # Unneeded: the producer
-        **dict.fromkeys(
-            ("message.send.max.retries", "retries"),
-            Unneeded(
-                "the producer retries records for `delivery_timeout_ms`, without writing "
-                "duplicates"
-            ),
-        ),
-        "queue.buffering.max.messages": Unneeded("`buffer_memory` limits the bytes instead"),
-        "queue.buffering.backpressure.threshold": Unneeded(
-            "records are batched while requests are in flight"
-        ),
-        "batch.num.messages": Unneeded("`max_batch_size` limits the bytes of a batch instead"),
-        "request.timeout.ms": Unneeded(
-            "brokers wait up to 80 % of `request_timeout_ms` for replicas to acknowledge records"
-        ),
-        "compression.level": Unneeded("the codec's default level"),
-        "sticky.partitioning.linger.ms": Unneeded(
-            "the partition of records without a key changes every 10 ms, or with `murmur2` after "
-            "each batch"
-        ),
-        **dict.fromkeys(
-            ("delivery.report.only.error", "produce.offset.report"),
-            Unneeded("`send` returns a future with the offset or the error"),
-        ),
         # Refused: callbacks
         **dict.fromkeys(
             ("error_cb", "throttle_cb"), Refused("read `consumer.events()` or `consumer.health()`")
@@ -674,6 +550,34 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     }
 )
 
+# Settings that have no effect here, whatever their values are. The page has the reasons.
+UNNEEDED: Final = frozenset(
+    {
+        "retry.backoff.max.ms", "reconnect.backoff.jitter.ms", "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms", "fetch.error.backoff.ms", "api.version.request",
+        "api.version.request.timeout.ms", "api.version.fallback.ms", "broker.version.fallback",
+        "metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms",
+        "topic.metadata.refresh.fast.interval.ms", "topic.metadata.refresh.fast.cnt",
+        "topic.metadata.refresh.sparse", "topic.metadata.propagation.max.ms",
+        "coordinator.query.interval.ms", "socket.send.buffer.bytes", "socket.receive.buffer.bytes",
+        "socket.keepalive.enable", "socket.nagle.disable", "socket.connection.setup.timeout.ms",
+        "socket.max.fails", "socket.blocking.max.ms", "broker.address.ttl", "broker.address.family",
+        "client.dns.lookup", "receive.message.max.bytes", "message.copy.max.bytes",
+        "max.in.flight.requests.per.connection", "max.in.flight", "builtin.features",
+        "enable.metrics.push", "statistics.interval.ms", "default.topic.config", "logger", "debug",
+        "log_level", "log.queue", "log.thread.name", "log.connection.close",
+        "internal.termination.signal", "enable.random.seed", "enabled_events",
+        "sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.keytab", "sasl.kerberos.min.time.before.relogin",
+        "ssl.ca.certificate.stores", "group.protocol.type", "queued.min.messages",
+        "fetch.queue.backoff.ms", "consume.callback.max.messages", "max.poll.records",
+        "auto.commit.enable", "message.send.max.retries", "retries", "queue.buffering.max.messages",
+        "queue.buffering.backpressure.threshold", "batch.num.messages", "request.timeout.ms",
+        "compression.level", "sticky.partitioning.linger.ms", "delivery.report.only.error",
+        "produce.offset.report",
+    }
+)  # fmt: skip
+
 # librdkafka's defaults, if another value would change the records that are read, their partition,
 # or what brokers do.
 DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
@@ -726,8 +630,11 @@ def confluent_settings(
         problems["group.id"] = "the value is empty: leave it out for a consumer without a group"
     values: dict[str, object] = {}
     for name, given in used.items():
+        if name in UNNEEDED:
+            continue
         if (setting := SETTINGS.get(name)) is None:
-            problems[name] = f"librdkafka has no such setting{nearest(name, SETTINGS)}"
+            known = SETTINGS.keys() | UNNEEDED
+            problems[name] = f"librdkafka has no such setting{nearest(name, known)}"
         elif not _is_used(name, setting, used, kind, protocol):
             continue
         elif isinstance(setting, Translated):
@@ -738,7 +645,7 @@ def confluent_settings(
                 values[setting.argument] = value
             except ValueError as error:
                 problems[name] = str(error)
-        elif isinstance(setting, Refused) and str(given).lower() not in setting.unless:
+        elif str(given).lower() not in setting.unless:
             problems[name] = setting.note.replace("`", "")
     if problems:
         raise KafkaConfigurationError(
@@ -799,7 +706,7 @@ def _is_used(
     is_sasl = "sasl" in name or "oauth" in name or name.startswith("https.")
     if is_sasl and not protocol.startswith("SASL_"):
         return False
-    return isinstance(setting, Unneeded) or setting.client in (kind, "both")
+    return setting.client in (kind, "both")
 
 
 def _assembled(values: Mapping[str, object], *, has_tls: bool) -> dict[str, Any]:

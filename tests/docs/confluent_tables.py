@@ -7,13 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from aiokafka_lite.confluent import SETTINGS, Refused, Setting, Translated, Unneeded
+from aiokafka_lite.confluent import SETTINGS, Refused, Setting, Translated
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "confluent-kafka.md"
 MARKED: Final = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
 HEADS: Final[dict[type[Setting], tuple[str, str]]] = {
     Translated: ("Translated", "| setting | argument | |\n|---|---|---|"),
-    Unneeded: ("Left out", "| setting | because |\n|---|---|"),
     Refused: ("Refused", "| setting | because, or instead |\n|---|---|"),
 }
 
@@ -29,7 +28,7 @@ def tables() -> str:
             notes[key] = setting.note or notes[key]
         else:
             key = setting.note
-            if isinstance(setting, Refused) and setting.unless:
+            if setting.unless:
                 shown += f" other than {setting.unless[0]}"
         rows[type(setting)][key].append(shown)
     texts = []

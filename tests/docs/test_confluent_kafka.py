@@ -17,7 +17,7 @@ from confluent_kafka.aio import AIOConsumer
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
 from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.confluent import DEFAULTS
+from aiokafka_lite.confluent import DEFAULTS, UNNEEDED
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from tests.docs import confluent_tables
 from tests.docs.page_tables import methods_of, names, rows
@@ -40,6 +40,14 @@ RECORD = set(inspect.signature(ConsumerRecord).parameters)
 def test_the_tables_of_settings_are_those_of_the_package() -> None:
     (shown,) = confluent_tables.MARKED.findall(PAGE)
     assert shown == confluent_tables.tables(), "run: python -m tests.docs.confluent_tables"
+
+
+def test_the_table_of_settings_without_effect_has_each_of_them_with_a_reason() -> None:
+    table = rows(PAGE.partition("\n### Left out\n")[2], 0)
+    shown = [name for left, _ in table for name in re.findall(r"`([^`]+)`", left)]
+    assert len(shown) == len(set(shown))
+    assert set(shown) == UNNEEDED
+    assert all(len(reason) > 10 for _, reason in table)
 
 
 def test_defaults_are_as_in_the_table() -> None:
