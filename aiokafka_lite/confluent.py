@@ -1,7 +1,7 @@
 """Translates a configuration of confluent-kafka (librdkafka) into arguments.
 
 `SETTINGS` and `UNNEEDED` have every setting of librdkafka 2.16 and of confluent-kafka's Python
-classes. Tables of docs/confluent-kafka.md are generated from `SETTINGS`.
+classes. docs/confluent-kafka.md explains them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class Translated(NamedTuple):
     argument: str
     read: Callable[[object], object]
     client: Client = "both"
-    note: str = ""
 
 
 class Own(NamedTuple):
@@ -63,7 +62,6 @@ class Own(NamedTuple):
 
     read: Callable[[object], object]
     client: Client = "both"
-    note: str = ""
 
 
 class Refused(NamedTuple):
@@ -357,47 +355,33 @@ _TABLE: Final[Mapping[str, Setting | Own]] = MappingProxyType(
         # Security
         "security.protocol": Own(_one_of(_PROTOCOLS)),
         "sasl.mechanisms": Translated("sasl_mechanism", _mechanism),
-        "sasl.mechanism": Own(_mechanism, "both", "GSSAPI is refused"),
-        "sasl.username": Translated("sasl_plain_username", _text, note="also used for SCRAM"),
-        "sasl.password": Translated("sasl_plain_password", _text, note="also used for SCRAM"),
-        "oauth_cb": Translated(
-            "sasl_oauth_token_provider.callback",
-            _function,
-            note="the callback runs in a thread, not on the event loop",
-        ),
-        "sasl.oauthbearer.config": Translated(
-            "sasl_oauth_token_provider.config", _text, note="the argument of the callback"
-        ),
+        "sasl.mechanism": Own(_mechanism),
+        "sasl.username": Translated("sasl_plain_username", _text),
+        "sasl.password": Translated("sasl_plain_password", _text),
+        "oauth_cb": Translated("sasl_oauth_token_provider.callback", _function),
+        "sasl.oauthbearer.config": Translated("sasl_oauth_token_provider.config", _text),
         "ssl.ca.location": Translated("ssl_context.ca", _text),
         "ssl.ca.pem": Translated("ssl_context.cadata", _text),
         "ssl.certificate.location": Translated("ssl_context.certfile", _text),
         "ssl.key.location": Translated("ssl_context.keyfile", _text),
         "ssl.key.password": Translated("ssl_context.password", _text),
         "ssl.crl.location": Translated("ssl_context.crl", _text),
-        "ssl.cipher.suites": Translated("ssl_context.ciphers", _text, note="for TLS 1.2 and older"),
+        "ssl.cipher.suites": Translated("ssl_context.ciphers", _text),
         # The consumer
         "group.id": Own(_text, "consumer"),
         "group.instance.id": Own(_text, "consumer"),
         "group.protocol": Own(_one_of({"classic": "classic", "consumer": "consumer"}), "consumer"),
         "group.remote.assignor": Own(_text, "consumer"),
-        "partition.assignment.strategy": Own(
-            _assignors, "consumer",
-            "the names become assignor classes, and the group uses the classic protocol",
-        ),
+        "partition.assignment.strategy": Own(_assignors, "consumer"),
         "session.timeout.ms": Own(_number, "consumer"),
         "heartbeat.interval.ms": Own(_number, "consumer"),
         "max.poll.interval.ms": Own(_number, "consumer"),
         "enable.auto.commit": Own(_flag, "consumer"),
-        "auto.commit.interval.ms": Own(_commit_ms, "consumer", "0 is refused with auto-commit"),
+        "auto.commit.interval.ms": Own(_commit_ms, "consumer"),
         "enable.auto.offset.store": Translated(
-            "ack_mode",
-            lambda given: "implicit" if _flag(given) else "explicit",
-            "consumer",
-            "false becomes `explicit`, so `record.ack()` replaces `store_offsets`",
+            "ack_mode", lambda given: "implicit" if _flag(given) else "explicit", "consumer"
         ),
-        "auto.offset.reset": Own(
-            _one_of(_EARLIEST_OR_LATEST), "consumer", "`error` becomes `none`"
-        ),
+        "auto.offset.reset": Own(_one_of(_EARLIEST_OR_LATEST), "consumer"),
         "isolation.level": Own(
             _one_of({name: name for name in ("read_uncommitted", "read_committed")}), "consumer"
         ),
@@ -407,44 +391,23 @@ _TABLE: Final[Mapping[str, Setting | Own]] = MappingProxyType(
         "fetch.max.bytes": Own(_number, "consumer"),
         "fetch.message.max.bytes": Translated("max_partition_fetch_bytes", _number, "consumer"),
         "max.partition.fetch.bytes": Own(_number, "consumer"),
-        "queued.max.messages.kbytes": Translated(
-            "max_buffered_bytes",
-            _kbytes,
-            "consumer",
-            "`max_buffered_bytes` is in bytes, and limits the records of all partitions together",
-        ),
+        "queued.max.messages.kbytes": Translated("max_buffered_bytes", _kbytes, "consumer"),
         # The producer
         "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
-        "acks": Own(_one_of(_ACKS), "producer", "0 and 1 have the same effect as `all`"),
-        "enable.idempotence": Own(
-            _flag, "producer", "false has no effect: the producer is always idempotent"
-        ),
+        "acks": Own(_one_of(_ACKS), "producer"),
+        "enable.idempotence": Own(_flag, "producer"),
         "transactional.id": Own(_text, "producer"),
         "transaction.timeout.ms": Own(_number, "producer"),
         "queue.buffering.max.ms": Translated("linger_ms", _number, "producer"),
-        "linger.ms": Own(_number, "producer", "rounded to whole milliseconds"),
-        "queue.buffering.max.kbytes": Translated(
-            "buffer_memory",
-            _kbytes,
-            "producer",
-            "the argument is in bytes. `send` waits while the buffer is full",
-        ),
+        "linger.ms": Own(_number, "producer"),
+        "queue.buffering.max.kbytes": Translated("buffer_memory", _kbytes, "producer"),
         "batch.size": Translated("max_batch_size", _number, "producer"),
         "message.max.bytes": Translated("max_request_size", _number, "producer"),
         "message.timeout.ms": Translated("delivery_timeout_ms", _endless_ms, "producer"),
-        "delivery.timeout.ms": Own(
-            _endless_ms, "producer",
-            "0 (no limit) becomes 24 days. A longer `request_timeout_ms` is lowered to this "
-            "timeout",
-        ),
+        "delivery.timeout.ms": Own(_endless_ms, "producer"),
         "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
         "compression.type": Own(_one_of(_CODECS), "producer"),
-        "partitioner": Own(
-            _partitioner, "producer",
-            "keys have the same partitions as in librdkafka. Records without a key have no "
-            "fixed partition. `murmur2` and `murmur2_random` become this producer's default "
-            "partitioner",
-        ),
+        "partitioner": Own(_partitioner, "producer"),
         # Refused: callbacks
         **dict.fromkeys(
             ("error_cb", "throttle_cb"), Refused("read `consumer.events()` or `consumer.health()`")

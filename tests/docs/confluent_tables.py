@@ -1,4 +1,4 @@
-"""The settings' tables of docs/confluent-kafka.md: `python -m tests.docs.confluent_tables`."""
+"""A table of docs/confluent-kafka.md: `python -m tests.docs.confluent_tables`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,27 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from aiokafka_lite.confluent import SETTINGS, Refused, Setting, Translated
+from aiokafka_lite.confluent import SETTINGS, Refused
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "confluent-kafka.md"
 MARKED: Final = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
-HEADS: Final[dict[type[Setting], tuple[str, str]]] = {
-    Translated: ("Translated", "| setting | argument | |\n|---|---|---|"),
-    Refused: ("Refused", "| setting | because, or instead |\n|---|---|"),
-}
 
 
-def tables() -> str:
-    """Return the tables, one for each way in which a setting is treated."""
-    rows: defaultdict[type, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    notes: defaultdict[str, str] = defaultdict(str)
+def table() -> str:
+    """Return the table of refused settings, with the reason of each."""
+    rows: defaultdict[str, list[str]] = defaultdict(list)
     for name, setting in SETTINGS.items():
-        shown = f"`{name}`"
-        if isinstance(setting, Translated):
-            key = setting.argument
-            notes[key] = setting.note or notes[key]
-        else:
-            key = setting.note
-            if setting.unless:
-                shown += f" other than {setting.unless[0]}"
-        rows[type(setting)][key].append(shown)
-    texts = []
-    for kind, (title, head) in HEADS.items():
-        lines = [
-            f"| {', '.join(names)} | "
-            + (f"`{key.split('.')[0]}` | {notes[key]} |" if kind is Translated else f"{key} |")
-            for key, names in rows[kind].items()
-        ]
-        texts.append("\n".join([f"\n### {title}\n", head, *lines, ""]))
-    return "".join(texts) + "\n"
+        if isinstance(setting, Refused):
+            other = f" other than {setting.unless[0]}" if setting.unless else ""
+            rows[setting.note].append(f"`{name}`{other}")
+    lines = [f"| {', '.join(names)} | {note} |" for note, names in rows.items()]
+    head = "\n### Refused\n\n| setting | because, or instead |\n|---|---|"
+    return "\n".join([head, *lines, "", ""])
 
 
 def main() -> None:
-    """Write the tables into the page."""
-    text = tables()
+    """Write the table into the page."""
+    text = table()
     PAGE.write_text(MARKED.sub(lambda _: text, PAGE.read_text("utf-8")), "utf-8")
 
 

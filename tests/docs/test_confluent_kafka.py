@@ -17,7 +17,7 @@ from confluent_kafka.aio import AIOConsumer
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
 from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.confluent import DEFAULTS, UNNEEDED
+from aiokafka_lite.confluent import DEFAULTS, SETTINGS, UNNEEDED, Translated
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from tests.docs import confluent_tables
 from tests.docs.page_tables import methods_of, names, rows
@@ -37,9 +37,24 @@ RECORD = set(inspect.signature(ConsumerRecord).parameters)
 # The tables
 
 
-def test_the_tables_of_settings_are_those_of_the_package() -> None:
+def test_the_table_of_refused_settings_is_that_of_the_package() -> None:
     (shown,) = confluent_tables.MARKED.findall(PAGE)
-    assert shown == confluent_tables.tables(), "run: python -m tests.docs.confluent_tables"
+    assert shown == confluent_tables.table(), "run: python -m tests.docs.confluent_tables"
+
+
+def test_the_table_of_translated_settings_has_each_with_its_argument() -> None:
+    table = PAGE.partition("\n### Translated\n")[2].partition("\n### ")[0]
+    shown = {
+        name: argument
+        for names, argument in re.findall(r"^\| (`.*?`) \| `(\w+)` \|", table, re.M)
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    translated = {
+        name: setting.argument.partition(".")[0]
+        for name, setting in SETTINGS.items()
+        if isinstance(setting, Translated)
+    }
+    assert shown == translated
 
 
 def test_the_table_of_settings_without_effect_has_each_of_them_with_a_reason() -> None:
