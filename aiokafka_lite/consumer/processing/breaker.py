@@ -1,20 +1,17 @@
 """A circuit breaker: pauses the handlers while a system that they depend on seems to be down.
 
-==========  =====================================  ===============================================
-state       records that may be tried              next state
-==========  =====================================  ===============================================
-CLOSED      all                                    OPEN: many calls fail
-                                                   SUSPECTING: one record's last attempt fails
-SUSPECTING  a new one at once, or a failed one     ASKING, RETRYING: it is tried
-            after the pause
-ASKING      none: a new record is being tried      OPEN: it fails
-RETRYING    none: a failed record is being tried   SUSPECTING: it fails
-OPEN        any one after the pause                PROBING: it is tried
-PROBING     none: one is being tried               OPEN: it fails
-==========  =====================================  ===============================================
+==========  ============================  ==============================================
+state       records that may be tried     next state
+==========  ============================  ==============================================
+CLOSED      all                           OPEN: many calls fail
+                                          SUSPECTING: one record's last attempt fails
+SUSPECTING  a new one at once, or a       OPEN: a new one fails
+            failed one after the pause
+OPEN        any one after the pause
+==========  ============================  ==============================================
 
-The record that is being tried is the probe. Its success closes the breaker, its cancellation
-returns to the state before.
+The record that is being tried is the probe: no other one is tried at the same time. Its success
+closes the breaker.
 
 A record that has failed for the last time looks the same whether it is bad, or the database is
 down. The difference shows when another record succeeds. So a new record (one that has not failed
@@ -88,66 +85,33 @@ class CircuitBreaker:
 class BreakerState(enum.Enum):
     CLOSED = enum.auto()
     SUSPECTING = enum.auto()
-    ASKING = enum.auto()
-    RETRYING = enum.auto()
     OPEN = enum.auto()
-    PROBING = enum.auto()
 
 
 MOVES: Final[Mapping[BreakerState, frozenset[BreakerState]]] = MappingProxyType(
     {
         BreakerState.CLOSED: frozenset({BreakerState.SUSPECTING, BreakerState.OPEN}),
-        BreakerState.SUSPECTING: frozenset(
-            {BreakerState.ASKING, BreakerState.RETRYING, BreakerState.CLOSED}
-        ),
-        BreakerState.ASKING: frozenset(
-            {BreakerState.SUSPECTING, BreakerState.OPEN, BreakerState.CLOSED}
-        ),
-        BreakerState.RETRYING: frozenset({BreakerState.SUSPECTING, BreakerState.CLOSED}),
-        BreakerState.OPEN: frozenset({BreakerState.PROBING, BreakerState.CLOSED}),
-        BreakerState.PROBING: frozenset({BreakerState.OPEN, BreakerState.CLOSED}),
+        BreakerState.SUSPECTING: frozenset({BreakerState.OPEN, BreakerState.CLOSED}),
+        BreakerState.OPEN: frozenset({BreakerState.CLOSED}),
     }
 )
-# For each state with a probe, the states after the probe was cancelled, and after it failed.
-AFTER_PROBE: Final[Mapping[BreakerState, tuple[BreakerState, BreakerState]]] = MappingProxyType(
-    {
-        BreakerState.ASKING: (BreakerState.SUSPECTING, BreakerState.OPEN),
-        BreakerState.RETRYING: (BreakerState.SUSPECTING, BreakerState.SUSPECTING),
-        BreakerState.PROBING: (BreakerState.OPEN, BreakerState.OPEN),
-    }
-)
-SUSPICION: Final = frozenset({BreakerState.SUSPECTING, BreakerState.ASKING, BreakerState.RETRYING})
 
 
 class Breaker:
     """The state of one circuit breaker, and its only writer.
 
     Attributes:
+        is_probing: A record is being tried, while it is not closed.
         since: The loop time since when it is not closed.
         probe_at: The loop time at which the pause ends.
     """
-
-    __slots__ = (
-        "_failed_at",
-        "_failed_probes",
-        "_failing_since",
-        "_failures",
-        "_rng",
-        "_settings",
-        "_succeeded_before",
-        "_succeeded_before_failures",
-        "_window_ends_at",
-        "is_closed",
-        "probe_at",
-        "reason",
-        "since",
-        "state",
-    )
 
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
         self.state, self.is_closed = BreakerState.CLOSED, True
+        # Whether the probe had not failed before.
+        self.is_probing = self._is_probe_new = False
         self.since = 0.0
         self.probe_at = 0.0
         self.reason = ""
@@ -162,11 +126,7 @@ class Breaker:
 
     @property
     def is_suspicion(self) -> bool:
-        return self.state in SUSPICION
-
-    @property
-    def is_probing(self) -> bool:
-        return self.state in AFTER_PROBE
+        return self.state is BreakerState.SUSPECTING
 
     def _enter(self, state: BreakerState) -> None:
         if state is not self.state and state not in MOVES[self.state]:
@@ -174,23 +134,18 @@ class Breaker:
                 f"a breaker cannot change its state from {self.state.name} to {state.name}"
             )
         self.state, self.is_closed = state, state is BreakerState.CLOSED
+        self.is_probing = False
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
         """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
-        if self.state is BreakerState.SUSPECTING and not has_failed:
-            self._enter(BreakerState.ASKING)
-        elif self.is_probing or now < self.probe_at:
+        is_at_once = self.is_suspicion and not has_failed
+        if self.is_probing or (now < self.probe_at and not is_at_once):
             return False
-        elif self.state is BreakerState.SUSPECTING:
-            self._enter(BreakerState.RETRYING)
-        else:
-            self._enter(BreakerState.PROBING)
+        self.is_probing, self._is_probe_new = True, not has_failed
         return True
 
     def may_probe(self, now: float) -> bool:
-        return self.state is BreakerState.SUSPECTING or (
-            self.state is BreakerState.OPEN and now >= self.probe_at
-        )
+        return not self.is_probing and (self.is_suspicion or now >= self.probe_at)
 
     def succeeded(self, *, is_probe: bool) -> bool:
         """Note a success while it is not closed. Return whether that closes it."""
@@ -229,7 +184,7 @@ class Breaker:
         if not self.is_closed:
             if is_probe:
                 self._failed_probes += 1
-                _, state = AFTER_PROBE[self.state]
+                state = BreakerState.OPEN if self._is_probe_new else self.state
                 self._pause(state, now, reason)
             return False
         settings = self._settings
@@ -249,8 +204,7 @@ class Breaker:
 
     def abandoned(self, now: float) -> None:
         if self.is_probing:
-            state, _ = AFTER_PROBE[self.state]
-            self._pause(state, now, self.reason)
+            self._pause(self.state, now, self.reason)
 
     def open(self, now: float, reason: str, *, is_suspicion: bool) -> None:
         self.since = now
