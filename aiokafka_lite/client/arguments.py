@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import index
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 
 from aiokafka_lite._arguments import is_int, is_list
 from aiokafka_lite._chance import UNSEEDED, Chance
@@ -136,6 +136,10 @@ class ClientArguments(_Given, Settings):
     metadata_max_age_s = InSeconds()
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
+    # Numbers that may be 0, that may be anything, and that requests have in 32 bits.
+    _may_be_zero: ClassVar[frozenset[str]] = frozenset({"retry_backoff_ms"})
+    _may_be_any: ClassVar[frozenset[str]] = frozenset({"connections_max_idle_ms", "seed"})
+    _sent: ClassVar[frozenset[str]] = frozenset()
     _is_made = False
     # Checked by other methods: with aiokafka's messages, or without showing the value.
     _own_checks: ClassVar[frozenset[str]] = frozenset(
@@ -167,14 +171,20 @@ class ClientArguments(_Given, Settings):
             TypeError: An argument's type does not match its annotation.
         """
         vars(self).update({name: value for name, value in given.items() if name != "self"})
-        init = type(self).__init__
-        for name in (init.__kwdefaults__ or {}).keys() - self._own_checks:
-            annotation, value = str(init.__annotations__[name]), vars(self)[name]
-            kind = annotation.removesuffix(" | None")
-            if kind in _TYPE_CHECKS and not (value is None and kind != annotation):
-                vars(self)[name] = _TYPE_CHECKS[kind](name, value)
+        for name, kind in self._kinds():
+            if kind in _TYPE_CHECKS:
+                vars(self)[name] = _TYPE_CHECKS[kind](name, vars(self)[name])
         self._is_made = True
         self._check()
+
+    def _kinds(self) -> Iterator[tuple[str, str]]:
+        """Yield the arguments with their annotations, except those that are None and may be."""
+        init = type(self).__init__
+        for name in (init.__kwdefaults__ or {}).keys() - self._own_checks:
+            annotation = str(init.__annotations__[name])
+            kind = annotation.removesuffix(" | None")
+            if kind == annotation or getattr(self, name) is not None:
+                yield name, kind
 
     @property
     def _positional(self) -> Sequence[object]:
@@ -183,11 +193,18 @@ class ClientArguments(_Given, Settings):
     def _is_given(self, name: str) -> bool:
         return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
 
-    def _check_int32(self, *names: str) -> None:
-        for name in names:
-            given = getattr(self, name)
-            if given is not None and given > MOST_INT:
-                raise ValueError(f"{name} must be at most 2**31 - 1, not {given!r}")
+    def _check_numbers(self) -> None:
+        for name, kind in self._kinds():
+            if kind != "int" or name in self._may_be_any:
+                continue
+            value = getattr(self, name)
+            if value < 0 and name in self._may_be_zero:
+                raise ValueError(f"{name} must not be negative, but is {value!r}")
+            if value <= 0 and name not in self._may_be_zero:
+                raise ValueError(f"{name} must be a positive number, not {value!r}")
+            bits = 31 if name in self._sent else 63
+            if value >= 1 << bits:
+                raise ValueError(f"{name} must be at most 2**{bits} - 1, not {value!r}")
 
     def _check_bootstrap(self) -> None:
         servers: object = self.bootstrap_servers
@@ -290,6 +307,10 @@ class ClientArguments(_Given, Settings):
             allow_auto_create_topics=self.allow_auto_create_topics,
             max_frame_bytes=max_frame_bytes,
         )
+
+    def of_every_client(self) -> dict[str, Any]:
+        """Return the arguments with which another client reaches the cluster."""
+        return {name: getattr(self, name) for name in _Given.__annotations__}
 
     def mechanism(
         self, token_provider: AbstractTokenProvider | None, chance: Chance = UNSEEDED

@@ -60,20 +60,6 @@ DEFAULT_ASSIGNORS: Final = (
 # The brokers' default session of KIP-848 members (group.consumer.session.timeout.ms).
 CONSUMER_SESSION_S: Final = 45.0
 
-POSITIVE: Final = (
-    "fetch_max_bytes",
-    "max_partition_fetch_bytes",
-    "request_timeout_ms",
-    "metadata_max_age_ms",
-    "max_poll_interval_ms",
-    "rebalance_timeout_ms",
-    "session_timeout_ms",
-    "heartbeat_interval_ms",
-    "auto_commit_interval_ms",
-    "max_buffered_bytes",
-    "max_batch_bytes",
-    "consumer_timeout_ms",
-)
 # The limits of records that aiokafka has too, and its messages for invalid ones.
 AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -84,20 +70,6 @@ AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
 # The part of the rebalance timeout for the last commit and the listener, after the wait for the
 # application.
 HOLD_MARGIN: Final = 0.2
-NOT_NEGATIVE: Final = (
-    "fetch_max_wait_ms", "fetch_min_bytes", "rebalance_hold_ms", "retry_backoff_ms"
-)  # fmt: skip
-# Sent in requests unchanged.
-SENT: Final = (
-    "fetch_max_bytes",
-    "fetch_max_wait_ms",
-    "fetch_min_bytes",
-    "max_partition_fetch_bytes",
-    "max_poll_interval_ms",
-    "rebalance_timeout_ms",
-    "request_timeout_ms",
-    "session_timeout_ms",
-)
 
 
 class NotGiven(int):
@@ -150,6 +122,21 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
     """A consumer's arguments, checked. Raises as `AIOKafkaConsumer`."""
 
     _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
+    _may_be_zero = ClientArguments._may_be_zero | {
+        "fetch_max_wait_ms", "fetch_min_bytes", "rebalance_hold_ms"
+    }  # fmt: skip
+    _sent = frozenset(
+        {
+            "fetch_max_bytes",
+            "fetch_max_wait_ms",
+            "fetch_min_bytes",
+            "max_partition_fetch_bytes",
+            "max_poll_interval_ms",
+            "rebalance_timeout_ms",
+            "request_timeout_ms",
+            "session_timeout_ms",
+        }
+    )
 
     fetch_max_wait_s = InSeconds()
     auto_commit_interval_s = InSeconds()
@@ -319,7 +306,7 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
         check_max_records(self.max_poll_records, "max_poll_records")  # first, as in aiokafka
         self._check_security()
         self._check_numbers()
-        self._check_int32(*SENT)
+        check_max_records(self.max_records_per_partition, "max_records_per_partition")
         strategy: object = self.partition_assignment_strategy
         names = strategy if isinstance(strategy, (list, tuple)) else [strategy]
         if not isinstance(strategy, (str, list, tuple)) or not names:
@@ -389,17 +376,6 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
             vars(self), key_deserializer=None, value_deserializer=None, on_bad_record="raise"
         )
         return same
-
-    def _check_numbers(self) -> None:
-        for name in POSITIVE:
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise ValueError(f"{name} must be a positive number, not {value!r}")
-            if value is not None and value > MOST_LONG:
-                raise ValueError(f"{name} must be at most 2**63 - 1, not {value!r}")
-        for name in NOT_NEGATIVE:
-            if (value := getattr(self, name)) is not None and value < 0:
-                raise ValueError(f"{name} must not be negative, but is {value!r}")
-        check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     @property
     def isolation_level_code(self) -> int:

@@ -30,15 +30,6 @@ DEFAULT_BUFFER_MEMORY: Final = 32 * 1024 * 1024
 # so that its error arrives before the connection is closed.
 BROKERS_SHARE: Final = 0.8
 
-POSITIVE: Final = (
-    "max_batch_size",
-    "max_request_size",
-    "buffer_memory",
-    "request_timeout_ms",
-    "metadata_max_age_ms",
-    "transaction_timeout_ms",
-)
-NOT_NEGATIVE: Final = ("linger_ms", "retry_backoff_ms")
 ACKS: Final = ("all", -1, 0, 1, None)
 
 _numbers = itertools.count(1)
@@ -78,6 +69,9 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     """
 
     linger_s = InSeconds()
+    _may_be_zero = ClientArguments._may_be_zero | {"linger_ms"}
+    _may_be_any = ClientArguments._may_be_any | {"delivery_timeout_ms"}  # has a limit of its own
+    _sent = frozenset({"transaction_timeout_ms"})
 
     # AIOKafkaProducer takes these arguments (`takes_arguments_of`): they are written here only.
     def __init__(
@@ -177,13 +171,7 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     @override
     def _check(self) -> None:
         self._check_security()
-        self._check_int32("transaction_timeout_ms")
-        for name in POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
-        for name in NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
+        self._check_numbers()
         if self.acks not in ACKS:
             raise ValueError(
                 f"Invalid ACKS parameter: acks must be 'all', -1, 1 or 0, not {self.acks!r}"

@@ -11,8 +11,6 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.config import (
-    NOT_NEGATIVE,
-    POSITIVE,
     ConsumerConfig,
     check_handler,
     check_hold,
@@ -25,6 +23,22 @@ from aiokafka_lite.consumer.config import (
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.for_each import for_each
+
+POSITIVE = (
+    "fetch_max_bytes",
+    "max_partition_fetch_bytes",
+    "request_timeout_ms",
+    "metadata_max_age_ms",
+    "max_poll_interval_ms",
+    "rebalance_timeout_ms",
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "auto_commit_interval_ms",
+    "max_buffered_bytes",
+    "max_batch_bytes",
+    "consumer_timeout_ms",
+)
+NOT_NEGATIVE = ("fetch_max_wait_ms", "fetch_min_bytes", "rebalance_hold_ms", "retry_backoff_ms")
 
 TP = TopicPartition("t", 0)
 LOGIN = {

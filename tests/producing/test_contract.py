@@ -16,7 +16,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.producing import AIOKafkaProducer, OwnBatch
-from aiokafka_lite.producing.config import NOT_NEGATIVE, POSITIVE, ProducerConfig
+from aiokafka_lite.producing.config import ProducerConfig
 from tests.support.for_each import for_each
 
 Theirs: Final = aiokafka.AIOKafkaProducer
@@ -146,7 +146,16 @@ def test_a_long_request_timeout_moves_the_default_of_the_delivery_timeout() -> N
 
 
 def test_the_smallest_values_are_allowed() -> None:
-    smallest = dict.fromkeys((*POSITIVE, "delivery_timeout_ms"), 1) | dict.fromkeys(NOT_NEGATIVE, 0)
+    positive = (
+        "max_batch_size",
+        "max_request_size",
+        "buffer_memory",
+        "request_timeout_ms",
+        "metadata_max_age_ms",
+        "transaction_timeout_ms",
+        "delivery_timeout_ms",
+    )
+    smallest = dict.fromkeys(positive, 1) | dict.fromkeys(("linger_ms", "retry_backoff_ms"), 0)
     config: ProducerConfig = ProducerConfig(**smallest)  # type: ignore[arg-type]
     assert config.delivery_timeout_s == 0.001
 
