@@ -817,8 +817,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if isinstance(dead_letter, DeadLetterKeeper):
             commits = self._group_id is not None and self._config.enable_auto_commit
             offsets = self._engine.in_transactions() if commits else None
-            context = RunContext(self._config, self._group_id, offsets, run, outbox, self._chance)
-            await dead_letter.open(context)
+            await dead_letter.open(RunContext(self._config, offsets, run, outbox, self._chance))
             stack.push_async_callback(dead_letter.close)
         if self._delivery.has_deserializers:
             self._delivery.keeps_serialized = True

@@ -148,24 +148,6 @@ NO_LIMIT: Final = 2**31 - 1
 TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 WhatIfTooLarge: TypeAlias = Literal["keep", "drop", "stub"]
 
-# Arguments that a producer takes over from the consumer: how to reach the cluster, and as whom.
-TAKEN_OVER: Final = (
-    "bootstrap_servers",
-    "client_id",
-    "request_timeout_ms",
-    "retry_backoff_ms",
-    "metadata_max_age_ms",
-    "connections_max_idle_ms",
-    "security_protocol",
-    "ssl_context",
-    "sasl_mechanism",
-    "sasl_plain_username",
-    "sasl_plain_password",
-    "sasl_oauth_token_provider",
-    "allow_plaintext_credentials",
-    "seed",
-)
-
 log = logging.getLogger(__name__)
 
 
@@ -260,7 +242,7 @@ class DeadLetters:
             raise IllegalStateError(
                 f"another run() uses {self!r}: create one DeadLetters object per run()"
             )
-        self._group_id = run.group_id or ""
+        self._group_id = run.arguments.group_id or ""
         writer = self._new_writer(run)
         await writer.open()
         self._writer = writer
@@ -274,12 +256,11 @@ class DeadLetters:
         # A topic that is made by the way has whatever partitions and retention.
         make = partial(
             AIOKafkaProducer,
-            allow_auto_create_topics=False,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=self._transaction_timeout_ms,
             max_request_size=NO_LIMIT,
             buffer_memory=NO_LIMIT,
-            **{name: getattr(run.arguments, name) for name in TAKEN_OVER},
+            **(run.arguments.of_every_client() | {"allow_auto_create_topics": False}),
         )
         if run.outbox is not None:
             if self._transactional_id is not None or self._given is not None:
@@ -297,6 +278,7 @@ class DeadLetters:
                 "enable_auto_commit=True"
             )
         outbox = Outbox(OwnProducer(make), run.offsets, run.finisher, run.chance)
+        run.finisher.watch(outbox)
         return OutboxWriter(outbox, is_own=True)
 
     async def _count_partitions(self, writer: PlainWriter | OutboxWriter) -> int:

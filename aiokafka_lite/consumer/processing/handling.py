@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from aiokafka_lite._arguments import check_fields, is_int
 from aiokafka_lite._chance import UNSEEDED, Chance
-from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
-from aiokafka_lite.consumer.config import is_async_callable
+from aiokafka_lite.consumer.config import ConsumerConfig, is_async_callable
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
 from aiokafka_lite.consumer.processing.calls import leaves
 from aiokafka_lite.consumer.processing.job import Job
@@ -156,8 +155,7 @@ class RunContext(NamedTuple):
         finisher: Finishes a record, before the writer of its letter returns.
     """
 
-    arguments: ClientArguments
-    group_id: str | None
+    arguments: ConsumerConfig[object, object]
     offsets: OffsetsInTransaction | None
     finisher: Finisher
     outbox: Outbox | None

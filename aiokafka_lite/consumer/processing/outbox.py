@@ -180,6 +180,9 @@ class GivenProducer:
 class Finisher(Protocol):
     def finish(self, job: Job) -> None: ...
 
+    def watch(self, outbox: Outbox) -> None:
+        """Report the troubles of an outbox to operators."""
+
 
 class Recipient(Finisher, Protocol):
     def refused(self, jobs: Sequence[Job], error: Exception) -> None: ...

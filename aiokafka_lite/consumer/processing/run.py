@@ -161,6 +161,8 @@ class Run:
         self._end_s = hold_s if end_s is None else end_s
         self._rng = rng
         self._outbox: Outbox | None = None
+        # That one, or the one of the dead letters.
+        self._outboxes: list[Outbox] = []
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
@@ -200,6 +202,7 @@ class Run:
     def write_into(self, outbox: Outbox) -> None:
         """Give handlers an argument for their outputs, and finish records in transactions."""
         self._outbox, handler = outbox, self._handler
+        self.watch(outbox)
 
         async def handle(given: object) -> list[Output]:
             outputs = outbox.new_outputs()
@@ -779,10 +782,13 @@ class Run:
         self.offer()
 
     # --- For operators --------------------------------------------------------------------
+    def watch(self, outbox: Outbox) -> None:
+        self._outboxes.append(outbox)
+
     def troubles(self, now: float) -> Iterator[str]:
         yield from self._attempts.troubles(now)
-        if self._outbox is not None:
-            yield from self._outbox.troubles()
+        for outbox in self._outboxes:
+            yield from outbox.troubles()
 
     def explain(self, cursor: Cursor, now: float) -> str:
         progress = cursor.progress

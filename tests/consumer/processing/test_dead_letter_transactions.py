@@ -15,6 +15,7 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.consumer.processing import outbox
 from aiokafka_lite.errors import (
     CommitFailedError,
     CoordinatorNotAvailableError,
@@ -524,6 +525,7 @@ async def test_a_letter_of_a_partition_that_has_gone_meanwhile_is_not_committed(
 async def test_a_rebalance_during_a_letters_transaction_repeats_no_record(
     kafka: KafkaHandle, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(outbox, "FIRST_PAUSE_S", 1.0)  # long enough to look at health
     job = await Job.of(kafka, partitions=2)
     settings = {**WAYS[way], "rebalance_timeout_ms": 10_000}
     handled: Counter[tuple[int, int]] = Counter()
@@ -564,6 +566,9 @@ async def test_a_rebalance_during_a_letters_transaction_repeats_no_record(
             if way == "cooperative":
                 await until(lambda: first.group_metadata().generation_id > before)
                 producing.held.release()
+                # The brokers refuse offsets of the generation before.
+                refused = "transactions cannot be committed, and 16 records wait for a commit"
+                await until(lambda: refused in str(first.health().reasons))
             await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
             for partition in range(2):
                 await eventually(partial(job.committed, partition), 9)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.processing.dead_letters import (
-    TAKEN_OVER,
     DeadLetters,
     Letter,
     OutboxWriter,
@@ -72,10 +71,10 @@ async def test_an_outbox_of_the_run_is_neither_opened_nor_closed(*, is_own: bool
 
 async def test_letters_of_a_run_with_transactions_leave_its_outbox_open() -> None:
     outbox: Any = Noting()
-    arguments: Any = SimpleNamespace(**dict.fromkeys(TAKEN_OVER))
+    arguments: ConsumerConfig = ConsumerConfig(group_id="g")
     letters = DeadLetters("dead")
     for _ in range(2):
-        await letters.open(RunContext(arguments, "g", None, cast("Any", None), outbox))
+        await letters.open(RunContext(arguments, None, cast("Any", None), outbox))
         await letters.close()
     assert outbox.calls == []
 

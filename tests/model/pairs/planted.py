@@ -31,7 +31,7 @@ from aiokafka_lite.consumer.processing.outbox import Outbox
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.processing import DeadLetters
-from aiokafka_lite.processing.dead_letters import TAKEN_OVER, Letter, PlainWriter
+from aiokafka_lite.processing.dead_letters import Letter, PlainWriter
 from aiokafka_lite.producing import AIOKafkaProducer, group_offsets
 from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.lease import ProducerLease
@@ -167,8 +167,7 @@ async def _no_acknowledgement(writer: PlainWriter, _: DeadRecord, letter: Letter
 
 
 def _outside(_: DeadLetters, run: RunContext) -> PlainWriter:
-    settings = {name: getattr(run.arguments, name) for name in TAKEN_OVER}
-    return PlainWriter(partial(AIOKafkaProducer, **settings), None)
+    return PlainWriter(partial(AIOKafkaProducer, **run.arguments.of_every_client()), None)
 
 
 async def _is_aborted(*_: object) -> bool:
