@@ -18,8 +18,6 @@ def delay_after(failures: int, first_s: float, last_s: float, rng: random.Random
 
 
 class Backoff:
-    __slots__ = ("_first_s", "_last_s", "_rng", "failures")
-
     def __init__(self, first_s: float, last_s: float, rng: random.Random) -> None:
         self._first_s = first_s
         self._last_s = max(first_s, last_s)

@@ -21,8 +21,6 @@ class Channel:
     It is a base class of `Connection`, which sets the fields.
     """
 
-    __slots__ = ("_is_draining", "_low_water", "_reader", "_timer_at", "_transport", "wire")
-
     wire: Wire
     _reader: FrameReader
     _low_water: LowWaterMark

@@ -51,8 +51,6 @@ class FrameBuffers:
     overwritten.
     """
 
-    __slots__ = ("_small_frames", "large")
-
     def __init__(self) -> None:
         self.large: list[bytearray] = []
         self._small_frames = 0
@@ -96,20 +94,6 @@ class FrameReader:
     It returns one frame at a time: frames before a broken one are returned before that raises, and
     the caller may ``clear`` the reader in between.
     """
-
-    __slots__ = (
-        "_buffers",
-        "_end",
-        "_head_bytes",
-        "_large",
-        "_limit_bytes",
-        "_missing",
-        "_start",
-        "head",
-        "peer",
-        "rest",
-        "wanted_bytes",
-    )
 
     def __init__(self, peer: str, limit_bytes: Callable[[], int]) -> None:
         #: For messages.

@@ -121,19 +121,6 @@ class UnansweredCredentialsError(KafkaConnectionError):
 
 
 class Asked:
-    __slots__ = (
-        "_wire",
-        "deadline",
-        "decode",
-        "error",
-        "frame",
-        "on_done",
-        "request_class",
-        "timeout_s",
-        "version",
-        "waiter",
-    )
-
     timeout_s: float
     deadline: float
     frame: Frame | None
@@ -271,29 +258,6 @@ class Wire:
         session_lifetime_s: How long the broker accepts requests after authentication, 0: no limit
             (KIP-368).
     """
-
-    __slots__ = (
-        "_choices",
-        "_client_id",
-        "_clock",
-        "_max_frame_bytes",
-        "_moved",
-        "_opened_id",
-        "_session_began_at",
-        "api_versions",
-        "error",
-        "in_flight",
-        "last_correlation_id",
-        "last_used",
-        "muted_until",
-        "node_id",
-        "peer",
-        "reader",
-        "received_at",
-        "session_ends_at",
-        "session_lifetime_s",
-        "state",
-    )
 
     def __init__(
         self,

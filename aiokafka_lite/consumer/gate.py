@@ -49,19 +49,6 @@ class Gate:
         note_raised: Called with each posted error just before a read raises it.
     """
 
-    __slots__ = (
-        "_death",
-        "_listener_error",
-        "_look",
-        "_note_raised",
-        "_observers",
-        "_posted",
-        "_refuse",
-        "_untold",
-        "holds",
-        "is_troubled",
-    )
-
     def __init__(self, note_raised: Callable[[BaseException], None]) -> None:
         # Written only here; replaced, never changed.
         self.holds: frozenset[Hold] = frozenset()

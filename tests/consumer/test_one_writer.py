@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 import aiokafka_lite
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from tests.support.extensions import fields_of
 from tests.support.for_each import for_each
 
 PACKAGE = Path(aiokafka_lite.__file__).parent
 OWNER = "consumer/assignment/cursor.py"
-FIELDS = frozenset(Cursor.__slots__)
+FIELDS = frozenset(fields_of(Cursor))
 # What objects of the classes that are compiled in place are called, and the module of each class.
 COMPILED: Final = {
     "budget": "consumer/buffer/budget.py",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,15 @@ def compiled_in_place(package: Path) -> Iterator[Path]:
         module = layout.with_suffix(".py")
         if module.exists():
             yield module
+
+
+def fields_of(kind: type) -> list[str]:
+    """Return the fields of a class that is compiled in place, as its .pxd declares them."""
+    module = Path(str(sys.modules[kind.__module__].__file__))
+    layout = module.with_name(f"{module.name.split('.')[0]}.pxd").read_text()
+    body = re.search(rf"^cdef class {kind.__name__}\b[^\n]*:\n(.*?)(?=^\S|\Z)", layout, re.M | re.S)
+    assert body is not None, f"{kind} has no .pxd"
+    return re.findall(r"^    cdef (?:public |readonly )?[\w ]+ (\w+)$", body[1], re.M)
 
 
 def stale_extensions(package: Path) -> list[str]:

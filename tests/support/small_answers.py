@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.consumer import NO_RECORDS
 from aiokafka_lite.consumer.delivery import gets as delivery
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.errors import KafkaConnectionError
@@ -31,6 +32,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning
 from tests.support.connecting import report_bug
+from tests.support.extensions import fields_of
 from tests.support.frames import request_in
 from tests.support.iterations import ITERATIONS, ReaderMethods
 from tests.support.scripted_sources import TOPIC_ID, Fetching, ScriptedCluster, ScriptedPool, view
@@ -318,7 +320,7 @@ def _choose_for(long_way: Reading) -> Callable[[Source], object]:
 
 def _fields_of_cursor(cursor: Cursor) -> dict[str, object]:
     told: dict[str, object] = {}
-    for name in Cursor.__slots__:
+    for name in fields_of(Cursor):
         value = getattr(cursor, name)
         if name == "chunks":
             # What is decoded at once was not when it is decoded later: what matters is the offsets.
@@ -336,7 +338,7 @@ def _fields_of_cursor(cursor: Cursor) -> dict[str, object]:
 
 
 def _fields_of_loan(loan: Loan) -> list[object]:
-    return [getattr(loan, name) for name in Loan.__slots__ if name != "cursor"]
+    return [getattr(loan, name) for name in fields_of(Loan) if name != "cursor"]
 
 
 def _fields_of_source(source: Source) -> dict[str, object]:
@@ -364,7 +366,7 @@ def _fields_of_source(source: Source) -> dict[str, object]:
             source._in_flight.exchange is not None,
             source._in_flight.reservation is not None,
         ),
-        "counts": [getattr(source.counts, name) for name in source.counts.__slots__],
+        "counts": [getattr(source.counts, name) for name in fields_of(NodeCounts)],
     }
 
 

@@ -118,8 +118,6 @@ class Search:
 class Loan:
     """A cursor lent to a fetch session, with the fields of the request."""
 
-    __slots__ = ("cursor", "leader_epoch", "max_bytes", "offset", "topic_id")
-
     def __init__(
         self, cursor: Cursor, offset: int, leader_epoch: int, topic_id: bytes, max_bytes: int
     ) -> None:
@@ -224,52 +222,6 @@ def joined(one: Range | None, other: Range) -> Range:
 
 class Cursor:
     """One assigned partition; each assignment creates another cursor."""
-
-    __slots__ = (
-        "_committed",
-        "_committed_epoch",
-        "assigned_id",
-        "chunks",
-        "corrupt_at",
-        "current_epoch",
-        "epoch_starts",
-        "failure_count",
-        "fetched",
-        "has_enough",
-        "high_watermark",
-        "is_assigned",
-        "is_paused",
-        "is_withheld",
-        "keeps_pause",
-        "keeps_position",
-        "last_fetch_at",
-        "last_stable_offset",
-        "leader_epoch",
-        "loan",
-        "log_start_offset",
-        "new_topic_id",
-        "next_truncation",
-        "place",
-        "position",
-        "preferred_replica",
-        "processed",
-        "processed_in",
-        "progress",
-        "reach",
-        "retry_at",
-        "retry_reason",
-        "search",
-        "seeks",
-        "sought_to",
-        "source",
-        "started_at",
-        "topic_id",
-        "tp",
-        "undecided",
-        "validated_epoch",
-        "void_epoch",
-        "worked_by",
-    )
 
     def __init__(
         self, tp: TopicPartition, reach: Range | None = None, assigned_id: bytes = b""

@@ -35,16 +35,6 @@ class Progress:
         ahead_epoch: The newest leader epoch that these may be of.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_handed_out",
-        "_sought_over",
-        "_unfinished",
-        "_verified_epoch",
-        "ahead_epoch",
-        "holder_at",
-    )
-
     def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
         # In offset order, from the first that is not finished.
         self._handed_out: deque[int] = deque()

@@ -23,24 +23,6 @@ def _nothing() -> None: ...
 
 
 class Reads:
-    __slots__ = (
-        "_close_reader",
-        "_hand_out_count",
-        "_idle_since",
-        "_latest_hand_out",
-        "_observers",
-        "_raised",
-        "_reader_iterates",
-        "_seen_hand_out_count",
-        "_settle",
-        "in_progress",
-        "latest",
-        "processing",
-        "reader",
-        "readers",
-        "record_count",
-    )
-
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         # For max_poll_interval, which counts only the time between gets.

@@ -30,17 +30,6 @@ PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "pas
 class Works:
     """The works of one consumer: `begun` have not ended, `totals` count single records."""
 
-    __slots__ = (
-        "_assignment",
-        "_cursors",
-        "_observers",
-        "_progressed",
-        "_reads",
-        "_run_failure",
-        "begun",
-        "totals",
-    )
-
     def __init__(self, assignment: Assignment, reads: Reads, observers: Observers) -> None:
         self._assignment = assignment
         self._cursors = assignment.assignment

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 
 class Reservation:
-    __slots__ = ("_budget", "is_claimed", "is_kept", "size_bytes")
-
     def __init__(self, budget: ByteBudget, size_bytes: int, *, is_claimed: bool = False) -> None:
         self._budget = budget
         self.size_bytes = size_bytes
@@ -47,20 +45,6 @@ class Reservation:
 
 class ByteBudget:
     """Bytes that may be reserved; `on_release` is called when bytes return after a refusal."""
-
-    __slots__ = (
-        "_claimant",
-        "_claimed_bytes",
-        "_inflated_bytes",
-        "_is_short",
-        "_on_release",
-        "headroom_bytes",
-        "limit_bytes",
-        "pending_bytes",
-        "room_bytes",
-        "source_count",
-        "used_bytes",
-    )
 
     def __init__(self, limit_bytes: int, on_release: Callable[[], None]) -> None:
         self.limit_bytes = limit_bytes

@@ -105,29 +105,6 @@ class Buffer:
         on_sought: Called when `sought` has changed.
     """
 
-    __slots__ = (
-        "_alarm",
-        "_alarm_at",
-        "_asks_application",
-        "_close_reader",
-        "_deserializes",
-        "_errors",
-        "_loop",
-        "_most_held_bytes",
-        "_on_blocked",
-        "_on_error",
-        "_on_sought",
-        "_reads",
-        "_state",
-        "budget",
-        "decoder",
-        "delivery",
-        "gate",
-        "queue",
-        "sought",
-        "waiters",
-    )
-
     def __init__(
         self,
         state: Assignment,

@@ -53,8 +53,6 @@ class FetchedResponse:
     Its bytes return to the budget when the last of its chunks is closed.
     """
 
-    __slots__ = ("_open_chunk_count", "_reservation", "is_taken", "source")
-
     def __init__(self, source: ResponseSource, reservation: Reservation) -> None:
         self.source = source
         # Whether a read has asked for it, so that the next request may be sent.
@@ -133,25 +131,6 @@ class Chunk:
     `decoded` are records ready to be returned. `raw` are the next ones, which are not deserialised
     yet. `error` is about the record after these; it may have been raised already.
     """
-
-    __slots__ = (
-        "_inflated_bytes",
-        "_inflated_total_bytes",
-        "_records",
-        "decoded",
-        "delivery",
-        "end_offset",
-        "epochs",
-        "error",
-        "held_bytes",
-        "inflating",
-        "is_sticky",
-        "partition",
-        "raw",
-        "response",
-        "state",
-        "work",
-    )
 
     def __init__(
         self,

@@ -19,8 +19,6 @@ class ChunkQueue:
             lets the source send its next request.
     """
 
-    __slots__ = ("_loop", "_reads", "lent", "order", "untaken")
-
     def __init__(self, reads: Reads, loop: AbstractEventLoop) -> None:
         self._reads = reads
         self._loop = loop

@@ -53,15 +53,6 @@ INFLATE_ON_LOOP_S: Final = 0.0005
 
 # --- What is called for each record --------------------------------------------------------
 class Delivery:
-    __slots__ = (
-        "__weakref__",
-        "awaited",
-        "bad",
-        "deserialize",
-        "has_deserializers",
-        "keeps_serialized",
-    )
-
     def __init__(
         self,
         bad: BadRecords,
@@ -82,8 +73,6 @@ class Delivery:
 
 class LentDelivery:
     """A weak reference to a delivery, so that background tasks do not keep the consumer alive."""
-
-    __slots__ = ("_delivery", "_without")
 
     def __init__(self, delivery: Delivery, events: Events) -> None:
         self._delivery = weakref.ref(delivery)
@@ -154,15 +143,6 @@ class ChunkDecoder:
 
     The slice is the time until the event loop has to run, for all reads of one consumer.
     """
-
-    __slots__ = (
-        "_errors",
-        "_loop",
-        "_reads",
-        "_run_length",
-        "looked_at",
-        "slice",
-    )
 
     def __init__(self, reads: Reads, errors: ChunkErrors, delivery: AnyDelivery) -> None:
         self._reads = reads

@@ -13,8 +13,6 @@ class TimeSlice:
         ends_at: Loop time of its end. None: the loop has just run.
     """
 
-    __slots__ = ("_clock", "ends_at", "length_s")
-
     def __init__(self, length_s: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.length_s = length_s

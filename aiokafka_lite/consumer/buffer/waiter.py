@@ -16,16 +16,6 @@ class RecordWaiter:
     call. If a task is running already, the event loop does it, as after `set_result` and `cancel`.
     """
 
-    __slots__ = (
-        "_asyncio_future_blocking",
-        "_context",
-        "_is_cancelled",
-        "_loop",
-        "_message",
-        "_resume",
-        "is_done",
-    )
-
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._asyncio_future_blocking = True
@@ -100,8 +90,6 @@ class RecordWaiter:
 
 class Waiters:
     """The reads that wait, the oldest first, with their partitions (empty: all)."""
-
-    __slots__ = ("_wanted",)
 
     def __init__(self) -> None:
         self._wanted: dict[Future[None] | RecordWaiter, Collection[TopicPartition]] = {}

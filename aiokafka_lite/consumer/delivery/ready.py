@@ -22,17 +22,6 @@ class ReadyRecords:
     The chunk stays in the buffer, which calls `close` before another read takes records.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_chunk",
-        "_queue",
-        "_reads",
-        "_settled_count",
-        "_slice",
-        "cursor",
-        "is_full",
-    )
-
     # A record counts as taken when the application has it.
     count: Final = 0
     is_for_one: Final = True

@@ -26,20 +26,6 @@ class RecordCursor:
     record, since the group may have moved on.
     """
 
-    __slots__ = (
-        "_clock",
-        "_ends_at",
-        "_looked_at_s",
-        "_next_look_at",
-        "_records",
-        "_slice_s",
-        "_stall_s",
-        "_stride",
-        "looked_at",
-        "steady",
-        "taken_count",
-    )
-
     # Reads of the owner of the records, which need no coroutine.
     steady: SteadyGets
 

@@ -26,21 +26,6 @@ class SteadyGets:
     make. Tests compare both ways.
     """
 
-    __slots__ = (
-        "_budget",
-        "_buffer",
-        "_callbacks",
-        "_clock",
-        "_cursor",
-        "_gate",
-        "_queue",
-        "_ready",
-        "_slice",
-        "_waiters",
-        "loop",
-        "reads",
-    )
-
     def __init__(self, reads: Reads, gate: Gate, buffer: Buffer, ready: ReadyRecords) -> None:
         self.reads = reads
         self.loop = get_running_loop()

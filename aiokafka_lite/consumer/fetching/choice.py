@@ -36,19 +36,6 @@ class Choice:
         is_changed: Whether the next request may include other cursors than the latest one.
     """
 
-    __slots__ = (
-        "_budget",
-        "_buffer",
-        "_session",
-        "backing_off",
-        "claim",
-        "cursors",
-        "is_changed",
-        "oversize",
-        "ready",
-        "recalled",
-    )
-
     def __init__(self, buffer: Buffer, budget: ByteBudget, session: FetchSession) -> None:
         self._buffer = buffer
         self._budget = budget

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 
 class NodeCounts:
-    __slots__ = (
-        "failure_count",
-        "fetch_count",
-        "last_answer_at",
-        "latency_max_s",
-        "latency_s",
-        "latency_sum_s",
-        "received_bytes",
-        "record_answer_count",
-    )
-
     def __init__(self) -> None:
         self.fetch_count = 0
         self.failure_count = 0

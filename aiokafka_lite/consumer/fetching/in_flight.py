@@ -25,16 +25,6 @@ class InFlight:
         reservation: The bytes reserved for the response.
     """
 
-    __slots__ = (
-        "epoch",
-        "exchange",
-        "is_awaited",
-        "is_long_poll",
-        "poll_ends_at",
-        "reservation",
-        "sent_at",
-    )
-
     def __init__(self) -> None:
         self.exchange: Exchange[FetchResponse] | None = None
         self.is_awaited = False

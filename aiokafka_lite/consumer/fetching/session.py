@@ -53,16 +53,6 @@ class FetchSession:
         changed: Those that the next incremental request names.
     """
 
-    __slots__ = (
-        "_forgotten",
-        "_loans",
-        "_topic_names",
-        "_unnamed_count",
-        "changed",
-        "epoch",
-        "id",
-    )
-
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = FULL_EPOCH

@@ -47,30 +47,6 @@ class SmallAnswers:
         taken_count: The number of plain responses.
     """
 
-    __slots__ = (
-        "_backoff",
-        "_budget",
-        "_buffer",
-        "_choice",
-        "_clock",
-        "_codec",
-        "_counts",
-        "_delivery",
-        "_gate",
-        "_is_application_brief",
-        "_max_bytes",
-        "_max_partition_bytes",
-        "_max_wait_s",
-        "_queue",
-        "_replicas",
-        "_request",
-        "_session",
-        "_settle",
-        "_source",
-        "_waiters",
-        "taken_count",
-    )
-
     def __init__(
         self,
         source: Source,

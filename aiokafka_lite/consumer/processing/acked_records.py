@@ -30,8 +30,6 @@ MOST_AT_A_TIME: Final = 256
 class AckedRecords(ReadyRecords):
     """A sink: the ready records of one partition, while they are returned one by one."""
 
-    __slots__ = ("_acks", "_began_at", "_clock", "_passed_over_count", "_receipts", "partition")
-
     def __init__(
         self,
         reads: Reads,

@@ -84,20 +84,6 @@ _record = attrgetter("record")
 class Allowance:
     """The records and bytes of one run. `is_exact`: call `finished` for each record."""
 
-    __slots__ = (
-        "_budget",
-        "_bytes",
-        "_count_at_bytes",
-        "_counts",
-        "_most",
-        "_most_bytes",
-        "_state",
-        "_total",
-        "_total_bytes",
-        "_works",
-        "is_exact",
-    )
-
     def __init__(self, state: Assignment, works: Works, budget: ByteBudget, most: int) -> None:
         self._state = state
         self._works = works

@@ -47,24 +47,6 @@ class Beginner(Protocol):
 class Attempts:
     """The attempts of one run. `success_count` shows whether a call succeeded meanwhile."""
 
-    __slots__ = (
-        "_dead_letter_backoff",
-        "_dead_letter_error",
-        "_events",
-        "_has_dead_letters",
-        "_loop",
-        "_probe",
-        "_probe_timer",
-        "_retry",
-        "_rng",
-        "_run",
-        "_suspects",
-        "_totals",
-        "_waiting",
-        "breaker",
-        "success_count",
-    )
-
     def __init__(
         self,
         events: Events,

@@ -46,19 +46,6 @@ class Job:
         success_count: How many calls had succeeded when it was first tried.
     """
 
-    __slots__ = (
-        "attempts",
-        "began_at",
-        "cursor",
-        "error",
-        "follower",
-        "lane",
-        "name",
-        "record",
-        "state",
-        "success_count",
-    )
-
     def __init__(
         self,
         cursor: Cursor,

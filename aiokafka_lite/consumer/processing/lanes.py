@@ -26,8 +26,6 @@ Order = Literal["key", "partition"] | None
 class Lanes:
     """The lanes of one run. `ready`: the records that may begin, in order."""
 
-    __slots__ = ("_lanes", "order", "ready")
-
     def __init__(self, order: Order) -> None:
         self.order: Final = order
         self.ready: deque[Job] = deque()

@@ -30,20 +30,6 @@ class Steps:
         feed_below: The feeder waits until fewer records are ready. 0: it does not wait.
     """
 
-    __slots__ = (
-        "_allowance",
-        "_attempts",
-        "_breaker",
-        "_gate",
-        "_lanes",
-        "_slices",
-        "_works",
-        "feed_below",
-        "is_finishing",
-        "isolates",
-        "slice_ends_at",
-    )
-
     def __init__(
         self,
         works: Works,
