@@ -147,7 +147,9 @@ class Entry:
 
     @property
     def is_current(self) -> bool:
-        return all(job.is_current for job in self.jobs)
+        """Whether its records are to be finished here, and no caller that waits was cancelled."""
+        is_cancelled = self.outcome is not None and self.outcome.done()
+        return not is_cancelled and all(job.is_current for job in self.jobs)
 
     def fail(self, error: BaseException) -> None:
         if self.outcome is not None and not self.outcome.done():
@@ -277,13 +279,8 @@ class Outbox:
         self._scope.raise_if_failed()
         entry = Entry([job], [output], asyncio.get_running_loop().create_future())
         self.put(entry)
-        try:
-            if entry.outcome is not None:
-                await entry.outcome
-        finally:
-            if entry in self._entries:
-                self._entries.remove(entry)
-                self._size -= entry.size
+        if entry.outcome is not None:
+            await entry.outcome
 
     # --- Entries that wait for earlier records of their lanes -----------------------------
     def awaits(self, job: Job) -> bool:
@@ -678,11 +675,7 @@ class Outbox:
         self._moved(errors)
 
     def _put_back(self, entries: Sequence[Entry]) -> None:
-        for entry in reversed(entries):
-            if entry.outcome is not None and entry.outcome.done():  # its caller was cancelled
-                self._size -= entry.size
-            else:
-                self._entries.appendleft(entry)
+        self._entries.extendleft(reversed(entries))
 
     def _not_written(self, error: Exception, *, is_over: bool) -> float:
         """Return the pause before another attempt, or fail if a retry is pointless."""
