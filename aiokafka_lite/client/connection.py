@@ -35,6 +35,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import override, timeout
+from aiokafka_lite._sockets import real_socket
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.channel import Channel
 from aiokafka_lite.client.config import Address, ClientConfig
@@ -361,7 +362,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
         transport, self._transport = self._transport, None
         if transport is None:
             return None
-        sock: socket.socket | None = transport.get_extra_info("socket")
+        sock = real_socket(transport)
         return -1 if sock is None else sock.fileno(), transport
 
     # --- Requests --------------------------------------------------------------------------

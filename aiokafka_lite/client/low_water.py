@@ -17,6 +17,8 @@ import struct
 import sys
 from typing import Final
 
+from aiokafka_lite._sockets import plain_socket
+
 IS_SUPPORTED: Final = sys.platform == "linux"
 # Linux's struct tcp_info up to tcpi_rcv_ssthresh, its 15th number: the window's present limit.
 TCP_INFO: Final = struct.Struct("@64xI")
@@ -29,9 +31,7 @@ class LowWaterMark:
         self.wanted_bytes = 1
         # The window at the last check; it may have grown.
         self._window_bytes = 0
-        self._socket: socket.socket | None = None
-        if IS_SUPPORTED and transport.get_extra_info("sslcontext") is None:
-            self._socket = transport.get_extra_info("socket")
+        self._socket = plain_socket(transport) if IS_SUPPORTED else None
 
     def want(self, count: int) -> None:
         """Report the socket as readable when it has so many bytes, or half a window."""

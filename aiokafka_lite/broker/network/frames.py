@@ -18,6 +18,7 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
+from aiokafka_lite._sockets import plain_socket
 from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.encoding import Part
@@ -192,10 +193,9 @@ PARTS_AT_ONCE: Final = 64
 
 
 def socket_of(transport: asyncio.Transport) -> int | None:
-    """Return a descriptor to write to, or None if only the transport can (TLS, no writev)."""
-    socket = transport.get_extra_info("socket")
-    is_plain = transport.get_extra_info("sslcontext") is None
-    return socket.fileno() if socket is not None and is_plain and hasattr(os, "writev") else None
+    """Return a descriptor to write to. None: only the transport can (TLS, simulated, no writev)."""
+    socket = plain_socket(transport)
+    return socket.fileno() if socket is not None and hasattr(os, "writev") else None
 
 
 def write(fd: int, parts: deque[Part]) -> bool:

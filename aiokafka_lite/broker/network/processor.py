@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from aiokafka_lite._sockets import real_socket
 from aiokafka_lite.broker.cluster import ClusterNode, EmbeddedCluster
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
@@ -549,8 +550,9 @@ class Processor(asyncio.BufferedProtocol):
 
     def reset(self) -> None:
         if self._transport is not None:
-            sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            sock = real_socket(self._transport)
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
 
     def abort(self) -> None:
