@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiokafka_lite.simulation import simulation_of
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
+AddressInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
 
 # Resolving a name may take long, which then delays only other names.
 COMPUTING_THREADS: Final = max(2, min(4, os.cpu_count() or 1))
@@ -37,8 +42,35 @@ def _executor(name: str, most: int) -> ThreadPoolExecutor:
     return executor
 
 
-def resolving() -> ThreadPoolExecutor:
-    return _executor("resolve", RESOLVING_THREADS)
+async def resolve(host: str, port: int) -> list[AddressInfo]:
+    """Return getaddrinfo's result for TCP."""
+    loop = asyncio.get_running_loop()
+    if simulation_of(loop) is not None:
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # The loop's own method would use the application's executor.
+    executor = _executor("resolve", RESOLVING_THREADS)
+    work = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return await loop.run_in_executor(executor, work)
+
+
+def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do work in a thread of the loop's executor. On a simulated loop, do it in a later step."""
+    if simulation_of(loop) is None:
+        return loop.run_in_executor(None, work)
+    done: asyncio.Future[T] = loop.create_future()
+
+    def do() -> None:
+        if done.done():
+            return
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    loop.call_soon(do)
+    return done
 
 
 def compute(work: Callable[[], T]) -> asyncio.Future[T]:
@@ -47,6 +79,8 @@ def compute(work: Callable[[], T]) -> asyncio.Future[T]:
     If the waiting task is cancelled, a thread that has begun continues.
     """
     loop = asyncio.get_running_loop()
+    if simulation_of(loop) is not None:
+        return aside(loop, work)
     done: asyncio.Future[T] = loop.create_future()
     claim = threading.Lock()
 

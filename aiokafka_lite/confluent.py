@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import random
-import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite._arguments import TEXT
+from aiokafka_lite._chance import chance_here
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.abc import AbstractTokenProvider
@@ -26,6 +25,7 @@ from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinP
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.producing.config import ProducerConfig
+from aiokafka_lite.simulation import monotonic
 
 if TYPE_CHECKING:
     import ssl
@@ -210,10 +210,10 @@ class HashPartitioner:
     ) -> int:
         if self._hash is not None and (key or (key is not None and self._is_empty_hashed)):
             return all_partitions[self._hash(key) % len(all_partitions)]
-        now_s = time.monotonic()
+        now_s = monotonic()
         if now_s >= self._until_s:
             self._until_s = now_s + self._sticky_s
-            self._number = random.getrandbits(32)
+            self._number = chance_here("partition").getrandbits(32)
         return available[self._number % len(available)]
 
 

@@ -6,8 +6,10 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._threads import aside
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator
@@ -70,9 +72,9 @@ class ClusterSecurity:
     async def load(self, loop: asyncio.AbstractEventLoop) -> None:
         users = {name: Secret.of(password) for name, password in self._config.users.items()}
         if self._config.data_dir is not None:
-            await loop.run_in_executor(None, self.credentials.load)
+            await aside(loop, self.credentials.load)
         if users:
-            await loop.run_in_executor(None, self.credentials.add_users, users)
+            await aside(loop, partial(self.credentials.add_users, users))
 
     # For tests
 

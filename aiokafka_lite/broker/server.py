@@ -16,7 +16,6 @@ import logging
 import random
 import ssl
 import threading
-import time
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._chance import UNSEEDED, chance_for
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
+from aiokafka_lite._threads import aside
 from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
@@ -49,6 +49,7 @@ from aiokafka_lite.broker.transactions.coordinator import EXPIRY_CHECK_S, Cluste
 from aiokafka_lite.errors import BrokerNotAvailableError
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret
+from aiokafka_lite.simulation import wall_ms
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates
@@ -56,10 +57,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RuleT = TypeVar("RuleT", Rule, ConnectionRule)
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @checks_arguments(KINDS)
@@ -118,7 +115,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         allow_remote: bool = False,
         config: BrokerConfig | None = None,
         seed: int | None = None,
-        clock: Callable[[], int] = wall_clock_ms,
+        clock: Callable[[], int] = wall_ms,
         rng: random.Random | None = None,
         **settings: float | str,
     ) -> None:
@@ -204,7 +201,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         opened: list[BrokerNode] = []
         try:
             if self.config.data_dir is not None:
-                await loop.run_in_executor(None, self.catalog.load, self.config.data_dir)
+                await aside(loop, functools.partial(self.catalog.load, self.config.data_dir))
                 for partition in self._partitions():
                     self._leadership.adopt(partition)
                 self.catalog.leaders_changed()
@@ -255,7 +252,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             if self.config.data_dir is None:
                 self.catalog.close()
             else:
-                await self.loop.run_in_executor(None, self.catalog.close)
+                await aside(self.loop, self.catalog.close)
 
     # Faults (see faults/builder.py for `on` and `on_connect`)
 

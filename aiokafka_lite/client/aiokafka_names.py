@@ -16,7 +16,6 @@ attribute                               used by
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Final
 
+from aiokafka_lite._chance import chance_here
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.cluster import Cluster, Listener
 from aiokafka_lite.client.cluster_requests import metadata_request
@@ -80,7 +80,7 @@ class ClientNames:
     def get_random_node(self) -> int | None:
         """Return the id of a random broker in the metadata."""
         nodes = sorted(self._running().view.nodes)
-        return random.choice(nodes) if nodes else None
+        return chance_here("node").choice(nodes) if nodes else None
 
     async def ready(self, node_id: int | None, *, group: object = None) -> bool:
         """Return whether a broker responds within request_timeout_ms.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite._threads import resolving
+from aiokafka_lite._sockets import real_socket
+from aiokafka_lite._threads import resolve
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import (
@@ -63,7 +62,8 @@ async def dial(
         except NETWORK_ERRORS as error:
             failures.add(host, error)
         else:
-            keep_alive(transport.get_extra_info("socket"))
+            if (sock := real_socket(transport)) is not None:
+                keep_alive(sock)
             return protocol
     raise failures.error()
 
@@ -71,14 +71,9 @@ async def dial(
 async def _resolve(address: Address, timeout_s: float) -> list[str]:
     if is_numeric(address.host):
         return [address.host]
-    loop = asyncio.get_running_loop()
     try:
         async with timeout(timeout_s):
-            # The loop's own method would use the application's executor.
-            found = await loop.run_in_executor(
-                resolving(),
-                partial(socket.getaddrinfo, *address, type=socket.SOCK_STREAM),
-            )
+            found = await resolve(*address)
     except asyncio.TimeoutError:
         raise unresolved(address, TimeoutError(), timeout_s) from None
     except NETWORK_ERRORS as error:

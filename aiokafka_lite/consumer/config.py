@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
@@ -30,6 +29,7 @@ from aiokafka_lite.client.arguments import (
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -466,7 +466,7 @@ def reset_timestamp(policy: str) -> int | None:
     if policy in _TIMESTAMPS:
         return _TIMESTAMPS[policy]
     # The wall clock, because it is compared with timestamps of producers and brokers.
-    return max(0, int(time.time() * 1000) - _duration_ms(policy))
+    return max(0, wall_ms() - _duration_ms(policy))
 
 
 def _duration_ms(policy: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import traceback
 import warnings
 import weakref
@@ -87,6 +86,7 @@ from aiokafka_lite.errors import (
     RecordTooLargeError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -1231,7 +1231,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         answered_at = self._assigned(partition).last_fetch_at
         if answered_at is None:
             return None
-        return int((time.time() - (self._loop.time() - answered_at)) * 1000)
+        return wall_ms() - round((self._loop.time() - answered_at) * 1000)
 
     def _assigned(self, partition: TopicPartition) -> Cursor:
         state = self._state.assignment.get(check_partition(partition))

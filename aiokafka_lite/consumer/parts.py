@@ -39,6 +39,7 @@ from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
+from aiokafka_lite.simulation import simulation_of
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -202,7 +203,7 @@ class Running:
         return commits, make_membership(around)
 
     def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
-        if not config.heartbeat_thread:
+        if not config.heartbeat_thread or simulation_of(self._loop) is not None:
             return None
         # Imported now: a loop that is blocked in an import would keep the thread waiting.
         from aiokafka_lite.client.blocking_cluster import BlockingCluster

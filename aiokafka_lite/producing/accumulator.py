@@ -13,7 +13,6 @@ import asyncio
 import itertools
 import logging
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -41,12 +40,12 @@ from aiokafka_lite.producing.own_batch import OwnBatch, OwnReceipt
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.partitioner import partition_for_key
+from aiokafka_lite.simulation import wall_clock
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
 NO_HEADERS: Final[Headers] = ()
-_now_ns = time.time_ns
 
 
 class KnownTopic:
@@ -149,6 +148,7 @@ class Accumulator:
             loop.create_future if tell is None else itertools.count(1).__next__
         )
         self._rng = rng
+        self._now_ns = wall_clock(loop)
         self._wake = wake
         self._give_up = give_up
         self._why_unsent = why_unsent
@@ -288,7 +288,7 @@ class Accumulator:
         if batch is None or (batch.size_bytes + size > most and batch.measure() + size > most):
             batch = self._open(queue, size)
         if timestamp_ms is None:
-            timestamp_ms = _now_ns() // 1_000_000
+            timestamp_ms = self._now_ns() // 1_000_000
         try:
             batch.write(timestamp_ms, key, value, headers)
         except BaseException:

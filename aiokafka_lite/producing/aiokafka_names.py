@@ -16,9 +16,9 @@ attribute                                      used by
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 
+from aiokafka_lite._chance import chance_here
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
 from aiokafka_lite.producing.engine import ProducerLife
 from aiokafka_lite.producing.transactions import NOBODY
@@ -30,7 +30,7 @@ def choose_partition(
 ) -> int:
     """Choose like aiokafka's default partitioner: by the key, or any partition with a leader."""
     if key is None:
-        return random.choice(available or all_partitions)
+        return chance_here("partition").choice(available or all_partitions)
     return all_partitions[partition_for_key(key, len(all_partitions))]
 
 

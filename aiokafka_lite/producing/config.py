@@ -7,6 +7,7 @@ Messages begin like aiokafka's, because programs match these texts.
 from __future__ import annotations
 
 import itertools
+from asyncio import _get_running_loop
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
@@ -14,6 +15,7 @@ from aiokafka_lite._compat import SentKT, SentVT, override
 from aiokafka_lite.client.arguments import ClientArguments, InSeconds
 from aiokafka_lite.errors import UnsupportedCodecError
 from aiokafka_lite.records.codec import Codec
+from aiokafka_lite.simulation import simulation_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,6 +35,11 @@ BROKERS_SHARE: Final = 0.8
 ACKS: Final = ("all", -1, 0, 1, None)
 
 _numbers = itertools.count(1)
+
+
+def _next_number() -> int:
+    simulation = simulation_of(_get_running_loop())
+    return next(_numbers) if simulation is None else simulation.next_number("producer")
 
 
 class _Given(Generic[SentKT, SentVT]):
@@ -165,7 +172,7 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
         """
         chance_name = f"producer/{client_id or ''}/{transactional_id or ''}"
         if client_id is None:
-            client_id = f"aiokafka-lite-producer-{next(_numbers)}"
+            client_id = f"aiokafka-lite-producer-{_next_number()}"
         self._made(locals())
 
     @override

@@ -7,7 +7,6 @@ bypasses their closed gate.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -28,6 +27,7 @@ from aiokafka_lite.producing.engine import ProducerEngine
 from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
 from aiokafka_lite.producing.own_batch import check_timestamp
 from aiokafka_lite.producing.transactions import Transactions
+from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import RecordMetadata
 
 Encode = Callable[[object, object, "Headers | None"], "tuple[bytes | None, bytes | None, Headers]"]
@@ -104,9 +104,7 @@ class ProducerLease:
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"the topic must be a non-empty string, not {topic!r}")
         number = None if partition is None else _checked_partition(partition)
-        created_at = (
-            time.time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
-        )
+        created_at = wall_ms() if timestamp_ms is None else check_timestamp(timestamp_ms)
         key_bytes, value_bytes, checked = self._encode(key, value, headers)
         size = record_size_bound(key_bytes, value_bytes, checked)
         config = self._engine.config
@@ -127,7 +125,7 @@ class ProducerLease:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> Output:
-        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        now = wall_ms() if timestamp_ms is None else timestamp_ms
         size = record_size_bound(key, value, headers)
         return Output(topic, key, value, partition, now, headers, size)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import BATCH_OVERHEAD_BYTES, Headers, record_size_bound
+from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import RecordMetadata
 
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
@@ -84,7 +84,7 @@ class OwnBatch:
         if self._rows and self._size_bytes + size > self._max_size_bytes:
             self._is_closed = True
             return None
-        stamp = int(time.time() * 1000) if timestamp is None else timestamp
+        stamp = wall_ms() if timestamp is None else timestamp
         self._rows.append(Row(stamp, key_bytes, value_bytes, checked, size))
         self._size_bytes += size
         return BatchedRecord(len(self._rows) - 1, size, stamp)

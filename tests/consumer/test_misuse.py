@@ -320,6 +320,7 @@ async def test_a_wall_clock_that_jumps_changes_nothing(
     topic, group = await kafka.create_topic(), unique("group")
     wall_clock, ahead_s = time.time, 0.0
     monkeypatch.setattr(time, "time", lambda: wall_clock() + ahead_s)
+    monkeypatch.setattr(time, "time_ns", lambda: round((wall_clock() + ahead_s) * 1e9))
     async with (
         timeout(30),
         reading(

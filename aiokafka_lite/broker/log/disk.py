@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Final
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import KafkaStorageError
+from aiokafka_lite.simulation import simulation_of
 
 FILE_MODE: Final = 0o644
 
@@ -45,7 +47,8 @@ class DiskQueue:
     """Writes, flushes and deletes small files in one thread, so that each lane keeps its order.
 
     Files that clients wait for precede flushes and deletions of logs, of which there may be more
-    than the disk can handle. After the first failure, every wait raises it.
+    than the disk can handle. After the first failure, every wait raises it. A simulated loop does
+    the work itself, in later steps.
     """
 
     def __init__(self) -> None:
@@ -62,6 +65,11 @@ class DiskQueue:
         self._enqueue(self._back, work)
 
     def _enqueue(self, lane: _Lane, work: Callable[[], None]) -> None:
+        loop = _get_running_loop()
+        if loop is not None and simulation_of(loop) is not None:
+            lane.append(work)
+            loop.call_soon(self._run_next)
+            return
         if self._executor is None:  # no thread without disk work
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="broker-disk")
         lane.append(work)

@@ -1,7 +1,7 @@
 """A node's address for one listener.
 
 With TLS, the handshake runs in a task, on a copy of the accepted socket. So unfinished handshakes
-are counted, time out, and end with the node.
+are counted, time out, and end with the node. On a simulated loop, the loop itself shakes hands.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from aiokafka_lite._sockets import is_real
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.network.processor import Host, Processor
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.simulation import simulation_of
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +59,20 @@ class Endpoint:
         self._handshakes = TaskScope(f"node-{self.node.id}-{self.listener.name}")
         host, port = self.address.host, self.address.port
         context = self.node.cluster.security.ssl_context(self.listener)
+        simulation = simulation_of(loop)
         factory: Callable[[], asyncio.BaseProtocol] = self._new_processor
-        if context is not None:
+        tls: dict[str, Any] = {}
+        if context is not None and simulation is None:
             factory = partial(_Arrival, self, context)
+        elif context is not None:  # there is no socket to copy
+            timeout_s = self.node.cluster.config.sasl_authentication_timeout_s
+            tls = {"ssl": context, "ssl_handshake_timeout": timeout_s}
+        if simulation is not None and not port:
+            port = simulation.free_port()
         try:
-            self._server = await loop.create_server(factory, host, port, backlog=LISTEN_BACKLOG)
+            self._server = server = await loop.create_server(
+                factory, host, port, backlog=LISTEN_BACKLOG, **tls
+            )
         except OSError as error:
             reason = (
                 "another program listens on this port: stop it, or choose another port"
@@ -69,8 +80,9 @@ class Endpoint:
                 else error.strerror or str(error)
             )
             raise KafkaConnectionError(f"cannot listen on {host}:{port}: {reason}") from error
-        bound_port = self._server.sockets[0].getsockname()[1]
-        self.address = self.address._replace(port=bound_port)
+        if simulation is None:
+            port = server.sockets[0].getsockname()[1]
+        self.address = self.address._replace(port=port)
 
     async def stop_accepting(self) -> None:
         server, self._server = self._server, None
@@ -124,7 +136,7 @@ async def close_server(server: asyncio.Server) -> None:
     transport it creates after it. So accepting stops first.
     """
     loop = server.get_loop()
-    for listening in server.sockets:
+    for listening in filter(is_real, server.sockets):
         try:
             loop.remove_reader(listening.fileno())
         except NotImplementedError:

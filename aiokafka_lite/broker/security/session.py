@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from aiokafka_lite._threads import aside
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
 from aiokafka_lite.broker.security.mechanisms import InvalidCredentialsError, SaslServer, Step
 from aiokafka_lite.errors import (
@@ -94,7 +96,7 @@ class SaslSession:
 
     async def _evaluate(self, server: SaslServer, token: bytes) -> Step:
         if server.is_slow:
-            return await self.loop.run_in_executor(None, server.evaluate, token)
+            return await aside(self.loop, partial(server.evaluate, token))
         return server.evaluate(token)
 
 

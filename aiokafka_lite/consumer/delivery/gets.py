@@ -8,6 +8,7 @@ Anything that makes the records invalid, or withholds them, closes it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,7 @@ from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.simulation import simulation_of
 from aiokafka_lite.structs import TopicPartition
 
 try:
@@ -42,7 +44,10 @@ RECORD_BYTES: Final = 300
 
 
 def new_cursor() -> RecordCursor:
-    return RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
+    loop = asyncio.get_running_loop()
+    # The time of a block is real, so it must not matter in a simulation.
+    stall_s = STALL_S if simulation_of(loop) is None else math.inf
+    return RecordCursor(loop.time, TIME_SLICE_S, stall_s)
 
 
 class Lists:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.server import wall_clock_ms
+from aiokafka_lite.simulation import wall_ms
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import (
     GroupRequests,
@@ -65,7 +65,7 @@ async def aging(request: pytest.FixtureRequest) -> AsyncIterator[Aging]:
         async with Broker(
             offsets_retention_minutes=1,
             offsets_retention_check_interval_ms=20,
-            clock=lambda: wall_clock_ms() + elapsed_ms[0],
+            clock=lambda: wall_ms() + elapsed_ms[0],
         ) as broker:
             yield Simulated(broker, elapsed_ms)
             assert broker.failure is None

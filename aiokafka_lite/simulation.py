@@ -1,0 +1,104 @@
+"""Deterministic simulation: one seed decides everything that happens on an event loop.
+
+An event loop of simloop or simloom has virtual time and a simulated network. `simulate` tells
+this package that a loop is one of these::
+
+    loop = simloop.SimLoop(seed)
+    simulate(loop, seed)
+    loop.run_until_complete(main())
+
+On such a loop consumers, producers and embedded brokers
+
+- take their random numbers and ids from its seed, unless they have a `seed` of their own
+- take the time of day from the loop (`START_MS` and the loop's time), not from the system
+- begin no thread: disk work, decompression and hashing run on the loop, and host names are resolved
+  by `loop.getaddrinfo`. `heartbeat_thread` has no effect, because nothing blocks virtual time
+- use transports only as asyncio defines them, and no file descriptors of sockets. A broker's port
+  0 is the next one from 9092 on.
+
+Real files (`data_dir`), the application's own clocks and threads, and TLS stay as they are. Python
+orders sets of texts by a hash that PYTHONHASHSEED decides. This package does not depend on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import _get_running_loop
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+__all__ = ["START_MS", "simulate"]
+
+START_MS: Final = 1_704_067_200_000
+"""The time of day at loop time 0: 2024 began."""
+FIRST_PORT: Final = 9_092
+
+
+class Simulation:
+    """What this package keeps for a simulated loop."""
+
+    def __init__(self, seed: int, start_ms: int) -> None:
+        self.seed = seed
+        self.start_ns = start_ms * 1_000_000
+        self._counts: Counter[str] = Counter()
+
+    def next_number(self, kind: str) -> int:
+        """Count from 1. Numbers that a process counts would differ in its second simulation."""
+        self._counts[kind] += 1
+        return self._counts[kind]
+
+    def free_port(self) -> int:
+        return FIRST_PORT - 1 + self.next_number("port")
+
+
+_simulations: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Simulation]] = WeakKeyDictionary()
+
+
+def simulate(loop: asyncio.AbstractEventLoop, seed: int, *, start_ms: int = START_MS) -> None:
+    """Declare that a loop has virtual time and a simulated network, before anything runs on it.
+
+    Args:
+        loop: The loop. It needs no threads, no file descriptors, and no sockets that are real.
+        seed: Decides the random numbers and ids of clients and brokers on the loop.
+        start_ms: The time of day at loop time 0, in milliseconds since 1970.
+
+    Raises:
+        ValueError: The loop is simulated already.
+    """
+    if loop in _simulations:
+        raise ValueError("the loop is simulated already: declare each loop once")
+    _simulations[loop] = Simulation(seed, start_ms)
+
+
+def simulation_of(loop: asyncio.AbstractEventLoop | None) -> Simulation | None:
+    """Return the simulation of a loop. None: the loop is a real one."""
+    return _simulations.get(loop) if _simulations and loop is not None else None
+
+
+def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+    """Return a function that returns the time of day on a loop, in nanoseconds."""
+    return time.time_ns if simulation_of(loop) is None else wall_ns
+
+
+def wall_ns() -> int:
+    """Return the time of day where this is called, in nanoseconds."""
+    loop = _get_running_loop()
+    simulation = simulation_of(loop)
+    if simulation is None or loop is None:
+        return time.time_ns()
+    return simulation.start_ns + round(loop.time() * 1e9)
+
+
+def wall_ms() -> int:
+    return wall_ns() // 1_000_000
+
+
+def monotonic() -> float:
+    """Return the seconds of a clock that never runs backwards, where this is called."""
+    loop = _get_running_loop()
+    if simulation_of(loop) is None or loop is None:
+        return time.monotonic()
+    return loop.time()
