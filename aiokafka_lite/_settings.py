@@ -34,7 +34,9 @@ class Settings:
                 name for cls in type(self).__mro__ for name in getattr(cls, "__annotations__", ())
             }
             if unknown := given.keys() - known:
-                raise TypeError(f"{type(self).__name__} has no setting {', '.join(unknown)}")
+                raise TypeError(
+                    f"{type(self).__name__} has no setting {', '.join(sorted(unknown))}"
+                )
             vars(self).update(given)
             self._check()
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import ClassVar, Final, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
@@ -406,7 +406,9 @@ class EventSubscription:
     when the consumer is stopped.
     """
 
-    def __init__(self, subscriptions: WeakSet[EventSubscription], max_buffered: int) -> None:
+    def __init__(
+        self, subscriptions: WeakKeyDictionary[EventSubscription, None], max_buffered: int
+    ) -> None:
         if not is_int(max_buffered) or max_buffered < 1:
             raise ValueError(f"max_buffered must be a positive int, not {max_buffered!r}")
         self._subscriptions = subscriptions
@@ -415,7 +417,7 @@ class EventSubscription:
         self._dropped_count = 0
         self._has_ended = False
         self._wake = Event()
-        subscriptions.add(self)
+        subscriptions[self] = None
 
     def put(self, event: ConsumerEvent) -> None:
         """Buffer an event. A full buffer drops its oldest one."""
@@ -428,7 +430,7 @@ class EventSubscription:
     def end(self) -> None:
         """End the iteration after the buffered events."""
         self._has_ended = True
-        self._subscriptions.discard(self)
+        self._subscriptions.pop(self, None)
         self._wake.set()
 
     def close(self) -> None:

@@ -395,7 +395,7 @@ def _copy_names(item: object, element: Struct) -> None:
                 setattr(element, name, item)
                 return
         return
-    for name in _COPIED & names:
+    for name in sorted(_COPIED & names):
         if hasattr(item, name):
             setattr(element, name, getattr(item, name))
     index = _index(item)

@@ -180,7 +180,9 @@ class ClientArguments(_Given, Settings):
     def _kinds(self) -> Iterator[tuple[str, str]]:
         """Yield the arguments with their annotations, except those that are None and may be."""
         init = type(self).__init__
-        for name in (init.__kwdefaults__ or {}).keys() - self._own_checks:
+        for name in init.__kwdefaults__ or {}:
+            if name in self._own_checks:
+                continue
             annotation = str(init.__annotations__[name])
             kind = annotation.removesuffix(" | None")
             if kind == annotation or getattr(self, name) is not None:

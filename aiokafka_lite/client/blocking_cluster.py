@@ -172,7 +172,7 @@ class BlockingCluster:
         wanted = {
             Address(node.host, node.port) for node in (*view.nodes.values(), *self._bootstrap_nodes)
         }
-        for address in self._states.keys() - wanted:
+        for address in [each for each in self._states if each not in wanted]:
             self._drop(self._states.pop(address))
 
     # --- Connections -----------------------------------------------------------------------

@@ -61,12 +61,12 @@ class Pool:
         self._rng = rng
         self._authenticate = authenticate
         self._nodes: dict[int, NodeState] = {}
-        self._attempts: set[asyncio.Task[KafkaError | None]] = set()
+        self._attempts: dict[asyncio.Task[KafkaError | None], None] = {}
         # Nodes that were unreachable when metadata left them out.
         self._left_unreachable: dict[int, NodeState] = {}
         # By address, reconnected nodes that are not logged yet, with the loop time of their loss.
         self._back: dict[tuple[str, int], tuple[str, float]] = {}
-        self._leaving: set[Connection] = set()
+        self._leaving: dict[Connection, None] = {}
         self._closing: list[Connection] = []
         self._idle = IdleTimer(
             config.connections_max_idle_s, self._connected_slots, self._let_go, scope.guard
@@ -344,8 +344,8 @@ class Pool:
                 )
             except RuntimeError as error:
                 raise ClientClosedError("the client is closed") from error
-            self._attempts.add(slot.connecting)
-            slot.connecting.add_done_callback(self._attempts.discard)
+            self._attempts[slot.connecting] = None
+            slot.connecting.add_done_callback(lambda done: self._attempts.pop(done, None))
         return slot.connecting
 
     async def _connect(self, state: NodeState, slot: Slot) -> KafkaError | None:
@@ -558,8 +558,8 @@ class Pool:
     def _let_go(self, slot: Slot, connection: Connection) -> None:
         """Close a connection once its responses have arrived. The slot is free at once."""
         slot.connection = None
-        self._leaving.add(connection)
-        connection.closed.add_done_callback(lambda _: self._leaving.discard(connection))
+        self._leaving[connection] = None
+        connection.closed.add_done_callback(lambda _: self._leaving.pop(connection, None))
         connection.retire()
 
     # --- Closing ---------------------------------------------------------------------------

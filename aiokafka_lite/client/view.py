@@ -184,7 +184,7 @@ class ClusterView(NamedTuple):
             if topic.name is not None
         }
         if is_of_all and self.is_of_all:
-            for name in self.topics.keys() - topics.keys():
+            for name in [each for each in self.topics if each not in topics]:
                 topic = _missing(self.topics[name], fetched_at)
                 if topic is not None:
                     topics[name] = topic

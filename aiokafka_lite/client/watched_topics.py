@@ -96,7 +96,7 @@ class UnknownTopics:
 
     def update(self, missing: Collection[str], now: float, *, may_create: bool) -> list[str]:
         """Apply the topics that a response lacks. Return those to report."""
-        for name in self._since.keys() - missing:
+        for name in sorted(self._since.keys() - missing):
             del self._since[name]
             if self._texts.pop(name, None) is not None:
                 log.info("topic %r exists now", name)

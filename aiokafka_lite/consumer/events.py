@@ -45,7 +45,9 @@ class Events:
         # Offsets lost by resets, and the number that the brokers still had.
         self.lost_offsets = (0, 0)
         # Weak, so that a subscription ends with its task.
-        self._subscriptions: weakref.WeakSet[EventSubscription] = weakref.WeakSet()
+        self._subscriptions: weakref.WeakKeyDictionary[EventSubscription, None] = (
+            weakref.WeakKeyDictionary()
+        )
         self._log_limit = LogLimit()
         self._is_closed = False
 

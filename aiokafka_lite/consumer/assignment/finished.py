@@ -172,7 +172,9 @@ class Finished:
         if own is None:
             self.note_finished(offsets)
             exact = {tp for tp, offset in offsets.items() if not self._is_as_finished(tp, offset)}
-            for tp in offsets.keys() - exact:
+            for tp in offsets:
+                if tp in exact:
+                    continue
                 cursor = self._cursors[tp]
                 offsets[tp] = self.to_commit(cursor, offsets[tp].offset, cursor.progress)
             return offsets, exact

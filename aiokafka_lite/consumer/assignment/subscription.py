@@ -154,10 +154,10 @@ class SubscriptionState(Assignment):
         self.assign_from_user(self._assignment.keys() | frozenset(partitions))
 
     def remove_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = frozenset(partitions)
+        gone = dict.fromkeys(partitions)
         for tp in gone:
             self.partition(tp)
-        self.assign_from_user(self._assignment.keys() - gone)
+        self.assign_from_user(self._assignment.keys() - gone.keys())
 
     def _depart(self, gone: Set[TopicPartition]) -> None:
         if gone:
@@ -257,10 +257,10 @@ def _have_moved(before: Placement, now: Placement) -> bool:
     if now.replicas != before.replicas:  # an empty list means unknown
         both = zip(before.replicas, now.replicas, strict=False)
         pairs = {pair for pair in both if pair[0] != pair[1]}
-    if moved := dict(now.racks.items() - before.racks.items()):
-        on_moved = {each for each in set(now.replicas) if not moved.keys().isdisjoint(each)}
+    if moved := {node for node, _ in now.racks.items() - before.racks.items()}:
+        on_moved = {each for each in set(now.replicas) if not moved.isdisjoint(each)}
         if on_moved:
-            pairs.update((each, each) for each in on_moved.intersection(before.replicas))
+            pairs |= {(each, each) for each in on_moved.intersection(before.replicas)}
     # An answer about a coordinator adds a node without its rack.
     known = {node for node, rack in now.racks.items() if rack or not before.racks.get(node)}
     return any(

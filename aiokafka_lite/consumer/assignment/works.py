@@ -253,7 +253,7 @@ class Works:
         found = self.undecided(wanted)
         for work in self.begun:
             found |= work.undone(wanted)
-        for tp in wanted - found.keys():
+        for tp in sorted(wanted - found.keys()):
             cursor = self._cursors.get(tp)
             if cursor is None or cursor.position is None or cursor.worked_by is not None:
                 continue

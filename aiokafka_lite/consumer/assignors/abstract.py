@@ -227,7 +227,7 @@ def subscribers_of(
     """Return the members of each topic, in order."""
     subscribers: dict[str, list[str]] = {}
     for member in members_in_order(members):
-        for topic in set(members[member].subscription):
+        for topic in dict.fromkeys(members[member].subscription):
             subscribers.setdefault(topic, []).append(member)
     return subscribers
 

@@ -105,7 +105,7 @@ def _moving(
     gained: dict[TopicPartition, str] = {}
     given_up: set[TopicPartition] = set()
     for member, partitions in shares.items():
-        owned, assigned = set(members[member].owned_partitions), set(partitions)
-        gained.update(dict.fromkeys(assigned - owned, member))
-        given_up |= owned - assigned
+        owned, assigned = set(members[member].owned_partitions), dict.fromkeys(partitions)
+        gained.update((tp, member) for tp in assigned if tp not in owned)
+        given_up |= owned - assigned.keys()
     return {tp: member for tp, member in gained.items() if tp in given_up}

@@ -128,5 +128,5 @@ class AutoCommit:
 
     def _forget_what_is_back(self) -> None:
         """Forget uncommitted offsets of partitions that are assigned again."""
-        for tp in self.forgone.keys() & self._state.assignment.keys():
+        for tp in [tp for tp in self.forgone if tp in self._state.assignment]:
             del self.forgone[tp]

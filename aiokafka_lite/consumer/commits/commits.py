@@ -677,7 +677,7 @@ class Commits(CommittedReader):
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
         """Take the offsets of later commits that may have arrived, to never decrease."""
         for other in [each for each in self._pending if each.state.was_sent]:
-            for tp in commit.left.keys() & other.left.keys():
+            for tp in [tp for tp in commit.left if tp in other.left]:
                 if other.said_at[tp] > commit.said_at[tp]:
                     commit.take_over(tp, other)
 
@@ -710,8 +710,8 @@ class Commits(CommittedReader):
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         for asked in self._pending:
             if asked.is_asked_for:
-                for tp in commit.left.keys() & asked.left.keys():
-                    if commit.left[tp].offset == asked.left[tp].offset:
+                for tp, offset in tuple(commit.left.items()):
+                    if tp in asked.left and offset.offset == asked.left[tp].offset:
                         commit.take_over(tp, asked)
 
     def _identity_for(self, commit: PendingCommit, assigned_as: Identity | None) -> Identity:
@@ -749,7 +749,7 @@ class Commits(CommittedReader):
         self._latest[tp] = commit.said_at[tp]
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has replaced it
-        for partition in {self._cursors.get(tp), commit.cursors[tp]}:
+        for partition in dict.fromkeys((self._cursors.get(tp), commit.cursors[tp])):
             if partition is not None:
                 partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
 

@@ -61,7 +61,7 @@ class ConfirmedTopics:
         except ClientClosedError:
             return  # the consumer is stopped: its group refuses the commit
         found = {topic.name: topic for topic in answer.topics}
-        former = {each for each in asked if not self._is_same(found.get(each[0]), each[1])}
+        former = [each for each in asked if not self._is_same(found.get(each[0]), each[1])]
         self._confirmed = valid | {each: asked_at for each in asked if each not in former}
         if former:
             with contextlib.suppress(KafkaError, asyncio.TimeoutError):

@@ -350,7 +350,7 @@ class NamedOffsets(_OfConsumer):
         self._topic_ids = {tp: group.topic_ids.get(tp, b"") for tp in offsets}
         self._is_told = is_told
         # Open batches with these records.
-        self._blocks: set[Enlisted] = set()
+        self._blocks: dict[Enlisted, None] = {}
 
     @property
     def source(self) -> object:
@@ -361,9 +361,9 @@ class NamedOffsets(_OfConsumer):
             cursors = self._group.cursors
             named = {cursors[tp]: each[0] for tp, each in self.offsets.items() if tp in cursors}
             self._offsets.raise_if_automatic(transaction, named)
-            works = {cursor.worked_by for cursor, end in named.items() if cursor.is_worked_on(end)}
+            works = [cursor.worked_by for cursor, end in named.items() if cursor.is_worked_on(end)]
             self._blocks = {
-                each for each in works if each is not None and isinstance(each, Enlisted)
+                each: None for each in works if each is not None and isinstance(each, Enlisted)
             }
             for block in self._blocks:
                 block.enlist(transaction)

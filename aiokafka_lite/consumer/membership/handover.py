@@ -245,7 +245,7 @@ class Handover:
             and self._loop.time() < commit_by
         ):
             offsets, before = self._finished.processed_offsets(), finished
-            finished = {tp: offsets[tp] for tp in offsets.keys() & gone}
+            finished = {tp: offset for tp, offset in offsets.items() if tp in gone}
             if finished == before:  # no record was finished during the last commit
                 break
             await self._commits.commit_last(finished, deadline=commit_by)

@@ -261,7 +261,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
                     failures[tp] = answer.at(tp)
                 else:
                     found[tp] = answer
-            for tp in questions.keys() - found.keys() - failures.keys():
+            for tp in [tp for tp in questions if tp not in found and tp not in failures]:
                 text = f"the leader's response does not contain {tp}"
                 failures[tp] = KafkaTimeoutError(text).at(tp)
         if any(error.invalid_metadata for error in failures.values()):
@@ -370,9 +370,9 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         try:
             async with timeout_at(deadline):
                 while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
-                    for tp in failures.keys() & missing:
-                        if not (failures[tp].retriable or failures[tp].invalid_metadata):
-                            raise failures[tp]
+                    for tp, error in failures.items():
+                        if tp in missing and not (error.retriable or error.invalid_metadata):
+                            raise error
                     self._scope.raise_if_failed()
                     self._cluster.raise_if_closed()
                     wake.clear()

@@ -356,8 +356,9 @@ class Outbox:
     # --- Entries that wait for topics -----------------------------------------------------
     def _asks_for_topics(self, entry: Entry) -> bool:
         """Whether topics of an entry are unknown. They are requested, so no transaction waits."""
-        unknown = {each.topic for each in entry.outputs if not self._lease.knows(each.topic)}
-        for topic in unknown - self._asked_for.keys():
+        topics = dict.fromkeys(each.topic for each in entry.outputs)
+        unknown = [topic for topic in topics if not self._lease.knows(topic)]
+        for topic in [each for each in unknown if each not in self._asked_for]:
             self._asked_for[topic] = self._scope.spawn(self._ask_for(topic), name=f"find {topic}")
         return bool(unknown)
 

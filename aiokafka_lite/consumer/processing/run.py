@@ -691,7 +691,7 @@ class Run:
         self._note_end(error)
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
-        for cursor in {job.cursor for job in jobs}:
+        for cursor in dict.fromkeys(job.cursor for job in jobs):
             self._note_returned(cursor)
         if self._steps.is_finishing:
             self._returned.set()
@@ -770,7 +770,7 @@ class Run:
         ) or (self._outbox is not None and self._outbox.is_writing(partitions))
 
     def _cancel_workers(self, jobs: Iterable[Job]) -> None:
-        for task in {self._running[job] for job in jobs}:
+        for task in dict.fromkeys(self._running[job] for job in jobs):
             if task not in self._cancelled_workers and task is not asyncio.current_task():
                 self._cancelled_workers.add(task)
                 task.add_done_callback(self._worker_ended)

@@ -193,7 +193,7 @@ class ConsumerGroup:
             members = [m for m in members if m.member_id != changed.member_id] + [changed]
         resolved = self.regexes if regexes is None else regexes
         names = set[str]().union(*(member.topic_names for member in members))
-        for regex in {member.topic_regex for member in members if member.topic_regex}:
+        for regex in dict.fromkeys(m.topic_regex for m in members if m.topic_regex):
             if regex in resolved:
                 names |= resolved[regex].topics
         return frozenset(names)

@@ -382,7 +382,7 @@ class ClassicMembership(GroupedMembership[Member]):
         before = frozenset(state.assignment)
         gone, new = before - partitions, partitions - before
         member.take_assignment(keeps=True)
-        for tp in before & partitions:
+        for tp in sorted(before & partitions):
             if (cursor := state.assignment[tp]).is_withheld:
                 state.release(cursor)  # unsubscribed and subscribed again
         if gone:
@@ -390,7 +390,7 @@ class ClassicMembership(GroupedMembership[Member]):
             if not member.is_member or not state.is_subscribed:
                 return False
         await self._handover.assign(new)
-        for tp in new & state.assignment.keys():
+        for tp in sorted(new & state.assignment.keys()):
             state.release(state.assignment[tp])
         return bool(gone)
 
