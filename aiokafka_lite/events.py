@@ -14,7 +14,6 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import TracebackType
 from typing import ClassVar, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -441,12 +440,7 @@ class EventSubscription:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __aiter__(self) -> Self:

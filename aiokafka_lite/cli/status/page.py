@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from aiohttp import web
@@ -92,12 +91,7 @@ class StatusPage:
         self._hosts = frozenset(f"{name}:{self._port}" for name in (HOST, "localhost"))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
