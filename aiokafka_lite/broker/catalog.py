@@ -38,7 +38,7 @@ from aiokafka_lite.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.schema import uuid_from_str, uuid_to_str
+from aiokafka_lite.protocol.wire import uuid_from_str, uuid_to_str
 
 CATALOG_FILE: Final = "cluster.json"
 LOCK_FILE: Final = ".lock"

@@ -28,57 +28,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
 from aiokafka_lite._compat import Self, dataclass_transform, override
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol import wire
-from aiokafka_lite.protocol.fields import (
-    array,
-    blob,
-    boolean,
-    int8,
-    int16,
-    int32,
-    int64,
-    nested,
-    record_set,
-    string,
-    uint16,
-    uuid,
-)
 from aiokafka_lite.protocol.source import Steps, compile_function
-from aiokafka_lite.protocol.wire import (
-    NO_VERSIONS,
-    UNSET,
-    ZERO_UUID,
-    Field,
-    VersionRange,
-    uuid_from_str,
-    uuid_to_str,
-)
-
-__all__ = [
-    "ZERO_UUID",
-    "Blob",
-    "Message",
-    "RecordKey",
-    "Records",
-    "Request",
-    "Response",
-    "Several",
-    "Struct",
-    "VersionRange",
-    "array",
-    "blob",
-    "boolean",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "nested",
-    "record_set",
-    "string",
-    "uint16",
-    "uuid",
-    "uuid_from_str",
-    "uuid_to_str",
-]
+from aiokafka_lite.protocol.wire import NO_VERSIONS, UNSET, Field, VersionRange, uuid_to_str
+from aiokafka_lite.protocol.wire import ZERO_UUID as ZERO_UUID
 
 Records: TypeAlias = bytes | bytearray | memoryview
 """A record set: what a decoder finds is a memoryview, an encoder takes any of these."""

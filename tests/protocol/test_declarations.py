@@ -11,24 +11,12 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.fetch_template import compile_template
+from aiokafka_lite.protocol.fields import array, blob, int8, int16, int32, nested, string, uuid
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from aiokafka_lite.protocol.schema import (
-    Blob,
-    Request,
-    Response,
-    Struct,
-    array,
-    blob,
-    int8,
-    int16,
-    int32,
-    nested,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.schema import Blob, Request, Response, Struct
 from aiokafka_lite.protocol.varint import encode_uvarint
 
 

@@ -19,14 +19,9 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest
-from aiokafka_lite.protocol.schema import (
-    ZERO_UUID,
-    Message,
-    VersionRange,
-    uuid_from_str,
-    uuid_to_str,
-)
+from aiokafka_lite.protocol.schema import ZERO_UUID, Message
 from aiokafka_lite.protocol.varint import encode_uvarint, read_uvarint
+from aiokafka_lite.protocol.wire import VersionRange, uuid_from_str, uuid_to_str
 from tests.support.for_each import for_each
 from tests.support.samples import MESSAGE_CLASSES, filled
 

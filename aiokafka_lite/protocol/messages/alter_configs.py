@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int8, int16, int32, string
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 class AlterConfigsResourceResponse(Struct):

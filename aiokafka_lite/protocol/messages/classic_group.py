@@ -6,18 +6,8 @@ from typing import Final
 
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Several,
-    Struct,
-    array,
-    blob,
-    boolean,
-    int16,
-    int32,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, blob, boolean, int16, int32, string
+from aiokafka_lite.protocol.schema import Request, Response, Several, Struct
 
 # --- JoinGroup (key 11) -----------------------------------------------------------------------
 _FIRST_WITH_REBALANCE_TIMEOUT: Final = 1

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
+from aiokafka_lite.protocol.fields import (
     array,
     boolean,
     int8,
@@ -16,6 +13,7 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 # --- DescribeCluster (key 60) -----------------------------------------------------------------

@@ -6,20 +6,8 @@ from copy import copy
 from typing import Final
 
 from aiokafka_lite._compat import Self, override
-from aiokafka_lite.protocol.schema import (
-    ZERO_UUID,
-    Request,
-    Response,
-    Several,
-    Struct,
-    array,
-    boolean,
-    int16,
-    int32,
-    int64,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int16, int32, int64, string, uuid
+from aiokafka_lite.protocol.schema import ZERO_UUID, Request, Response, Several, Struct
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
 # --- OffsetCommit (key 8) ---------------------------------------------------------------------

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    nested,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int8, int16, int32, nested, string, uuid
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 class TopicPartitions(Struct):

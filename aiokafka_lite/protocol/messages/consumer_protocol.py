@@ -6,7 +6,8 @@ The subscription and the assignment start with their versions: `encode_versioned
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import Blob, Struct, array, blob, int32, string
+from aiokafka_lite.protocol.fields import array, blob, int32, string
+from aiokafka_lite.protocol.schema import Blob, Struct
 
 
 class TopicPartition(Struct):

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    int16,
-    int32,
-    int64,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, int16, int32, int64, string
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 # --- DescribeTransactions (key 65) ------------------------------------------------------------

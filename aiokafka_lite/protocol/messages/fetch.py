@@ -8,12 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite._compat import override
-from aiokafka_lite.protocol.schema import (
-    ZERO_UUID,
-    Records,
-    Request,
-    Response,
-    Struct,
+from aiokafka_lite.protocol.fields import (
     array,
     int8,
     int16,
@@ -24,6 +19,7 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID, Records, Request, Response, Struct
 
 LAST_WITH_NAMES: Final = 12
 """The last version that names topics; later ones give ids (KIP-516)."""

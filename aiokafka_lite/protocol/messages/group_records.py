@@ -8,19 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiokafka_lite.protocol.schema import (
-    Blob,
-    RecordKey,
-    Struct,
-    array,
-    blob,
-    int8,
-    int32,
-    int64,
-    nested,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, blob, int8, int32, int64, nested, string, uuid
+from aiokafka_lite.protocol.schema import Blob, RecordKey, Struct
 
 
 class OffsetCommitKey(RecordKey, record_type=1):

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    blob,
-    boolean,
-    int16,
-    int32,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, blob, boolean, int16, int32, string
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 # --- DescribeGroups (key 15) ------------------------------------------------------------------

@@ -6,17 +6,8 @@ from typing import Final
 
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    boolean,
-    int16,
-    int32,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int16, int32, string, uuid
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 _FIRST_TO_TELL_NONE_FROM_ALL: Final = 1
 

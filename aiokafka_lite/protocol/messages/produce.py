@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite._compat import override
-from aiokafka_lite.protocol.schema import (
-    ZERO_UUID,
-    Records,
-    Request,
-    Response,
-    Struct,
+from aiokafka_lite.protocol.fields import (
     array,
     int16,
     int32,
@@ -20,6 +15,7 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID, Records, Request, Response, Struct
 
 _FIRST_TO_ADD_PARTITIONS: Final = 12  # to the transaction, in transactions of version 2 (KIP-890)
 _FIRST_WITHOUT_NAMES: Final = 13

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    blob,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, blob, int8, int16, int32, int64, string
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 # --- SaslHandshake (key 17) -------------------------------------------------------------------

@@ -6,19 +6,8 @@ from typing import Final
 
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int8, int16, int32, int64, string, uuid
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
 

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiokafka_lite.protocol.schema import (
-    Blob,
-    RecordKey,
-    Struct,
-    array,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, int8, int16, int32, int64, string
+from aiokafka_lite.protocol.schema import Blob, RecordKey, Struct
 
 
 class TransactionLogKey(RecordKey, record_type=0):

@@ -5,20 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Several,
-    Struct,
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int8, int16, int32, int64, string, uuid
+from aiokafka_lite.protocol.schema import Request, Response, Several, Struct
 
 
 # --- InitProducerId (key 22) ------------------------------------------------------------------

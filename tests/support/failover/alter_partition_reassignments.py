@@ -5,16 +5,8 @@ v1 whether the number of replicas may change (KIP-860).
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    boolean,
-    int16,
-    int32,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, boolean, int16, int32, string
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 class ReassignablePartitionResponse(Struct):

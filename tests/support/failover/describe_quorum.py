@@ -5,18 +5,8 @@ v1 times of the last fetch (KIP-836); v2 messages, nodes, directory ids (KIP-853
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    int16,
-    int32,
-    int64,
-    string,
-    uint16,
-    uuid,
-)
+from aiokafka_lite.protocol.fields import array, int16, int32, int64, string, uint16, uuid
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 class ReplicaState(Struct):

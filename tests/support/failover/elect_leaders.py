@@ -5,16 +5,8 @@ v1 unclean elections and an error of the whole (KIP-460); v2 is flexible.
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    int8,
-    int16,
-    int32,
-    string,
-)
+from aiokafka_lite.protocol.fields import array, int8, int16, int32, string
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 class PartitionResult(Struct):
