@@ -42,10 +42,8 @@ from aiokafka_lite.broker.groups.values import (
     ErrorType,
     GroupClient,
     Join,
-    Joined,
-    Leaver,
-    Sync,
-    Synced,
+    join_refusal,
+    sync_refusal,
 )
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import (
@@ -61,6 +59,12 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     StaleMemberEpochError,
     UnknownMemberIdError,
+)
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -200,7 +204,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
 
     # -- membership ----------------------------------------------------------------------------
 
-    async def join(self, group_id: str, call: Join) -> Joined:
+    async def join(self, group_id: str, call: Join) -> JoinGroupResponse:
         """Answer a JoinGroup request when its rebalance phase ends."""
         error, config = self._check(group_id), self._config
         if error is NoError and not (
@@ -210,31 +214,31 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         ):
             error = InvalidSessionTimeoutError
         if error is not NoError:
-            return Joined(error, member_id=call.member_id)
+            return join_refusal(error, call.member_id)
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return self._consumers.join(group, call)
         if not isinstance(group, ClassicGroup):
             if call.member_id:
-                return Joined(UnknownMemberIdError, member_id=call.member_id)
+                return join_refusal(UnknownMemberIdError, call.member_id)
             classic = self.classic.new_group(group_id)
             tombstones = [] if group is None else group_tombstones(group)
             error = self._append(group_id, [*tombstones, metadata_record(classic, {})])
             if error is not NoError:
-                return Joined(error)
+                return join_refusal(error)
             group = self.groups[group_id] = classic
         return await self.classic.join(group, call)
 
-    async def sync(self, group_id: str, call: Sync) -> Synced:
+    async def sync(self, call: SyncGroupRequest) -> SyncGroupResponse:
         """Answer a SyncGroup request when the leader has sent the assignment."""
-        error = self._check(group_id)
+        error = self._check(call.group_id)
         if error is not NoError:
-            return Synced(error)
-        group = self.groups.get(group_id)
+            return sync_refusal(error)
+        group = self.groups.get(call.group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumers.sync(group, call)
         if group is None:
-            return Synced(UnknownMemberIdError)
+            return sync_refusal(UnknownMemberIdError)
         return await self.classic.sync(group, call)
 
     def heartbeat(
@@ -253,7 +257,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         return group.heartbeat(member_id, instance_id, generation, self._now())
 
     def leave(
-        self, group_id: str, leavers: Sequence[Leaver]
+        self, group_id: str, leavers: Sequence[MemberIdentity]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
         """Remove members. Return an error for the request, or NoError and an error per member."""
         error = self._check(group_id)

@@ -1,18 +1,19 @@
-"""Requests and replies of the classic group protocol, without wire format and versions.
+"""Exchanges with the machine of a classic group.
 
 A `Ticket` identifies one parked request. The machine answers every ticket exactly once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, TypeAlias
 
-from aiokafka_lite.errors import BrokerResponseError, NoError
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
 
 Ticket = NewType("Ticket", int)
+Reply: TypeAlias = JoinGroupResponse | SyncGroupResponse
 ErrorType: TypeAlias = type[BrokerResponseError]
 # A member's protocols, the preferred one first: (name, metadata).
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -46,44 +47,12 @@ class Join:
     can_skip_assignment: bool = True
 
 
-@dataclass(frozen=True)
-class Joined:
-    error: ErrorType = NoError
-    generation: int = -1
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = NO_LEADER
-    member_id: str = NO_MEMBER_ID
-    members: Sequence[JoinGroupResponseMember] = ()
-    skip_assignment: bool = False
+def join_refusal(error: ErrorType, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error.errno, protocol_name=None, member_id=member_id)
 
 
-@dataclass(frozen=True)
-class Sync:
-    """A SyncGroup request. Only the leader's has assignments."""
-
-    member_id: str
-    generation: int
-    instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignments: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Synced:
-    error: ErrorType = NoError
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignment: bytes = NO_ASSIGNMENT
-
-
-@dataclass(frozen=True)
-class Leaver:
-    """A member in a LeaveGroup request. Administrators may name only the instance."""
-
-    member_id: str = NO_MEMBER_ID
-    instance_id: str | None = None
+def sync_refusal(error: ErrorType) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error.errno)
 
 
 @dataclass(frozen=True)
@@ -99,5 +68,5 @@ class Effects:
     """Actions for the driver, in this order, and the time of the step that requests them."""
 
     now: float
-    replies: list[tuple[Ticket, Joined | Synced]] = field(default_factory=list)
+    replies: list[tuple[Ticket, Reply]] = field(default_factory=list)
     write: Write | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
 from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
-from aiokafka_lite.broker.groups.values import GroupClient, Join, Leaver, Sync
+from aiokafka_lite.broker.groups.values import GroupClient, Join
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.errors import (
@@ -53,19 +53,9 @@ async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGrou
             can_skip_assignment=ctx.api_version >= FIRST_THAT_CAN_SKIP_THE_ASSIGNMENT,
         ),
     )
-    protocol = joined.protocol
     if ctx.api_version < FIRST_WITH_NULLABLE_PROTOCOL:
-        protocol = protocol or ""
-    return JoinGroupResponse(
-        error_code=joined.error.errno,
-        generation_id=joined.generation,
-        protocol_type=joined.protocol_type,
-        protocol_name=protocol,
-        leader=joined.leader,
-        skip_assignment=joined.skip_assignment,
-        member_id=joined.member_id,
-        members=[*joined.members],
-    )
+        joined.protocol_name = joined.protocol_name or ""
+    return joined
 
 
 FIRST_THAT_MUST_NAME_THE_PROTOCOL = 5
@@ -77,23 +67,7 @@ async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGrou
     is_named = request.protocol_type is not None and request.protocol_name is not None
     if ctx.api_version >= FIRST_THAT_MUST_NAME_THE_PROTOCOL and not is_named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocolError.errno)
-    synced = await ctx.groups.sync(
-        request.group_id,
-        Sync(
-            member_id=request.member_id,
-            generation=request.generation_id,
-            instance_id=request.group_instance_id,
-            protocol_type=request.protocol_type,
-            protocol=request.protocol_name,
-            assignments={item.member_id: item.assignment for item in request.assignments},
-        ),
-    )
-    return SyncGroupResponse(
-        error_code=synced.error.errno,
-        protocol_type=synced.protocol_type,
-        protocol_name=synced.protocol,
-        assignment=synced.assignment,
-    )
+    return await ctx.groups.sync(request)
 
 
 @handler(HeartbeatRequest)
@@ -107,17 +81,16 @@ def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatRespon
 
 @handler(LeaveGroupRequest, is_by_element=True)
 def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    leavers = [Leaver(item.member_id, item.group_instance_id) for item in request.members]
-    error, errors = ctx.groups.leave(request.group_id, leavers)
+    error, errors = ctx.groups.leave(request.group_id, request.members)
     return LeaveGroupResponse(
         error_code=error.errno,
         members=[
             MemberResponse(
                 member_id=leaver.member_id,
-                group_instance_id=leaver.instance_id,
+                group_instance_id=leaver.group_instance_id,
                 error_code=member_error.errno,
             )
-            for leaver, member_error in zip(leavers, errors, strict=not error.errno)
+            for leaver, member_error in zip(request.members, errors, strict=not error.errno)
         ],
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from collections.abc import Coroutine, KeysView
+from collections.abc import Coroutine, KeysView, Mapping
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
@@ -14,6 +14,11 @@ from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, Topics
+from aiokafka_lite.protocol.messages.classic_group import (
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from aiokafka_lite.records import iter_batches, patch_batch
 
 T = TypeVar("T")
@@ -149,6 +154,34 @@ class Services:
 
     def partition(self, topic: str, index: int) -> MemoryLog:
         return self.logs.setdefault(index, MemoryLog())
+
+
+def sync_call(
+    member_id: str,
+    generation: int,
+    instance_id: str | None = None,
+    protocol_type: str | None = None,
+    protocol: str | None = None,
+    assignments: Mapping[str, bytes] | None = None,
+    *,
+    group_id: str = "g",
+) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        group_id=group_id,
+        member_id=member_id,
+        generation_id=generation,
+        group_instance_id=instance_id,
+        protocol_type=protocol_type,
+        protocol_name=protocol,
+        assignments=[
+            SyncGroupRequestAssignment(member_id=key, assignment=value)
+            for key, value in (assignments or {}).items()
+        ],
+    )
+
+
+def leaver(member_id: str = "", instance_id: str | None = None) -> MemberIdentity:
+    return MemberIdentity(member_id=member_id, group_instance_id=instance_id)
 
 
 def elect_all(coordinator: GroupCoordinator, services: Services) -> None:

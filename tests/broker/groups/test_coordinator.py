@@ -20,7 +20,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
     OffsetCommitEntry,
     offset_key,
 )
-from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.groups.values import Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -34,11 +34,19 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue, MemberMetadata
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.committing import TOPIC_ID, TP, commit
-from tests.broker.groups.fakes import Services, classic_group, elect_all, run_in_virtual_time
+from tests.broker.groups.fakes import (
+    Services,
+    classic_group,
+    elect_all,
+    leaver,
+    run_in_virtual_time,
+    sync_call,
+)
 
 
 @pytest.fixture
@@ -75,10 +83,10 @@ def a_join(member_id: str = "", *, instance_id: str | None = None, ms: int = 60_
 
 async def stable(
     coordinator: GroupCoordinator, *, instance_id: str | None = None, ms: int = 60_000
-) -> Joined:
+) -> JoinGroupResponse:
     joined = await coordinator.join("g", a_join(instance_id=instance_id, ms=ms))
-    sync = Sync(joined.member_id, joined.generation, assignments={joined.member_id: b"all"})
-    assert (await coordinator.sync("g", sync)).assignment == b"all"
+    sync = sync_call(joined.member_id, joined.generation_id, assignments={joined.member_id: b"all"})
+    assert (await coordinator.sync(sync)).assignment == b"all"
     return joined
 
 
@@ -150,7 +158,7 @@ async def test_join_that_cannot_be_stored_makes_no_group(
     coordinator: GroupCoordinator, services: Services
 ) -> None:
     services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
-    assert (await coordinator.join("g", a_join())).error is NotCoordinatorError
+    assert (await coordinator.join("g", a_join())).error_code == NotCoordinatorError.errno
     assert "g" not in coordinator.groups
 
 
@@ -189,7 +197,7 @@ async def test_committer_of_a_transaction_is_checked_as_far_as_it_is_named(
     if is_empty is not None:
         joined = await stable(coordinator)
         if is_empty:
-            coordinator.leave("g", [Leaver(joined.member_id)])
+            coordinator.leave("g", [leaver(joined.member_id)])
     item = OffsetCommitEntry(TP, TOPIC_ID, 5, -1, "")
     producer = ProducerIdentity(7, 0)
     assert coordinator.commit_in_transaction("g", [item], producer, committer) == [error]
@@ -244,9 +252,9 @@ async def test_requests_are_refused_while_the_log_is_read(
     elect_all(heir, services)
     assert heir.availability("g") is CoordinatorLoadInProgressError
     assert commit(heir) is CoordinatorLoadInProgressError
-    assert (await heir.join("g", a_join())).error is CoordinatorLoadInProgressError
-    assert (await heir.sync("g", Sync("m", 1))).error is CoordinatorLoadInProgressError
-    assert heir.leave("g", [Leaver("m")]) == (CoordinatorLoadInProgressError, ())
+    assert (await heir.join("g", a_join())).error_code == CoordinatorLoadInProgressError.errno
+    assert (await heir.sync(sync_call("m", 1))).error_code == CoordinatorLoadInProgressError.errno
+    assert heir.leave("g", [leaver("m")]) == (CoordinatorLoadInProgressError, ())
     assert heir.delete("g") is CoordinatorLoadInProgressError
     assert heir.delete_offsets("g", [TP])[0] is CoordinatorLoadInProgressError
     # A heartbeat cannot be wrong yet: sessions start when the log has been read.
@@ -298,10 +306,10 @@ async def test_successor_restores_members_and_their_sessions(
     assert (group.state, group.generation, group.protocol) == (GroupState.STABLE, 1, "range")
     assert group.members.leader_id == joined.member_id
     assert heir.heartbeat("g", joined.member_id, "one", 1) is NoError
-    synced = await heir.sync("g", Sync(joined.member_id, 1, "one"))
+    synced = await heir.sync(sync_call(joined.member_id, 1, "one"))
     assert synced.assignment == b"all"
     back = await heir.join("g", a_join(instance_id="one"))
-    assert (back.generation, back.skip_assignment) == (1, True)
+    assert (back.generation_id, back.skip_assignment) == (1, True)
     await heir.close()
 
 
@@ -370,7 +378,7 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
         await waiting
     assert len(coordinator.classic.parked) == 0
     _, follower = await asyncio.gather(*(coordinator.join("h", a_join()) for _ in range(2)))
-    syncing = asyncio.create_task(coordinator.sync("h", Sync(follower.member_id, 1)))
+    syncing = asyncio.create_task(coordinator.sync(sync_call(follower.member_id, 1, group_id="h")))
     await asyncio.sleep(0)
     syncing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -379,7 +387,7 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
     newcomer = next(
         m.member_id for m in classic_group(coordinator).members if m.member_id != joined.member_id
     )
-    assert coordinator.leave("g", [Leaver(newcomer)]) == (NoError, [NoError])
+    assert coordinator.leave("g", [leaver(newcomer)]) == (NoError, [NoError])
 
 
 async def test_member_ids_come_from_the_injected_randomness() -> None:
@@ -401,8 +409,8 @@ async def test_assignment_that_cannot_be_stored_is_not_handed_out(
     joined = await coordinator.join("g", a_join())
     partition = services.partition("", coordinator.partition_for("g"))
     partition.failure = KafkaStorageError("no")
-    sync = Sync(joined.member_id, 1, assignments={joined.member_id: b"all"})
-    assert (await coordinator.sync("g", sync)).error is NotCoordinatorError
+    sync = sync_call(joined.member_id, 1, assignments={joined.member_id: b"all"})
+    assert (await coordinator.sync(sync)).error_code == NotCoordinatorError.errno
     error = coordinator.heartbeat("g", joined.member_id, None, 1)
     assert error is RebalanceInProgressError
 
@@ -412,8 +420,8 @@ async def test_close_answers_what_is_parked(coordinator: GroupCoordinator) -> No
     waiting = asyncio.create_task(coordinator.join("g", a_join()))
     await asyncio.sleep(0)
     await coordinator.close()
-    assert (await waiting).error is NotCoordinatorError
-    assert (await coordinator.join("g", a_join())).error is CoordinatorNotAvailableError
+    assert (await waiting).error_code == NotCoordinatorError.errno
+    assert (await coordinator.join("g", a_join())).error_code == CoordinatorNotAvailableError.errno
     assert coordinator.heartbeat("g", "m", None, 1) is CoordinatorNotAvailableError
     await coordinator.close()
 
@@ -421,7 +429,7 @@ async def test_close_answers_what_is_parked(coordinator: GroupCoordinator) -> No
 async def test_pending_id_is_asked_for_when_the_client_can(coordinator: GroupCoordinator) -> None:
     call = Join("consumer", (("range", b""),), 60_000, 60_000)
     joined = await coordinator.join("g", call)
-    assert joined.error is MemberIdRequired
+    assert joined.error_code == MemberIdRequired.errno
 
 
 async def test_group_whose_first_member_has_not_joined_yet_starts_with_the_first_generation(
@@ -429,7 +437,7 @@ async def test_group_whose_first_member_has_not_joined_yet_starts_with_the_first
 ) -> None:
     await coordinator.join("g", Join("consumer", (("range", b""),), 60_000, 60_000))
     heir = await successor(services)
-    assert (await stable(heir)).generation == 1
+    assert (await stable(heir)).generation_id == 1
     await heir.close()
 
 

@@ -14,7 +14,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
     Committer,
     OffsetCommitEntry,
 )
-from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.groups.values import Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -23,8 +23,9 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.groups.fakes import Services, elect_all, run_in_virtual_time
+from tests.broker.groups.fakes import Services, elect_all, leaver, run_in_virtual_time, sync_call
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = b"\x07" * 16
@@ -54,10 +55,17 @@ def a_join(*, ms: int = 60_000) -> Join:
     return Join("consumer", (("range", b""),), ms, 60_000, needs_known_member_id=False)
 
 
-async def stable(coordinator: GroupCoordinator, group_id: str = "g", *, ms: int = 60_000) -> Joined:
+async def stable(
+    coordinator: GroupCoordinator, group_id: str = "g", *, ms: int = 60_000
+) -> JoinGroupResponse:
     joined = await coordinator.join(group_id, a_join(ms=ms))
-    sync = Sync(joined.member_id, joined.generation, assignments={joined.member_id: b"all"})
-    assert (await coordinator.sync(group_id, sync)).assignment == b"all"
+    sync = sync_call(
+        joined.member_id,
+        joined.generation_id,
+        assignments={joined.member_id: b"all"},
+        group_id=group_id,
+    )
+    assert (await coordinator.sync(sync)).assignment == b"all"
     return joined
 
 
@@ -88,10 +96,10 @@ async def test_resigned_partition_is_forgotten_and_others_are_not(
     assert coordinator.offsets.fetch(other, TP, TOPIC_ID).offset == 5
     assert commit(coordinator, other, 6) is NoError
     assert commit(coordinator, "g", 6) is NotCoordinatorError
-    assert (await coordinator.join("g", a_join())).error is NotCoordinatorError
-    assert (await coordinator.sync("g", Sync("m", 1))).error is NotCoordinatorError
+    assert (await coordinator.join("g", a_join())).error_code == NotCoordinatorError.errno
+    assert (await coordinator.sync(sync_call("m", 1))).error_code == NotCoordinatorError.errno
     assert coordinator.heartbeat("g", "m", None, 1) is NotCoordinatorError
-    assert coordinator.leave("g", [Leaver("m")]) == (NotCoordinatorError, ())
+    assert coordinator.leave("g", [leaver("m")]) == (NotCoordinatorError, ())
     assert coordinator.delete("g") is NotCoordinatorError
     with pytest.raises(NotCoordinatorError):
         coordinator.expire_session("g", "m")
@@ -102,7 +110,7 @@ async def test_parked_requests_are_answered_not_coordinator(coordinator: GroupCo
     joining = asyncio.create_task(coordinator.join("g", a_join()))
     await asyncio.sleep(0)
     coordinator.resign([coordinator.partition_for("g")])
-    assert (await joining).error is NotCoordinatorError
+    assert (await joining).error_code == NotCoordinatorError.errno
     coordinator.elect([coordinator.partition_for("g")])
     await coordinator.until_loaded()
     assert coordinator.heartbeat("g", joined.member_id, None, 1) is NoError
@@ -111,12 +119,12 @@ async def test_parked_requests_are_answered_not_coordinator(coordinator: GroupCo
     again = await coordinator.join("g", _known(joined.member_id))
     await follower
     syncing = asyncio.create_task(
-        coordinator.sync("g", Sync((await follower).member_id, again.generation))
+        coordinator.sync(sync_call((await follower).member_id, again.generation_id))
     )
     await asyncio.sleep(0)
     assert len(coordinator.classic.parked) == 1
     coordinator.resign([coordinator.partition_for("g")])
-    assert (await syncing).error is NotCoordinatorError
+    assert (await syncing).error_code == NotCoordinatorError.errno
     assert len(coordinator.classic.parked) == 0
 
 
@@ -235,7 +243,7 @@ async def test_expired_session_lets_the_others_rebalance(coordinator: GroupCoord
     assert not joining.done()
     coordinator.expire_session("g", gone.member_id)
     joined = await joining
-    assert (joined.generation, joined.leader) == (2, joined.member_id)
+    assert (joined.generation_id, joined.leader) == (2, joined.member_id)
 
 
 async def test_session_of_nobody_cannot_expire(coordinator: GroupCoordinator) -> None:

@@ -20,10 +20,13 @@ from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,
     Join,
-    Joined,
-    Sync,
-    Synced,
+    Reply,
     Ticket,
+)
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
@@ -41,24 +44,24 @@ class ClassicDriver:
     new_id: Callable[[], str]
     write: Write
     arm: Callable[[ClassicGroup], None]
-    parked: dict[Ticket, asyncio.Future[Joined | Synced]] = field(default_factory=dict, init=False)
+    parked: dict[Ticket, asyncio.Future[Reply]] = field(default_factory=dict, init=False)
     _tickets: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def new_group(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self.config, new_suffix=self.new_id, clock=self.clock)
 
-    async def join(self, group: ClassicGroup, call: Join) -> Joined:
+    async def join(self, group: ClassicGroup, call: Join) -> JoinGroupResponse:
         """Answer a JoinGroup request. Cancellation drops it, but not the member."""
-        return cast("Joined", await self._park(group, partial(group.join, call)))
+        return cast("JoinGroupResponse", await self._park(group, partial(group.join, call)))
 
-    async def sync(self, group: ClassicGroup, call: Sync) -> Synced:
-        return cast("Synced", await self._park(group, partial(group.sync, call)))
+    async def sync(self, group: ClassicGroup, call: SyncGroupRequest) -> SyncGroupResponse:
+        return cast("SyncGroupResponse", await self._park(group, partial(group.sync, call)))
 
     async def _park(
         self, group: ClassicGroup, request: Callable[[Ticket, float], Effects]
-    ) -> Joined | Synced:
+    ) -> Reply:
         ticket = Ticket(next(self._tickets))
-        parked: asyncio.Future[Joined | Synced] = asyncio.get_running_loop().create_future()
+        parked: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.parked[ticket] = parked
         self.act(group, request(ticket, self._now()))
         try:

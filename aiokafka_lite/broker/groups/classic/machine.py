@@ -53,12 +53,10 @@ from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,
     Join,
-    Joined,
-    Leaver,
-    Sync,
-    Synced,
     Ticket,
     Write,
+    join_refusal,
+    sync_refusal,
 )
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -74,7 +72,13 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 
 
@@ -160,7 +164,7 @@ class ClassicGroup:
         if self.state is COMPLETING:
             for member in self.members:
                 member.assignment = NO_ASSIGNMENT
-                if self._reply_sync(member, Synced(cause), effects):
+                if self._reply_sync(member, sync_refusal(cause), effects):
                     self._restart_session(member, effects.now)
         self._timers.pop(Timer.SYNC, None)
         is_initial = self.state is EMPTY
@@ -248,35 +252,41 @@ class ClassicGroup:
         leader: str | None = None,
         members: Sequence[JoinGroupResponseMember] | None = None,
         skip_assignment: bool = False,
-    ) -> Joined:
+    ) -> JoinGroupResponse:
         if members is None:
             is_leader = member.member_id == self.members.leader_id
             members = self.members.listing(self.protocol or "") if is_leader else ()
-        return Joined(
-            generation=self.generation,
+        return JoinGroupResponse(
+            generation_id=self.generation,
             protocol_type=self.protocol_type,
-            protocol=self.protocol,
+            protocol_name=self.protocol,
             leader=leader if leader is not None else self.members.leader_id or NO_LEADER,
             member_id=member.member_id,
-            members=members,
+            members=[*members],
             skip_assignment=skip_assignment,
         )
 
-    def _reply_join(self, member: ClassicGroupMember, reply: Joined, effects: Effects) -> None:
+    def _reply_join(
+        self, member: ClassicGroupMember, reply: JoinGroupResponse, effects: Effects
+    ) -> None:
         if member.join_ticket is not None:
             effects.replies.append((member.join_ticket, reply))
             member.join_ticket = None
 
-    def _reply_sync(self, member: ClassicGroupMember, reply: Synced, effects: Effects) -> bool:
+    def _reply_sync(
+        self, member: ClassicGroupMember, reply: SyncGroupResponse, effects: Effects
+    ) -> bool:
         if member.sync_ticket is None:
             return False
         effects.replies.append((member.sync_ticket, reply))
         member.sync_ticket = None
         return True
 
-    def _synced(self, member: ClassicGroupMember) -> Synced:
-        return Synced(
-            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
+    def _synced(self, member: ClassicGroupMember) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol,
+            assignment=member.assignment,
         )
 
     def _remove(self, member_id: str, effects: Effects) -> None:
@@ -286,8 +296,8 @@ class ClassicGroup:
         self._unsynced_ids.pop(member_id, None)
         member = self.members.remove(member_id)
         if member is not None:
-            self._reply_join(member, Joined(UnknownMemberIdError), effects)
-            self._reply_sync(member, Synced(UnknownMemberIdError), effects)
+            self._reply_join(member, join_refusal(UnknownMemberIdError), effects)
+            self._reply_sync(member, sync_refusal(UnknownMemberIdError), effects)
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -326,7 +336,7 @@ class ClassicGroup:
         effects = Effects(now)
 
         def refuse(error: ErrorType, member_id: str) -> Effects:
-            effects.replies.append((ticket, Joined(error, member_id=member_id)))
+            effects.replies.append((ticket, join_refusal(error, member_id)))
             return effects
 
         if self.state is DEAD:
@@ -349,29 +359,29 @@ class ClassicGroup:
             self._join_unknown(call, ticket, effects)
         return effects
 
-    def sync(self, call: Sync, ticket: Ticket, now: float) -> Effects:
+    def sync(self, call: SyncGroupRequest, ticket: Ticket, now: float) -> Effects:
         effects = Effects(now)
-        error = self.check_member(call.member_id, call.instance_id, call.generation)
+        error = self.check_member(call.member_id, call.group_instance_id, call.generation_id)
         # A member need not name the group's protocol (KIP-559).
         agrees = call.protocol_type in (None, self.protocol_type)
-        if error is NoError and not (agrees and call.protocol in (None, self.protocol)):
+        if error is NoError and not (agrees and call.protocol_name in (None, self.protocol)):
             error = InconsistentGroupProtocolError
         if error is NoError and self.state is PREPARING:
             error = RebalanceInProgressError
         if error is not NoError:
-            effects.replies.append((ticket, Synced(error)))
+            effects.replies.append((ticket, sync_refusal(error)))
             return effects
         member = self.members[call.member_id]
         self._unsynced_ids.pop(call.member_id, None)
         if self.state is STABLE:
             effects.replies.append((ticket, self._synced(member)))
             return effects
-        self._reply_sync(member, Synced(RebalanceInProgressError), effects)  # an earlier SyncGroup
+        # An earlier SyncGroup.
+        self._reply_sync(member, sync_refusal(RebalanceInProgressError), effects)
         member.sync_ticket = ticket
         if call.member_id == self.members.leader_id:
-            assignments = {
-                m.member_id: call.assignments.get(m.member_id, NO_ASSIGNMENT) for m in self.members
-            }
+            given = {item.member_id: item.assignment for item in call.assignments}
+            assignments = {m.member_id: given.get(m.member_id, NO_ASSIGNMENT) for m in self.members}
             effects.write = Write(assignments, partial(self._assignment_written, assignments))
         return effects
 
@@ -386,7 +396,9 @@ class ClassicGroup:
                 return RebalanceInProgressError
         return error
 
-    def leave(self, leavers: Sequence[Leaver], now: float) -> tuple[list[ErrorType], Effects]:
+    def leave(
+        self, leavers: Sequence[MemberIdentity], now: float
+    ) -> tuple[list[ErrorType], Effects]:
         """Remove members, static ones also by instance id. Return one error type per leaver."""
         effects = Effects(now)
         if self.state is DEAD:
@@ -481,8 +493,8 @@ class ClassicGroup:
         self._transition(DEAD)
         self._timers.clear()
         for member in self.members:
-            self._reply_join(member, Joined(error, member_id=member.member_id), effects)
-            self._reply_sync(member, Synced(error), effects)
+            self._reply_join(member, join_refusal(error, member.member_id), effects)
+            self._reply_sync(member, sync_refusal(error), effects)
         return effects
 
     # -- joining -------------------------------------------------------------------------------
@@ -499,7 +511,7 @@ class ClassicGroup:
             # the id before the member counts (KIP-394).
             self._pending_ids[member_id] = None
             self._timers[member_id] = effects.now + call.session_timeout_ms / 1000
-            effects.replies.append((ticket, Joined(MemberIdRequired, member_id=member_id)))
+            effects.replies.append((ticket, join_refusal(MemberIdRequired, member_id)))
         else:
             self._add_member(call, member_id, ticket, effects)
 
@@ -538,9 +550,7 @@ class ClassicGroup:
     def _park_join(
         self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
     ) -> None:
-        self._reply_join(
-            member, Joined(RebalanceInProgressError, member_id=member.member_id), effects
-        )
+        self._reply_join(member, join_refusal(RebalanceInProgressError, member.member_id), effects)
         member.protocols = call.protocols
         member.session_timeout_ms = call.session_timeout_ms
         member.rebalance_timeout_ms = call.rebalance_timeout_ms
@@ -567,8 +577,8 @@ class ClassicGroup:
         effects: Effects,
     ) -> None:
         """Give a restarted static member a new id, and fence the old id."""
-        self._reply_join(old, Joined(FencedInstanceIdError, member_id=old.member_id), effects)
-        self._reply_sync(old, Synced(FencedInstanceIdError), effects)
+        self._reply_join(old, join_refusal(FencedInstanceIdError, old.member_id), effects)
+        self._reply_sync(old, sync_refusal(FencedInstanceIdError), effects)
         new = ClassicGroupMember(
             new_id,
             old.instance_id,
@@ -602,7 +612,7 @@ class ClassicGroup:
     ) -> Effects:
         effects = Effects(now)
         if error is not NoError:
-            self._reply_join(new, Joined(error), effects)
+            self._reply_join(new, join_refusal(error), effects)
             self._swap(new, old, now)
         elif call.can_skip_assignment:
             is_leader = new.member_id == self.members.leader_id
@@ -624,15 +634,15 @@ class ClassicGroup:
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def _leave_one(self, leaver: Leaver, effects: Effects) -> ErrorType:
+    def _leave_one(self, leaver: MemberIdentity, effects: Effects) -> ErrorType:
         member_id = leaver.member_id
         if not member_id:
-            static_id = self.members.static_member_id(leaver.instance_id)
+            static_id = self.members.static_member_id(leaver.group_instance_id)
             if static_id is None:
                 return UnknownMemberIdError
             member_id = static_id
         elif member_id not in self._pending_ids:
-            error = self.members.identify(member_id, leaver.instance_id)
+            error = self.members.identify(member_id, leaver.group_instance_id)
             if error is not NoError:
                 return error
         self._remove(member_id, effects)

@@ -31,10 +31,8 @@ from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
     ErrorType,
     Join,
-    Joined,
-    Leaver,
-    Sync,
-    Synced,
+    join_refusal,
+    sync_refusal,
 )
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -47,6 +45,12 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
@@ -54,7 +58,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSu
 class ClassicMembers:
     machine: ConsumerMachine
 
-    def join(self, change: GroupChange, call: Join) -> Joined:
+    def join(self, change: GroupChange, call: Join) -> JoinGroupResponse:
         """Answer a JoinGroup request at once. Raises like `ConsumerMachine.heartbeat`."""
         group = change.group
         settings = self.machine.settings_of(group.group_id)
@@ -68,7 +72,7 @@ class ClassicMembers:
         if not _supports(group, call):
             raise InconsistentGroupProtocolError(f"Member {member_id}'s protocols are unsupported.")
         if not call.member_id and call.instance_id is None and call.needs_known_member_id:
-            return Joined(MemberIdRequired, member_id=member_id)
+            return join_refusal(MemberIdRequired, member_id)
         try:
             subscription = decode_versioned(ConsumerProtocolSubscription, call.protocols[0][1])
         except KafkaError as error:
@@ -98,29 +102,31 @@ class ClassicMembers:
             change.stop(member_id, MemberTimer.JOIN)
             change.start(MemberTimer.SESSION, member_id, call.session_timeout_ms)
             change.start(MemberTimer.SYNC, member_id, call.rebalance_timeout_ms)
-        return Joined(
-            generation=updated.epoch,
+        return JoinGroupResponse(
+            generation_id=updated.epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol=call.protocols[0][0],
+            protocol_name=call.protocols[0][0],
             member_id=member_id,
         )
 
-    def sync(self, change: GroupChange, call: Sync) -> Synced:
+    def sync(self, change: GroupChange, call: SyncGroupRequest) -> SyncGroupResponse:
         group = change.group
-        member, classic = self._identify(group, call.member_id, call.instance_id, call.generation)
+        member, classic = self._identify(
+            group, call.member_id, call.group_instance_id, call.generation_id
+        )
         agrees = call.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
-        if not (agrees and call.protocol in (None, classic.protocols[0][0])):
+        if not (agrees and call.protocol_name in (None, classic.protocols[0][0])):
             raise InconsistentGroupProtocolError(
                 "the protocol in SyncGroup differs from the protocol that the member joined with"
             )
         if group.target_epoch > member.epoch and member.state is not UNREVOKED:
             self._has_to_join(change, member)
-            return Synced(RebalanceInProgressError)
+            return sync_refusal(RebalanceInProgressError)
         change.stop(member.member_id, MemberTimer.SYNC)
         change.start(MemberTimer.SESSION, member.member_id, classic.session_timeout_ms)
-        return Synced(
+        return SyncGroupResponse(
             protocol_type=call.protocol_type,
-            protocol=call.protocol,
+            protocol_name=call.protocol_name,
             assignment=encode_assignment(
                 {topic_id: held.keys() for topic_id, held in member.assigned.items()},
                 self.machine.topics,
@@ -145,17 +151,17 @@ class ClassicMembers:
         self._has_to_join(change, member)
         return RebalanceInProgressError
 
-    def leave(self, change: GroupChange, leavers: Sequence[Leaver]) -> list[ErrorType]:
+    def leave(self, change: GroupChange, leavers: Sequence[MemberIdentity]) -> list[ErrorType]:
         group = change.group
         errors: list[ErrorType] = []
         leaving: dict[str, None] = {}
         for leaver in leavers:
             try:
                 member_id = leaver.member_id
-                if not member_id and leaver.instance_id is not None:  # by an administrator
-                    known = group.static_member(leaver.instance_id)
+                if not member_id and leaver.group_instance_id is not None:  # by an administrator
+                    known = group.static_member(leaver.group_instance_id)
                     member_id = "" if known is None else known.member_id
-                member = self.machine.identify(group, member_id, leaver.instance_id)
+                member = self.machine.identify(group, member_id, leaver.group_instance_id)
             except BrokerResponseError as error:
                 errors.append(type(error))
                 continue

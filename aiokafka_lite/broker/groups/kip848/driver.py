@@ -22,12 +22,16 @@ from aiokafka_lite.broker.groups.values import (
     ErrorType,
     GroupClient,
     Join,
-    Joined,
-    Leaver,
-    Sync,
-    Synced,
+    join_refusal,
+    sync_refusal,
 )
 from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -79,15 +83,15 @@ class ConsumerDriver:
 
     # -- members of the classic protocol ---------------------------------------------------------
 
-    def join(self, group: ConsumerGroup, call: Join) -> Joined:
+    def join(self, group: ConsumerGroup, call: Join) -> JoinGroupResponse:
         return self._ask(
             group,
             lambda change: self._classic.join(change, call),
-            lambda error: Joined(error, member_id=call.member_id),
+            lambda error: join_refusal(error, call.member_id),
         )
 
-    def sync(self, group: ConsumerGroup, call: Sync) -> Synced:
-        return self._ask(group, lambda change: self._classic.sync(change, call), Synced)
+    def sync(self, group: ConsumerGroup, call: SyncGroupRequest) -> SyncGroupResponse:
+        return self._ask(group, lambda change: self._classic.sync(change, call), sync_refusal)
 
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
@@ -99,7 +103,7 @@ class ConsumerDriver:
         )
 
     def leave(
-        self, group: ConsumerGroup, leavers: Sequence[Leaver]
+        self, group: ConsumerGroup, leavers: Sequence[MemberIdentity]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
         return self._ask(
             group,

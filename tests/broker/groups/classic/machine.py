@@ -7,17 +7,14 @@ from collections.abc import Sequence
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.values import (
-    Effects,
-    ErrorType,
-    Join,
-    Joined,
-    Leaver,
-    Sync,
-    Synced,
-    Ticket,
-)
+from aiokafka_lite.broker.groups.values import Effects, ErrorType, Join, Ticket
 from aiokafka_lite.errors import MemberIdRequired, NoError
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupResponse,
+)
+from tests.broker.groups.fakes import sync_call
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -35,8 +32,8 @@ class Driver:
             new_suffix=lambda: next(suffixes),
             clock=lambda: int(self.now * 1000),
         )
-        self.joins: dict[Ticket, Joined] = {}
-        self.syncs: dict[Ticket, Synced] = {}
+        self.joins: dict[Ticket, JoinGroupResponse] = {}
+        self.syncs: dict[Ticket, SyncGroupResponse] = {}
         self.writes: list[dict[str, bytes]] = []
         self.write_error: ErrorType = NoError
         self.states = [self.group.state]
@@ -57,7 +54,7 @@ class Driver:
             for ticket, reply in effects.replies:
                 assert ticket not in self.joins, "answered twice"
                 assert ticket not in self.syncs, "answered twice"
-                if isinstance(reply, Joined):
+                if isinstance(reply, JoinGroupResponse):
                     self.joins[ticket] = reply
                 else:
                     self.syncs[ticket] = reply
@@ -108,7 +105,7 @@ class Driver:
     def new_id(self) -> str:
         """Ask for an id, as a client of JoinGroup v4 and later does."""
         answer = self.joins[self.join(needs_known_member_id=True)]
-        assert answer.error is MemberIdRequired
+        assert answer.error_code == MemberIdRequired.errno
         return answer.member_id
 
     def sync(
@@ -122,7 +119,7 @@ class Driver:
         assignments: dict[str, bytes] | None = None,
     ) -> Ticket:
         ticket = self.ticket()
-        call = Sync(
+        call = sync_call(
             member_id,
             self.group.generation if generation is None else generation,
             instance_id,
@@ -138,7 +135,7 @@ class Driver:
             generation = self.group.generation
         return self.group.heartbeat(member_id, None, generation, self.now)
 
-    def leave(self, *leavers: Leaver) -> list[ErrorType]:
+    def leave(self, *leavers: MemberIdentity) -> list[ErrorType]:
         errors, effects = self.group.leave(leavers, self.now)
         self.run(effects)
         return errors

@@ -13,7 +13,6 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic import machine
 from aiokafka_lite.broker.groups.classic.driver import metadata_record
 from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.values import Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -32,6 +31,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 from tests.broker.groups.classic.machine import REBALANCE_MS, SESSION_MS, Driver
+from tests.broker.groups.fakes import leaver
 from tests.support.for_each import for_each
 
 EMPTY = GroupState.EMPTY
@@ -73,7 +73,7 @@ def test_only_legal_transitions_are_made(
 
 def test_life_of_a_group_passes_through_the_states(driver: Driver) -> None:
     [member_id] = driver.stable()
-    assert driver.leave(Leaver(member_id)) == [NoError]
+    assert driver.leave(leaver(member_id)) == [NoError]
     driver.run(driver.group.die())
     assert driver.states == [EMPTY, PREPARING, COMPLETING, STABLE, EMPTY, DEAD]
 
@@ -83,14 +83,18 @@ def test_life_of_a_group_passes_through_the_states(driver: Driver) -> None:
 
 def test_first_join_asks_for_the_member_id(driver: Driver) -> None:
     answer = driver.joins[driver.join(needs_known_member_id=True)]
-    assert (answer.error, answer.member_id, answer.generation) == (MemberIdRequired, "c-id1", -1)
+    assert (answer.error_code, answer.member_id, answer.generation_id) == (
+        MemberIdRequired.errno,
+        "c-id1",
+        -1,
+    )
     assert driver.state is EMPTY
 
 
 def test_old_clients_join_without_a_known_id(driver: Driver) -> None:
     ticket = driver.join(needs_known_member_id=False)
     driver.advance(0)
-    assert driver.joins[ticket].error is NoError
+    assert driver.joins[ticket].error_code == NoError.errno
 
 
 def test_sole_member_leads_and_gets_the_member_list(driver: Driver) -> None:
@@ -100,10 +104,10 @@ def test_sole_member_leads_and_gets_the_member_list(driver: Driver) -> None:
     assert driver.state is PREPARING
     driver.advance(0)
     answer = driver.joins[ticket]
-    assert answer.generation == 1
-    assert (answer.protocol_type, answer.protocol) == ("consumer", "range")
+    assert answer.generation_id == 1
+    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
     assert answer.leader == answer.member_id == member_id
-    assert answer.members == (JoinGroupResponseMember(member_id=member_id, metadata=b"r"),)
+    assert answer.members == [JoinGroupResponseMember(member_id=member_id, metadata=b"r")]
     assert driver.state is COMPLETING
 
 
@@ -111,7 +115,7 @@ def test_followers_get_no_member_list(driver: Driver) -> None:
     first, second = driver.join(), driver.join()
     driver.advance(0)
     assert len(driver.joins[first].members) == 2
-    assert driver.joins[second].members == ()
+    assert driver.joins[second].members == []
     assert driver.joins[second].leader == driver.joins[first].member_id
 
 
@@ -124,7 +128,7 @@ def test_join_without_protocol_is_inconsistent(
     driver: Driver, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     ticket = driver.join(protocol_type=protocol_type, protocols=protocols)
-    assert driver.joins[ticket].error is InconsistentGroupProtocolError
+    assert driver.joins[ticket].error_code == InconsistentGroupProtocolError.errno
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_join_that_fits_no_other_member_is_inconsistent(
 ) -> None:
     driver.stable()
     ticket = driver.join(protocol_type=protocol_type, protocols=protocols)
-    assert driver.joins[ticket].error is InconsistentGroupProtocolError
+    assert driver.joins[ticket].error_code == InconsistentGroupProtocolError.errno
     assert driver.state is STABLE
 
 
@@ -145,13 +149,13 @@ def test_rebalance_whose_members_all_left_takes_any_protocol(driver: Driver) -> 
     (first,) = driver.stable()
     pending = driver.new_id()
     second = driver.join()
-    driver.leave(Leaver(first))
+    driver.leave(leaver(first))
     (second_id,) = [member.member_id for member in driver.group.members]
-    driver.leave(Leaver(second_id))
-    assert driver.joins[second].error is UnknownMemberIdError
+    driver.leave(leaver(second_id))
+    assert driver.joins[second].error_code == UnknownMemberIdError.errno
     assert (driver.state, len(driver.group.members)) == (GroupState.PREPARING_REBALANCE, 0)
     joined = driver.joins[driver.join(pending, protocols=[("of-nobody-before", b"")])]
-    assert (joined.error, joined.protocol) == (NoError, "of-nobody-before")
+    assert (joined.error_code, joined.protocol_name) == (0, "of-nobody-before")
 
 
 @for_each(itertools.product(range(40), [0, 3_000]))
@@ -174,13 +178,15 @@ def test_join_is_inconsistent_when_kafka_would_say_so(seed: int, delay_ms: int) 
                 needs_known_member_id=random.random() < 0.5,
             )
             answer = driver.joins.get(ticket)
-            is_refused = answer is not None and answer.error is InconsistentGroupProtocolError
+            is_refused = (
+                answer is not None and answer.error_code == InconsistentGroupProtocolError.errno
+            )
             assert is_refused is not is_consistent
-            if answer is not None and answer.error is MemberIdRequired:
+            if answer is not None and answer.error_code == MemberIdRequired.errno:
                 ids.append(answer.member_id)
         elif step < 0.75:
             known = [member.member_id for member in group.members] or ids
-            driver.leave(Leaver(random.choice(known)))
+            driver.leave(leaver(random.choice(known)))
         else:
             driver.advance(random.choice([0.5, 5, 20]))
         ids = ["", *ids[-3:], *(member.member_id for member in group.members)]
@@ -202,23 +208,23 @@ def test_members_vote_among_common_protocols(driver: Driver) -> None:
         driver.join(protocols=(("b", b""), ("a", b""))),
     ]
     driver.advance(0)
-    assert {driver.joins[ticket].protocol for ticket in tickets} == {"b"}
+    assert {driver.joins[ticket].protocol_name for ticket in tickets} == {"b"}
 
 
 def test_join_with_an_unknown_id_is_refused(driver: Driver) -> None:
     driver.stable()
-    assert driver.joins[driver.join("nobody")].error is UnknownMemberIdError
+    assert driver.joins[driver.join("nobody")].error_code == UnknownMemberIdError.errno
 
 
 def test_pending_id_does_not_serve_a_static_member(driver: Driver) -> None:
     member_id = driver.new_id()
-    assert driver.joins[driver.join(member_id, instance_id="i")].error is UnknownError
+    assert driver.joins[driver.join(member_id, instance_id="i")].error_code == UnknownError.errno
 
 
 def test_pending_id_is_forgotten_after_the_session_timeout(driver: Driver) -> None:
     member_id = driver.new_id()
     driver.advance(SESSION_MS / 1000 + 1)
-    assert driver.joins[driver.join(member_id)].error is UnknownMemberIdError
+    assert driver.joins[driver.join(member_id)].error_code == UnknownMemberIdError.errno
 
 
 def test_pending_id_that_is_forgotten_changes_nothing_in_a_stable_group(driver: Driver) -> None:
@@ -239,7 +245,7 @@ def test_pending_id_that_is_forgotten_does_not_end_the_initial_delay() -> None:
     driver.advance(8)  # the id is forgotten, the delay was prolonged
     assert ticket not in driver.joins
     driver.advance(1)
-    assert driver.joins[ticket].generation == 1
+    assert driver.joins[ticket].generation_id == 1
 
 
 def test_rebalance_waits_for_pending_members(driver: Driver) -> None:
@@ -248,7 +254,7 @@ def test_rebalance_waits_for_pending_members(driver: Driver) -> None:
     rejoin = driver.join(old)
     assert rejoin not in driver.joins
     fresh = driver.join(new)
-    assert driver.joins[rejoin].generation == driver.joins[fresh].generation == 2
+    assert driver.joins[rejoin].generation_id == driver.joins[fresh].generation_id == 2
 
 
 def test_pending_member_that_never_returns_holds_the_rebalance_for_its_session_only(
@@ -260,7 +266,7 @@ def test_pending_member_that_never_returns_holds_the_rebalance_for_its_session_o
     driver.advance(SESSION_MS / 1000 - 0.1)
     assert rejoin not in driver.joins
     driver.advance(0.1)
-    assert driver.joins[rejoin].generation == 2
+    assert driver.joins[rejoin].generation_id == 2
 
 
 def test_new_member_in_stable_makes_the_others_rejoin(driver: Driver) -> None:
@@ -269,14 +275,14 @@ def test_new_member_in_stable_makes_the_others_rejoin(driver: Driver) -> None:
     assert driver.state is PREPARING
     assert driver.heartbeat(old) is RebalanceInProgressError
     rejoin = driver.join(old)
-    assert driver.joins[fresh].generation == driver.joins[rejoin].generation == 2
+    assert driver.joins[fresh].generation_id == driver.joins[rejoin].generation_id == 2
     assert driver.state is COMPLETING
 
 
 def test_unchanged_follower_is_answered_without_a_rebalance(driver: Driver) -> None:
     _, follower = driver.stable(2)
     answer = driver.joins[driver.join(follower)]
-    assert (answer.error, answer.generation, answer.members) == (NoError, 1, ())
+    assert (answer.error_code, answer.generation_id, answer.members) == (0, 1, [])
     assert driver.state is STABLE
 
 
@@ -300,7 +306,7 @@ def test_unchanged_member_may_ask_again_before_the_assignment(driver: Driver) ->
     leader = driver.group.members.leader_id
     assert leader is not None
     answer = driver.joins[driver.join(leader)]
-    assert (answer.generation, len(answer.members)) == (1, 1)
+    assert (answer.generation_id, len(answer.members)) == (1, 1)
     assert driver.state is COMPLETING
 
 
@@ -310,18 +316,18 @@ def test_changed_member_before_the_assignment_starts_over(driver: Driver) -> Non
     leader = driver.group.members.leader_id
     assert leader is not None
     sync = driver.sync("nobody")
-    assert driver.syncs[sync].error is UnknownMemberIdError
+    assert driver.syncs[sync].error_code == UnknownMemberIdError.errno
     ticket = driver.join(leader, protocols=(("range", b"new"),))
-    assert driver.joins[ticket].generation == 2  # alone, it has all members that there are
+    assert driver.joins[ticket].generation_id == 2  # alone, it has all members that there are
 
 
 def test_join_sent_again_answers_the_older_one(driver: Driver) -> None:
     leader, follower = driver.stable(2)
     first = driver.join(leader)
     again = driver.join(leader)
-    assert driver.joins[first].error is RebalanceInProgressError
+    assert driver.joins[first].error_code == RebalanceInProgressError.errno
     driver.join(follower)
-    assert driver.joins[again].generation == 2
+    assert driver.joins[again].generation_id == 2
 
 
 # -- the rebalance's timers ------------------------------------------------------------------------
@@ -337,7 +343,7 @@ def test_initial_delay_collects_members() -> None:
     driver.advance(2.8)
     assert first not in driver.joins
     driver.advance(0.1)
-    assert driver.joins[first].generation == driver.joins[second].generation == 1
+    assert driver.joins[first].generation_id == driver.joins[second].generation_id == 1
 
 
 def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
@@ -348,7 +354,7 @@ def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
         driver.join(rebalance_ms=5000)
         assert first not in driver.joins
     driver.advance(1.1)
-    assert driver.joins[first].generation == 1
+    assert driver.joins[first].generation_id == 1
 
 
 def test_initial_delay_is_not_prolonged_beyond_a_shorter_rebalance_timeout() -> None:
@@ -357,14 +363,14 @@ def test_initial_delay_is_not_prolonged_beyond_a_shorter_rebalance_timeout() -> 
     driver.advance(2.9)
     assert first not in driver.joins
     driver.advance(0.1)
-    assert driver.joins[first].generation == 1
+    assert driver.joins[first].generation_id == 1
 
 
 def test_initial_delay_without_newcomers_is_not_prolonged() -> None:
     driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000))
     first = driver.join()
     driver.advance(3)
-    assert driver.joins[first].generation == 1
+    assert driver.joins[first].generation_id == 1
 
 
 def test_members_that_do_not_rejoin_in_time_are_out(driver: Driver) -> None:
@@ -373,9 +379,9 @@ def test_members_that_do_not_rejoin_in_time_are_out(driver: Driver) -> None:
     for _ in range(10):
         driver.advance(REBALANCE_MS / 10_000)
         driver.heartbeat(late)  # alive, but it does not join
-    assert driver.joins[ticket].members == (
-        JoinGroupResponseMember(member_id=leader, metadata=b"meta"),
-    )
+    assert driver.joins[ticket].members == [
+        JoinGroupResponseMember(member_id=leader, metadata=b"meta")
+    ]
     assert driver.heartbeat(late) is UnknownMemberIdError
 
 
@@ -410,15 +416,15 @@ def test_first_of_the_static_members_that_are_waited_for_may_go_on_after_another
         driver.sync(member.member_id, instance_id=member.instance_id)
     newcomer = driver.join(session_ms=long_ms)
     (member_id,) = [m.member_id for m in driver.group.members if not m.is_static]
-    driver.leave(Leaver(member_id))
-    assert driver.joins[newcomer].error is UnknownMemberIdError
+    driver.leave(leaver(member_id))
+    assert driver.joins[newcomer].error_code == UnknownMemberIdError.errno
     driver.advance(REBALANCE_MS / 1000)  # nobody has joined: it is put off
     two = driver.group.members.static_member_id("two") or ""
     ticket = driver.join(two, instance_id="two", session_ms=long_ms)
     driver.advance(REBALANCE_MS / 1000 - 1)
     assert ticket not in driver.joins
     driver.advance(1)
-    assert (driver.joins[ticket].generation, driver.joins[ticket].leader) == (2, two)
+    assert (driver.joins[ticket].generation_id, driver.joins[ticket].leader) == (2, two)
 
 
 def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
@@ -430,10 +436,10 @@ def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
         member = driver.group.members[driver.group.members.static_member_id(name) or ""]
         member.session_timeout_ms = 3 * REBALANCE_MS
         driver.group._restart_session(member, driver.now)
-    driver.leave(Leaver(driver.group.members.leader_id or ""))
+    driver.leave(leaver(driver.group.members.leader_id or ""))
     newcomer = list(driver.group.members)[-1].member_id
-    driver.leave(Leaver(newcomer))
-    assert driver.joins[fresh].error is UnknownMemberIdError
+    driver.leave(leaver(newcomer))
+    assert driver.joins[fresh].error_code == UnknownMemberIdError.errno
     driver.advance(REBALANCE_MS / 1000 + 1)
     assert driver.state is PREPARING
     driver.advance(3 * REBALANCE_MS / 1000)
@@ -452,7 +458,10 @@ def test_sync_waits_for_the_leader(driver: Driver) -> None:
     own = driver.sync(leader, assignments={leader: b"L", follower: b"F"})
     assert driver.syncs[waiting].assignment == b"F"
     assert driver.syncs[own].assignment == b"L"
-    assert (driver.syncs[own].protocol_type, driver.syncs[own].protocol) == ("consumer", "range")
+    assert (driver.syncs[own].protocol_type, driver.syncs[own].protocol_name) == (
+        "consumer",
+        "range",
+    )
     assert driver.writes == [{leader: b"L", follower: b"F"}]
     assert driver.state is STABLE
 
@@ -473,13 +482,16 @@ def test_sync_in_stable_is_answered_at_once(driver: Driver) -> None:
 
 def test_sync_checks_generation_protocol_and_state(driver: Driver) -> None:
     [member_id] = driver.stable()
-    assert driver.syncs[driver.sync(member_id, generation=7)].error is IllegalGenerationError
+    assert (
+        driver.syncs[driver.sync(member_id, generation=7)].error_code
+        == IllegalGenerationError.errno
+    )
     wrong_type = driver.sync(member_id, protocol_type="connect")
-    assert driver.syncs[wrong_type].error is InconsistentGroupProtocolError
+    assert driver.syncs[wrong_type].error_code == InconsistentGroupProtocolError.errno
     wrong_name = driver.sync(member_id, protocol="sticky")
-    assert driver.syncs[wrong_name].error is InconsistentGroupProtocolError
+    assert driver.syncs[wrong_name].error_code == InconsistentGroupProtocolError.errno
     driver.join()
-    assert driver.syncs[driver.sync(member_id)].error is RebalanceInProgressError
+    assert driver.syncs[driver.sync(member_id)].error_code == RebalanceInProgressError.errno
 
 
 def test_sync_sent_again_answers_the_older_one(driver: Driver) -> None:
@@ -489,7 +501,7 @@ def test_sync_sent_again_answers_the_older_one(driver: Driver) -> None:
     follower = driver.joins[second].member_id
     first = driver.sync(follower)
     again = driver.sync(follower)
-    assert driver.syncs[first].error is RebalanceInProgressError
+    assert driver.syncs[first].error_code == RebalanceInProgressError.errno
     assert again not in driver.syncs
 
 
@@ -499,7 +511,7 @@ def test_failed_write_of_the_assignment_starts_over(driver: Driver) -> None:
     leader = driver.joins[first].member_id
     driver.write_error = KafkaStorageError
     ticket = driver.sync(leader, assignments={leader: b"L"})
-    assert driver.syncs[ticket].error is KafkaStorageError
+    assert driver.syncs[ticket].error_code == KafkaStorageError.errno
     assert driver.state is PREPARING
     assert driver.group.members[leader].assignment == b""
 
@@ -524,7 +536,7 @@ def test_sync_deadline_is_void_when_the_unsynced_member_has_left(driver: Driver)
     driver.advance(0)
     leader, silent = driver.joins[first].member_id, driver.joins[second].member_id
     driver.sync(leader, assignments={})
-    driver.leave(Leaver(silent))
+    driver.leave(leaver(silent))
     driver.join(leader)
     driver.sync(leader, assignments={})
     for _ in range(11):
@@ -557,7 +569,7 @@ def test_sync_deadline_is_void_during_the_next_rebalance(driver: Driver) -> None
     driver.advance(REBALANCE_MS / 1000 - 1)
     assert newcomer not in driver.joins
     driver.advance(1)
-    assert driver.joins[newcomer].generation == 2
+    assert driver.joins[newcomer].generation_id == 2
 
 
 def test_join_during_sync_sends_the_waiting_back(driver: Driver) -> None:
@@ -566,7 +578,7 @@ def test_join_during_sync_sends_the_waiting_back(driver: Driver) -> None:
     driver.advance(0)
     waiting = driver.sync(driver.joins[second].member_id)
     driver.join()
-    assert driver.syncs[waiting].error is RebalanceInProgressError
+    assert driver.syncs[waiting].error_code == RebalanceInProgressError.errno
     assert driver.state is PREPARING
 
 
@@ -605,8 +617,8 @@ def test_sync_of_a_member_that_leaves_is_answered(driver: Driver) -> None:
     driver.advance(0)
     follower = driver.joins[second].member_id
     waiting = driver.sync(follower)
-    assert driver.leave(Leaver(follower)) == [NoError]
-    assert driver.syncs[waiting].error is UnknownMemberIdError
+    assert driver.leave(leaver(follower)) == [NoError]
+    assert driver.syncs[waiting].error_code == UnknownMemberIdError.errno
 
 
 # -- sessions ------------------------------------------------------------
@@ -658,7 +670,7 @@ def test_parked_join_stands_for_heartbeats(driver: Driver) -> None:
     driver.advance(9)
     assert ticket not in driver.joins
     driver.join(follower)
-    assert driver.joins[ticket].generation == 2
+    assert driver.joins[ticket].generation_id == 2
     assert driver.heartbeat(leader) is NoError
 
 
@@ -671,7 +683,7 @@ def test_parked_join_of_a_new_member_is_given_up_in_the_end(
     driver.advance(4.9)
     assert ticket not in driver.joins
     driver.advance(0.1)
-    assert driver.joins[ticket].error is UnknownMemberIdError
+    assert driver.joins[ticket].error_code == UnknownMemberIdError.errno
     assert driver.heartbeat(member_id) is RebalanceInProgressError
 
 
@@ -687,7 +699,7 @@ def test_heartbeat_errors(driver: Driver) -> None:
 
 def test_leaving_starts_a_rebalance(driver: Driver) -> None:
     leader, follower = driver.stable(2)
-    assert driver.leave(Leaver(leader)) == [NoError]
+    assert driver.leave(leaver(leader)) == [NoError]
     assert driver.state is PREPARING
     ticket = driver.join(follower)
     assert driver.joins[ticket].leader == follower
@@ -696,7 +708,7 @@ def test_leaving_starts_a_rebalance(driver: Driver) -> None:
 def test_one_request_removes_several_members(driver: Driver) -> None:
     one, two = driver.stable(instances=["one", "two"])
     errors = driver.leave(
-        Leaver(one, "one"), Leaver("", "two"), Leaver("nobody"), Leaver("", "three"), Leaver("")
+        leaver(one, "one"), leaver("", "two"), leaver("nobody"), leaver("", "three"), leaver("")
     )
     assert errors == [
         NoError,
@@ -709,39 +721,39 @@ def test_one_request_removes_several_members(driver: Driver) -> None:
     assert driver.heartbeat(two) is UnknownMemberIdError
     again = driver.join(instance_id="two")
     driver.advance(0)
-    assert (driver.joins[again].error, len(driver.joins[again].members)) == (NoError, 1)
+    assert (driver.joins[again].error_code, len(driver.joins[again].members)) == (0, 1)
 
 
 def test_pending_member_may_leave(driver: Driver) -> None:
     member_id = driver.new_id()
-    assert driver.leave(Leaver(member_id)) == [NoError]
+    assert driver.leave(leaver(member_id)) == [NoError]
     assert driver.group.next_deadline() is None
 
 
 def test_last_member_that_leaves_does_not_wait_for_a_pending_one(driver: Driver) -> None:
     (member_id,) = driver.stable()
     pending = driver.new_id()
-    driver.leave(Leaver(member_id))
+    driver.leave(leaver(member_id))
     driver.advance(0)
     assert driver.state is EMPTY
     ticket = driver.join(pending)
     driver.advance(0)
-    assert driver.joins[ticket].error is NoError
+    assert driver.joins[ticket].error_code == NoError.errno
 
 
 def test_leaving_answers_the_parked_join(driver: Driver) -> None:
     leader, _ = driver.stable(2)
     ticket = driver.join(leader)
-    driver.leave(Leaver(leader))
-    assert driver.joins[ticket].error is UnknownMemberIdError
+    driver.leave(leaver(leader))
+    assert driver.joins[ticket].error_code == UnknownMemberIdError.errno
     assert driver.joins[ticket].member_id == ""
 
 
 def test_last_one_missing_may_leave_instead_of_joining(driver: Driver) -> None:
     leader, follower = driver.stable(2)
     ticket = driver.join(leader)
-    driver.leave(Leaver(follower))
-    assert driver.joins[ticket].generation == 2
+    driver.leave(leaver(follower))
+    assert driver.joins[ticket].generation_id == 2
 
 
 # -- static members ------------------------------------------------------------
@@ -751,7 +763,7 @@ def test_static_member_comes_back_without_a_rebalance(driver: Driver) -> None:
     leader, follower = driver.stable(instances=["one", "two"])
     ticket = driver.join(instance_id="two")
     answer = driver.joins[ticket]
-    assert (answer.error, answer.generation, answer.skip_assignment) == (NoError, 1, False)
+    assert (answer.error_code, answer.generation_id, answer.skip_assignment) == (0, 1, False)
     assert answer.leader == leader
     assert answer.member_id != follower
     assert driver.state is STABLE
@@ -774,7 +786,7 @@ def test_static_leader_that_comes_back_skips_the_assignment(driver: Driver) -> N
 def test_static_leader_that_cannot_skip_is_told_that_another_leads(driver: Driver) -> None:
     leader, _ = driver.stable(instances=["one", "two"])
     answer = driver.joins[driver.join(instance_id="one", can_skip_assignment=False)]
-    assert (answer.leader, answer.members) == (leader, ())
+    assert (answer.leader, answer.members) == (leader, [])
 
 
 def test_static_member_with_another_favourite_starts_a_rebalance(driver: Driver) -> None:
@@ -793,7 +805,7 @@ def test_static_member_that_comes_back_before_the_assignment_starts_over(driver:
     follower = driver.joins[second].member_id
     waiting = driver.sync(follower, instance_id="two")
     back = driver.join(instance_id="two")
-    assert driver.syncs[waiting].error is FencedInstanceIdError
+    assert driver.syncs[waiting].error_code == FencedInstanceIdError.errno
     assert back not in driver.joins
     assert driver.state is PREPARING
 
@@ -804,7 +816,7 @@ def test_static_member_that_comes_back_while_waiting_fences_its_older_join(drive
     other = driver.join()
     assert driver.state is PREPARING
     back = driver.join(instance_id="one")
-    assert driver.joins[back].generation == driver.joins[other].generation == 2
+    assert driver.joins[back].generation_id == driver.joins[other].generation_id == 2
     assert driver.joins[back].member_id != one
 
 
@@ -812,14 +824,14 @@ def test_duplicate_instance_fences_the_parked_join(driver: Driver) -> None:
     one, _ = driver.stable(2, instances=["one", None])
     parked = driver.join(one, instance_id="one")
     driver.join(instance_id="one")
-    assert driver.joins[parked].error is FencedInstanceIdError
+    assert driver.joins[parked].error_code == FencedInstanceIdError.errno
 
 
 def test_failed_write_puts_the_static_member_back(driver: Driver) -> None:
     _, follower = driver.stable(instances=["one", "two"])
     driver.write_error = NotCoordinatorError
     ticket = driver.join(instance_id="two")
-    assert driver.joins[ticket].error is NotCoordinatorError
+    assert driver.joins[ticket].error_code == NotCoordinatorError.errno
     assert driver.group.heartbeat(follower, "two", 1, driver.now) is NoError
     assert driver.state is STABLE
 
@@ -827,9 +839,13 @@ def test_failed_write_puts_the_static_member_back(driver: Driver) -> None:
 def test_old_id_of_a_static_member_is_fenced_everywhere(driver: Driver) -> None:
     [old] = driver.stable(instances=["one"])
     driver.join(instance_id="one")
-    assert driver.joins[driver.join(old, instance_id="one")].error is FencedInstanceIdError
-    assert driver.syncs[driver.sync(old, instance_id="one")].error is FencedInstanceIdError
-    assert driver.leave(Leaver(old, "one")) == [FencedInstanceIdError]
+    assert (
+        driver.joins[driver.join(old, instance_id="one")].error_code == FencedInstanceIdError.errno
+    )
+    assert (
+        driver.syncs[driver.sync(old, instance_id="one")].error_code == FencedInstanceIdError.errno
+    )
+    assert driver.leave(leaver(old, "one")) == [FencedInstanceIdError]
     assert driver.group.check_commit(old, "one", 1, driver.now) is FencedInstanceIdError
 
 
@@ -840,12 +856,9 @@ def test_group_takes_no_more_than_its_maximum() -> None:
     driver = Driver(BrokerConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
     tickets = [driver.join() for _ in range(3)]
     driver.advance(0)
-    assert [driver.joins[ticket].error for ticket in tickets] == [
-        NoError,
-        NoError,
-        GroupMaxSizeReachedError,
-    ]
-    assert driver.joins[driver.join()].error is GroupMaxSizeReachedError
+    codes = [driver.joins[ticket].error_code for ticket in tickets]
+    assert codes == [0, 0, GroupMaxSizeReachedError.errno]
+    assert driver.joins[driver.join()].error_code == GroupMaxSizeReachedError.errno
     assert driver.state is COMPLETING
 
 
@@ -864,9 +877,9 @@ def test_group_whose_maximum_was_lowered_keeps_those_who_join_first(driver: Driv
     twin.run(twin.group.restored(twin.now))
     assert (twin.state, twin.group.members.leader_id) == (PREPARING, first)
     older, ticket = twin.join(first), twin.join(first)
-    assert twin.joins[older].error is RebalanceInProgressError
+    assert twin.joins[older].error_code == RebalanceInProgressError.errno
     refused = twin.joins[twin.join(late)]
-    assert (refused.error, refused.member_id) == (GroupMaxSizeReachedError, "")
+    assert (refused.error_code, refused.member_id) == (GroupMaxSizeReachedError.errno, "")
     assert twin.heartbeat(late) is UnknownMemberIdError
     twin.advance(REBALANCE_MS / 1000)
     assert [member.member_id for member in twin.joins[ticket].members] == [first]
@@ -906,16 +919,16 @@ def test_death_answers_everything_parked(driver: Driver, with_sync: bool) -> Non
         parked = driver.sync(follower)
         driver.run(driver.group.die())
         assert rejoin[0] in driver.joins
-        assert driver.syncs[parked].error is NotCoordinatorError
+        assert driver.syncs[parked].error_code == NotCoordinatorError.errno
     else:
         parked = driver.join(follower, protocols=(("range", b"new"),))
         driver.run(driver.group.die())
-        assert driver.joins[parked].error is NotCoordinatorError
+        assert driver.joins[parked].error_code == NotCoordinatorError.errno
     assert driver.group.next_deadline() is None
     driver.run(driver.group.die())
-    assert driver.joins[driver.join()].error is CoordinatorNotAvailableError
+    assert driver.joins[driver.join()].error_code == CoordinatorNotAvailableError.errno
     assert driver.heartbeat(follower) is CoordinatorNotAvailableError
-    assert driver.leave(Leaver(follower)) == [CoordinatorNotAvailableError]
+    assert driver.leave(leaver(follower)) == [CoordinatorNotAvailableError]
     assert driver.group.check_commit("", None, -1, 0) is CoordinatorNotAvailableError
 
 

@@ -8,15 +8,9 @@ from typing import NamedTuple
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.values import (
-    ErrorType,
-    GroupClient,
-    Join,
-    Joined,
-    Sync,
-    Synced,
-)
+from aiokafka_lite.broker.groups.values import ErrorType, GroupClient, Join
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
@@ -26,7 +20,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from tests.broker.groups.fakes import Services, elect_all
+from tests.broker.groups.fakes import Services, elect_all, sync_call
 
 CLIENT = GroupClient("c", "/h")
 SESSION_S = 45
@@ -151,7 +145,7 @@ class Driven:
         rack_id: str | None = None,
         session_ms: int = 10_000,
         rebalance_ms: int = REBALANCE_MS,
-    ) -> Joined:
+    ) -> JoinGroupResponse:
         """Join with a subscription to the topic."""
         subscription = ConsumerProtocolSubscription(
             topics=["t"],
@@ -165,26 +159,32 @@ class Driven:
         return await self.coordinator.join("g", call)
 
     async def classic_sync(
-        self, joined: Joined, *, instance_id: str | None = None, assigned: Sequence[int] = ()
-    ) -> Synced:
+        self,
+        joined: JoinGroupResponse,
+        *,
+        instance_id: str | None = None,
+        assigned: Sequence[int] = (),
+    ) -> SyncGroupResponse:
         """Sync after a join, as the leader with an assignment for itself."""
         topics = [TopicPartition(topic="t", partitions=[*assigned])]
         assignment = encode_versioned(ConsumerProtocolAssignment(assigned_partitions=topics), 1)
         assignments = {joined.member_id: assignment} if assigned else {}
-        call = Sync(
-            joined.member_id, joined.generation, instance_id, "consumer", "range", assignments
+        call = sync_call(
+            joined.member_id, joined.generation_id, instance_id, "consumer", "range", assignments
         )
-        return await self.coordinator.sync("g", call)
+        return await self.coordinator.sync(call)
 
-    def classic_heartbeat(self, joined: Joined, instance_id: str | None = None) -> ErrorType:
-        return self.coordinator.heartbeat("g", joined.member_id, instance_id, joined.generation)
+    def classic_heartbeat(
+        self, joined: JoinGroupResponse, instance_id: str | None = None
+    ) -> ErrorType:
+        return self.coordinator.heartbeat("g", joined.member_id, instance_id, joined.generation_id)
 
     async def close(self) -> None:
         await self.coordinator.close()
         await self.services.scope.close()
 
 
-def assigned_by(synced: Synced) -> list[int]:
+def assigned_by(synced: SyncGroupResponse) -> list[int]:
     """Return the partitions of the topic in an assignment."""
     found = decode_versioned(ConsumerProtocolAssignment, synced.assignment).assigned_partitions
     return sorted(partition for topic in found for partition in topic.partitions)

@@ -11,7 +11,6 @@ import pytest
 from aiokafka_lite.broker.groups.classic.machine import GroupState
 from aiokafka_lite.broker.groups.kip848.group import MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.values import Joined, Leaver
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     GroupIdNotFound,
@@ -20,7 +19,8 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from tests.broker.groups.fakes import classic_group, run_in_virtual_time
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
+from tests.broker.groups.fakes import classic_group, leaver, run_in_virtual_time
 from tests.broker.groups.kip848.driven import Driven, assigned_by
 
 # A session and a rebalance timeout that end after the test.
@@ -39,7 +39,7 @@ def in_virtual_time(
 
 async def beside(
     driven: Driven, *, session_ms: int = LONG_MS, rebalance_ms: int = LONG_MS
-) -> Joined:
+) -> JoinGroupResponse:
     """Join a group with a member of the new protocol, and return when the group is stable."""
     driven.join("a")
     first = await driven.classic_join(session_ms=session_ms, rebalance_ms=rebalance_ms)
@@ -106,7 +106,9 @@ def test_member_that_is_to_join_again_has_its_rebalance_timeout_for_it(asks_by: 
             if asks_by == "heartbeat":
                 assert driven.classic_heartbeat(joined) is RebalanceInProgressError
             else:
-                assert (await driven.classic_sync(joined)).error is RebalanceInProgressError
+                assert (
+                    await driven.classic_sync(joined)
+                ).error_code == RebalanceInProgressError.errno
             await asyncio.sleep(3)
         await stays_for(driven, joined.member_id, 6)
         await driven.close()
@@ -144,13 +146,13 @@ async def test_member_gives_up_what_it_owns_before_it_gets_to_its_next_generatio
     assert driven.classic_heartbeat(joined) is RebalanceInProgressError
     member_id = joined.member_id
     revoking = await driven.classic_join(member_id, owned=held, rebalance_ms=LONG_MS)
-    assert revoking.generation == joined.generation
+    assert revoking.generation_id == joined.generation_id
     kept = assigned_by(await driven.classic_sync(revoking))
     assert len(kept) == 1
     assert driven.classic_heartbeat(revoking) is RebalanceInProgressError
     assert (MemberTimer.REBALANCE, member_id) not in driven.group.deadlines
     settled = await driven.classic_join(member_id, owned=kept, rebalance_ms=LONG_MS)
-    assert settled.generation == driven.group.epoch
+    assert settled.generation_id == driven.group.epoch
     assert assigned_by(await driven.classic_sync(settled)) == kept
     assert driven.classic_heartbeat(settled) is NoError
     await driven.close()
@@ -166,10 +168,12 @@ async def test_static_member_is_known_by_its_instance_id() -> None:
     assert driven.classic_heartbeat(joined, "one") is NoError
     assert driven.classic_heartbeat(joined, "two") is UnknownMemberIdError
     again = await driven.classic_join(joined.member_id, instance_id="one")
-    assert again.error is NoError
-    assert (await driven.classic_join("other", instance_id="one")).error is FencedInstanceIdError
+    assert again.error_code == NoError.errno
+    assert (
+        await driven.classic_join("other", instance_id="one")
+    ).error_code == FencedInstanceIdError.errno
     heir = await driven.classic_join(instance_id="one")
-    assert heir.error is NoError
+    assert heir.error_code == NoError.errno
     assert driven.classic_heartbeat(joined, "one") is FencedInstanceIdError
     assert {member_id for _, member_id in driven.group.deadlines} == {"a", heir.member_id}
     await driven.close()
@@ -187,7 +191,7 @@ async def test_member_may_say_its_rack_once() -> None:
 async def test_full_group_takes_no_classic_member_either() -> None:
     driven = Driven(ConsumerGroupSettings(max_size=1))
     driven.join("a")
-    assert (await driven.classic_join()).error is GroupMaxSizeReachedError
+    assert (await driven.classic_join()).error_code == GroupMaxSizeReachedError.errno
     await driven.close()
 
 
@@ -200,7 +204,7 @@ async def test_classic_members_may_join_if_groups_may_change_in_one_direction(
     settings = ConsumerGroupSettings(can_upgrade=can_upgrade, can_downgrade=can_downgrade)
     driven = Driven(settings)
     driven.join("a")
-    assert (await driven.classic_join()).error is NoError
+    assert (await driven.classic_join()).error_code == NoError.errno
     await driven.close()
 
 
@@ -212,17 +216,17 @@ async def test_members_of_either_protocol_leave_by_one_request() -> None:
     stays = await driven.classic_join()
     epoch = driven.group.epoch
     leave = driven.coordinator.leave
-    assert leave("g", [Leaver("nobody"), Leaver("", "three")]) == (
+    assert leave("g", [leaver("nobody"), leaver("", "three")]) == (
         NoError,
         [UnknownMemberIdError] * 2,
     )
     assert driven.group.epoch == epoch
-    assert leave("g", [Leaver("nobody"), Leaver("older", "one"), Leaver("", "two")]) == (
+    assert leave("g", [leaver("nobody"), leaver("older", "one"), leaver("", "two")]) == (
         NoError,
         [UnknownMemberIdError, FencedInstanceIdError, NoError],
     )
     assert (driven.group.epoch, len(driven.group.members)) == (epoch + 1, 3)
-    assert leave("g", [Leaver(one.member_id, "one"), Leaver("a")]) == (NoError, [NoError] * 2)
+    assert leave("g", [leaver(one.member_id, "one"), leaver("a")]) == (NoError, [NoError] * 2)
     assert [member.member_id for member in classic_group(driven.coordinator).members] == [
         stays.member_id
     ]
@@ -232,7 +236,7 @@ async def test_members_of_either_protocol_leave_by_one_request() -> None:
 # -- from one kind to the other -----------------------------------------------------------------
 
 
-async def old_group(driven: Driven, *, session_ms: int) -> Joined:
+async def old_group(driven: Driven, *, session_ms: int) -> JoinGroupResponse:
     """Be the only member of a classic group."""
     joined = await driven.classic_join(session_ms=session_ms)
     await driven.classic_sync(joined, assigned=[0, 1, 2, 3])

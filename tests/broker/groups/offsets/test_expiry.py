@@ -15,7 +15,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
     Committer,
     OffsetCommitEntry,
 )
-from aiokafka_lite.broker.groups.values import GroupClient, Join, Leaver, Sync
+from aiokafka_lite.broker.groups.values import GroupClient, Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
 from aiokafka_lite.protocol.codec import encode_versioned
@@ -26,7 +26,7 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records import decode_all
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.committing import commit
-from tests.broker.groups.fakes import Services, elect_all
+from tests.broker.groups.fakes import Services, elect_all, leaver, sync_call
 
 RETENTION_MS = 10_000
 CONSUMED, LEFT = TopicPartition("consumed", 0), TopicPartition("left", 3)
@@ -89,11 +89,11 @@ async def member(
             needs_known_member_id=False,
         ),
     )
-    sync = Sync(joined.member_id, joined.generation, assignments={joined.member_id: b""})
-    await coordinator.sync("g", sync)
+    sync = sync_call(joined.member_id, joined.generation_id, assignments={joined.member_id: b""})
+    await coordinator.sync(sync)
     for tp in tps:
         item = OffsetCommitEntry(tp, ZERO_UUID, 5, -1, "m")
-        coordinator.commit("g", [item], Committer(joined.member_id, None, joined.generation))
+        coordinator.commit("g", [item], Committer(joined.member_id, None, joined.generation_id))
     return joined.member_id
 
 
@@ -206,7 +206,7 @@ async def test_empty_group_keeps_its_offsets_from_when_its_last_member_left(
 ) -> None:
     member_id = await member(coordinator)
     services.now_ms += 5 * RETENTION_MS
-    coordinator.leave("g", [Leaver(member_id, None)])
+    coordinator.leave("g", [leaver(member_id, None)])
     services.now_ms += RETENTION_MS - 1
     expire(coordinator)
     assert known(coordinator, CONSUMED, LEFT) == [True, True]
@@ -223,7 +223,7 @@ async def test_group_whose_offsets_lapsed_goes_with_its_last_member(
     services.now_ms += RETENTION_MS
     expire(coordinator)
     assert (known(coordinator, LEFT), "g" in coordinator.groups) == ([False], True)
-    coordinator.leave("g", [Leaver(member_id, None)])
+    coordinator.leave("g", [leaver(member_id, None)])
     expire(coordinator)
     assert "g" not in coordinator.groups
 
