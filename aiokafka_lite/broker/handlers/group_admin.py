@@ -130,7 +130,7 @@ def _classic_members(group: ClassicGroup) -> list[DescribedGroupMember]:
             member_metadata=b"" if protocol is None else member.metadata(protocol),
             member_assignment=member.assignment,
         )
-        for member in group.members
+        for member in group.members.values()
     ]
 
 

@@ -346,7 +346,8 @@ def member_rows(broker: Broker, group: Group) -> list[Json]:
         members = islice(group.members.values(), ROWS)
         return [_row(member, _assigned_text(broker, member)) for member in members]
     return [
-        _row(member, _decoded_text(member.assignment)) for member in islice(group.members, ROWS)
+        _row(member, _decoded_text(member.assignment))
+        for member in islice(group.members.values(), ROWS)
     ]
 
 

@@ -385,7 +385,9 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
         await syncing
     assert len(coordinator.classic.parked) == 0
     newcomer = next(
-        m.member_id for m in classic_group(coordinator).members if m.member_id != joined.member_id
+        m.member_id
+        for m in classic_group(coordinator).members.values()
+        if m.member_id != joined.member_id
     )
     assert coordinator.leave("g", [leaver(newcomer)]) == (NoError, [NoError])
 

@@ -162,7 +162,7 @@ class ClassicGroup:
         self, effects: Effects, cause: ErrorType = RebalanceInProgressError
     ) -> None:
         if self.state is COMPLETING:
-            for member in self.members:
+            for member in self.members.values():
                 member.assignment = NO_ASSIGNMENT
                 if self._reply_sync(member, sync_refusal(cause), effects):
                     self._restart_session(member, effects.now)
@@ -202,7 +202,7 @@ class ClassicGroup:
     def _complete_join(self, effects: Effects) -> None:
         """End the join phase. Dynamic members that have not joined are removed."""
         self._timers.pop(Timer.JOIN, None)
-        for member in tuple(self.members):
+        for member in tuple(self.members.values()):
             if not member.is_awaiting_join and not member.is_static:
                 self._remove(member.member_id, effects)
         if self.members and not self.members.elect_joined_leader():
@@ -217,7 +217,7 @@ class ClassicGroup:
             return
         self.protocol = self.members.select_protocol()
         self._transition(COMPLETING)
-        for member in self.members:
+        for member in self.members.values():
             self._reply_join(member, self._joined(member), effects)
             self._restart_session(member, effects.now)
             member.is_new = False
@@ -225,7 +225,7 @@ class ClassicGroup:
         self._timers[Timer.SYNC] = effects.now + self.members.rebalance_timeout_ms / 1000
 
     def _deliver_assignments(self, assignments: Mapping[str, bytes], effects: Effects) -> None:
-        for member in self.members:
+        for member in self.members.values():
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
             if self._reply_sync(member, self._synced(member), effects):
                 # Its session may have expired, without effect, while the request was parked.
@@ -381,7 +381,9 @@ class ClassicGroup:
         member.sync_ticket = ticket
         if call.member_id == self.members.leader_id:
             given = {item.member_id: item.assignment for item in call.assignments}
-            assignments = {m.member_id: given.get(m.member_id, NO_ASSIGNMENT) for m in self.members}
+            assignments = {
+                m.member_id: given.get(m.member_id, NO_ASSIGNMENT) for m in self.members.values()
+            }
             effects.write = Write(assignments, partial(self._assignment_written, assignments))
         return effects
 
@@ -474,7 +476,7 @@ class ClassicGroup:
     def restored(self, now: float) -> Effects:
         """Start the sessions of members, once the log has been read."""
         effects = Effects(now)
-        for member in self.members:
+        for member in self.members.values():
             self._restart_session(member, now)
         if len(self.members) > self._config.group_max_size:  # the limit was lowered since
             self._prepare_rebalance(effects)
@@ -492,7 +494,7 @@ class ClassicGroup:
             return effects
         self._transition(DEAD)
         self._timers.clear()
-        for member in self.members:
+        for member in self.members.values():
             self._reply_join(member, join_refusal(error, member.member_id), effects)
             self._reply_sync(member, sync_refusal(error), effects)
         return effects
@@ -594,7 +596,7 @@ class ClassicGroup:
         self._swap(old, new, effects.now)
         if self.state is STABLE and self.members.select_protocol() == self.protocol:
             effects.write = Write(
-                {m.member_id: m.assignment for m in self.members},
+                {m.member_id: m.assignment for m in self.members.values()},
                 partial(self._replacement_written, old, new, call, leader_before),
             )
         else:

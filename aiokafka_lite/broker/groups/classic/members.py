@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from aiokafka_lite.broker.groups.values import (
@@ -60,26 +60,13 @@ class ClassicGroupMember:
         return next(name for name, _ in self.protocols if name in candidates)
 
 
-class Members:
+class Members(dict[str, ClassicGroupMember]):
+    """The members by id. `add`, `remove` and `replace` change them."""
+
     def __init__(self) -> None:
-        self._by_id: dict[str, ClassicGroupMember] = {}
+        super().__init__()
         self._id_by_instance: dict[str, str] = {}
         self.leader_id: str | None = None
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def __iter__(self) -> Iterator[ClassicGroupMember]:
-        return iter(self._by_id.values())
-
-    def __contains__(self, member_id: str) -> bool:
-        return member_id in self._by_id
-
-    def __getitem__(self, member_id: str) -> ClassicGroupMember:
-        return self._by_id[member_id]
-
-    def get(self, member_id: str) -> ClassicGroupMember | None:
-        return self._by_id.get(member_id)
 
     def static_member_id(self, instance_id: str | None) -> str | None:
         """Return the current member id of an instance id, if any."""
@@ -87,12 +74,12 @@ class Members:
 
     @property
     def awaiting_join_count(self) -> int:
-        return sum(member.is_awaiting_join for member in self)
+        return sum(member.is_awaiting_join for member in self.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest rebalance timeout, 0 without members."""
-        return max((member.rebalance_timeout_ms for member in self), default=0)
+        return max((member.rebalance_timeout_ms for member in self.values()), default=0)
 
     def identify(self, member_id: str, instance_id: str | None) -> ErrorType:
         """Return NoError, or UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (KIP-345)."""
@@ -102,32 +89,29 @@ class Members:
                 return UnknownMemberIdError
             if current != member_id:
                 return FencedInstanceIdError
-        return NoError if member_id in self._by_id else UnknownMemberIdError
+        return NoError if member_id in self else UnknownMemberIdError
 
     def add(self, member: ClassicGroupMember) -> None:
         if member.instance_id is not None:
             self._id_by_instance[member.instance_id] = member.member_id
-        self._by_id[member.member_id] = member
+        self[member.member_id] = member
         if self.leader_id is None:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> ClassicGroupMember | None:
         """Remove a member, if present. The first remaining member replaces a removed leader."""
-        member = self._by_id.pop(member_id, None)
+        member = self.pop(member_id, None)
         if member is not None and member.instance_id is not None:
             del self._id_by_instance[member.instance_id]
         if self.leader_id == member_id:
-            self.leader_id = next(iter(self._by_id), None)
+            self.leader_id = next(iter(self), None)
         return member
 
     def replace(self, old_id: str, new: ClassicGroupMember) -> None:
         """Replace a static member in place, leadership included."""
-        self._by_id = {
-            (new.member_id if member_id == old_id else member_id): (
-                new if member_id == old_id else member
-            )
-            for member_id, member in self._by_id.items()
-        }
+        members = [new if each.member_id == old_id else each for each in self.values()]
+        self.clear()
+        self.update((each.member_id, each) for each in members)
         if self.leader_id == old_id:
             self.leader_id = new.member_id
         if new.instance_id is not None:
@@ -135,14 +119,14 @@ class Members:
 
     def elect_joined_leader(self) -> bool:
         """Choose a joined member as leader. Return False if no member has joined."""
-        joined = [member.member_id for member in self if member.is_awaiting_join]
+        joined = [member.member_id for member in self.values() if member.is_awaiting_join]
         if joined and self.leader_id not in joined:
             self.leader_id = joined[0]
         return bool(joined)
 
     def common_protocols(self) -> frozenset[str]:
         """Return the protocols that every member supports. There must be members."""
-        names = [dict(member.protocols).keys() for member in self]
+        names = [dict(member.protocols).keys() for member in self.values()]
         return frozenset(names[0]).intersection(*names)
 
     def support_any(self, names: Collection[str]) -> bool:
@@ -154,7 +138,7 @@ class Members:
 
     def select_protocol(self) -> str:
         candidates = self.common_protocols()
-        votes = Counter(member.vote(candidates) for member in self)
+        votes = Counter(member.vote(candidates) for member in self.values())
         return max(votes, key=votes.__getitem__)
 
     def listing(self, protocol: str) -> tuple[JoinGroupResponseMember, ...]:
@@ -164,5 +148,5 @@ class Members:
                 group_instance_id=member.instance_id,
                 metadata=member.metadata(protocol),
             )
-            for member in self
+            for member in self.values()
         )

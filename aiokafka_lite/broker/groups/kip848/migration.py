@@ -71,7 +71,7 @@ def encode_assignment(
 def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
     """Return the KIP-848 group that a classic group becomes, with the records for it."""
     try:
-        members = [_upgraded_member(group, member, topics) for member in group.members]
+        members = [_upgraded_member(group, member, topics) for member in group.members.values()]
     except GroupIdNotFound:
         raise
     except (KafkaError, ValueError) as error:
@@ -157,7 +157,7 @@ def downgraded(
         protocol=protocol,
         leader=members.leader_id,
         current_state_timestamp=clock(),
-        members=[stored_member(member, protocol, member.assignment) for member in members],
+        members=[stored_member(member, protocol, member.assignment) for member in members.values()],
     )
     record = CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
     return [*group_tombstones(group), record]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember, PartitionEpochs
 from aiokafka_lite.protocol.messages import group_records as stored
+
+# In the order in which they are removed.
+_KEYS_OF_MEMBERS: Final = (
+    stored.ConsumerGroupCurrentMemberAssignmentKey,
+    stored.ConsumerGroupTargetAssignmentMemberKey,
+    stored.ConsumerGroupMemberMetadataKey,
+)
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
@@ -105,30 +113,21 @@ def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     """Remove a member, the latest record first."""
     ids = {"group_id": group_id, "member_id": member_id}
-    return [
-        CoordinatorRecord(stored.ConsumerGroupCurrentMemberAssignmentKey(**ids), None),
-        CoordinatorRecord(stored.ConsumerGroupTargetAssignmentMemberKey(**ids), None),
-        CoordinatorRecord(stored.ConsumerGroupMemberMetadataKey(**ids), None),
-    ]
+    return [CoordinatorRecord(kind(**ids), None) for kind in _KEYS_OF_MEMBERS]
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
     """Remove all records of a group, in Kafka's order."""
-    group_id, members = group.group_id, group.members
+    group_id = group.group_id
+    current, target, member = (
+        [kind(group_id=group_id, member_id=member_id) for member_id in group.members]
+        for kind in _KEYS_OF_MEMBERS
+    )
     keys: list[stored.ConsumerGroupKey] = [
-        *(
-            stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-            for member_id in members
-        ),
-        *(
-            stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-            for member_id in members
-        ),
+        *current,
+        *target,
         stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        *(
-            stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
-            for member_id in members
-        ),
+        *member,
         *(
             stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
             for regex in group.regexes

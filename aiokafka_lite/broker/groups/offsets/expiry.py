@@ -85,7 +85,7 @@ def is_subscribed_to(group: Group, topic: str) -> bool:
 
 def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
     topics: set[str] = set()
-    for member in group.members:
+    for member in group.members.values():
         try:
             metadata = member.metadata(group.protocol or "")
             topics.update(decode_versioned(ConsumerProtocolSubscription, metadata).topics)

@@ -150,7 +150,7 @@ def test_rebalance_whose_members_all_left_takes_any_protocol(driver: Driver) -> 
     pending = driver.new_id()
     second = driver.join()
     driver.leave(leaver(first))
-    (second_id,) = [member.member_id for member in driver.group.members]
+    (second_id,) = [member.member_id for member in driver.group.members.values()]
     driver.leave(leaver(second_id))
     assert driver.joins[second].error_code == UnknownMemberIdError.errno
     assert (driver.state, len(driver.group.members)) == (GroupState.PREPARING_REBALANCE, 0)
@@ -185,18 +185,18 @@ def test_join_is_inconsistent_when_kafka_would_say_so(seed: int, delay_ms: int) 
             if answer is not None and answer.error_code == MemberIdRequired.errno:
                 ids.append(answer.member_id)
         elif step < 0.75:
-            known = [member.member_id for member in group.members] or ids
+            known = [member.member_id for member in group.members.values()] or ids
             driver.leave(leaver(random.choice(known)))
         else:
             driver.advance(random.choice([0.5, 5, 20]))
-        ids = ["", *ids[-3:], *(member.member_id for member in group.members)]
+        ids = ["", *ids[-3:], *(member.member_id for member in group.members.values())]
 
 
 def supports_as_kafka(group: ClassicGroup, protocol_type: str, names: Sequence[str]) -> bool:
     """Apply the rule of Kafka's ClassicGroup.supportsProtocols."""
     if group.state is GroupState.EMPTY:
         return bool(protocol_type and names)
-    counts = Counter(name for member in group.members for name, _ in member.protocols)
+    counts = Counter(name for member in group.members.values() for name, _ in member.protocols)
     of_all = any(counts[name] == len(group.members) for name in names)
     return protocol_type == group.protocol_type and of_all
 
@@ -412,10 +412,10 @@ def test_first_of_the_static_members_that_are_waited_for_may_go_on_after_another
     for name in ("one", "two"):
         driver.join(instance_id=name, session_ms=long_ms)
     driver.advance(0)
-    for member in list(driver.group.members):
+    for member in list(driver.group.members.values()):
         driver.sync(member.member_id, instance_id=member.instance_id)
     newcomer = driver.join(session_ms=long_ms)
-    (member_id,) = [m.member_id for m in driver.group.members if not m.is_static]
+    (member_id,) = [m.member_id for m in driver.group.members.values() if not m.is_static]
     driver.leave(leaver(member_id))
     assert driver.joins[newcomer].error_code == UnknownMemberIdError.errno
     driver.advance(REBALANCE_MS / 1000)  # nobody has joined: it is put off
@@ -437,7 +437,7 @@ def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
         member.session_timeout_ms = 3 * REBALANCE_MS
         driver.group._restart_session(member, driver.now)
     driver.leave(leaver(driver.group.members.leader_id or ""))
-    newcomer = list(driver.group.members)[-1].member_id
+    newcomer = list(driver.group.members.values())[-1].member_id
     driver.leave(leaver(newcomer))
     assert driver.joins[fresh].error_code == UnknownMemberIdError.errno
     driver.advance(REBALANCE_MS / 1000 + 1)
@@ -864,7 +864,7 @@ def test_group_takes_no_more_than_its_maximum() -> None:
 
 def stored(group: ClassicGroup, *, leader: str) -> GroupMetadataValue:
     """Return the stored group, with another leader."""
-    value = metadata_record(group, {each.member_id: b"" for each in group.members}).value
+    value = metadata_record(group, {each.member_id: b"" for each in group.members.values()}).value
     assert isinstance(value, GroupMetadataValue)
     value.leader = leader
     return value
