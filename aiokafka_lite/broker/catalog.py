@@ -63,14 +63,11 @@ class _StoredTopic(TypedDict):
     partitions: list[_StoredPartition]
 
 
-class _FirstStoredHead(TypedDict):
+class _StoredHead(TypedDict):
     format: int
     cluster_id: str
     next_producer_id: int
-
-
-class _StoredHead(_FirstStoredHead, total=False):
-    settings: list[StoredSettings]
+    settings: list[StoredSettings]  # the first versions did not store it
 
 
 class _StoredCatalog(_StoredHead):

@@ -26,9 +26,6 @@ class Client(Protocol):
     @property
     def listener_name(self) -> str: ...
 
-    @property
-    def principal(self) -> str: ...
-
 
 @dataclass(slots=True)
 class RequestContext:
@@ -50,11 +47,6 @@ class RequestContext:
     def client_host(self) -> str:
         """The client's address as Kafka writes it: "/127.0.0.1"."""
         return self.connection.peer_host
-
-    @property
-    def principal(self) -> str:
-        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
-        return self.connection.principal
 
     def address_of(self, node: ClusterNode) -> Node:
         """Return a node's address on the client's listener."""

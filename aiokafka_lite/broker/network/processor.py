@@ -181,6 +181,7 @@ class Processor(asyncio.BufferedProtocol):
 
     @property
     def principal(self) -> str:
+        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
         name = None if self.sasl is None else self.sasl.authenticator.username
         return f"User:{name or self._certified_name}"
 
