@@ -51,6 +51,7 @@ IN_PLACE = (
     "aiokafka_lite/consumer/buffer/chunk_queue.py",
     "aiokafka_lite/consumer/buffer/time_slice.py",
     "aiokafka_lite/consumer/buffer/waiter.py",
+    "aiokafka_lite/consumer/delivery/next_record.py",
     "aiokafka_lite/consumer/delivery/ready.py",
     "aiokafka_lite/consumer/delivery/record_cursor.py",
     "aiokafka_lite/consumer/delivery/steady.py",

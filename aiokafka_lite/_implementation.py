@@ -35,6 +35,7 @@ COMPILED: Final = (
     "consumer.buffer.time_slice",
     "consumer.buffer.waiter",
     "consumer.delivery._iteration",
+    "consumer.delivery.next_record",
     "consumer.delivery.ready",
     "consumer.delivery.record_cursor",
     "consumer.delivery.steady",

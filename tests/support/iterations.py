@@ -1,4 +1,4 @@
-"""The compiled per-message path and the plain one, with what iterates over them in tests."""
+"""The per-message paths, with what iterates over them in tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from aiokafka_lite._compat import Self
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery import _iteration_py
+from aiokafka_lite.consumer.delivery import _iteration_py, next_record
 from aiokafka_lite.consumer.delivery.gets import RecordIterator
+from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.errors import ConsumerStoppedError
 from tests.support.buffers import Buffers
 
@@ -40,19 +41,41 @@ class PlainReader(ReaderMethods, _iteration_py.RecordIterator):
     pass
 
 
+class AwaitableIterator(next_record.Iteration):
+    """Like the compiled iterator, in plain Python; it uses no awaitable again."""
+
+    def _iterate_over(self, cursor: RecordCursor) -> None:
+        self.cursor = cursor
+        self.spare = None
+
+    def __anext__(self) -> next_record.NextRecord:
+        awaitable = next_record.NextRecord()
+        awaitable.renew(self)
+        return awaitable
+
+
+class AwaitableReader(ReaderMethods, AwaitableIterator):
+    pass
+
+
 def plain_consumer() -> type[AIOKafkaConsumer]:
     """Return the consumer as it is where the extension is not built."""
     if issubclass(AIOKafkaConsumer, _iteration_py.RecordIterator):
         return AIOKafkaConsumer
-    bases = (_iteration_py.RecordIterator, AIOKafkaConsumer)
+    return consumer_with(_iteration_py.RecordIterator)
+
+
+def consumer_with(iterator: type) -> type[AIOKafkaConsumer]:
+    """Return a consumer that iterates like this."""
     methods = {"_next_record": AIOKafkaConsumer._next_record}
-    return cast("type[AIOKafkaConsumer]", type("PlainConsumer", bases, methods))
+    made = type("PlainConsumer", (iterator, AIOKafkaConsumer), methods)
+    return cast("type[AIOKafkaConsumer]", made)
 
 
 class Iteration(NamedTuple):
     """The classes of one per-message path."""
 
-    reader: type[Reader] | type[PlainReader]
+    reader: type[Reader] | type[PlainReader] | type[AwaitableReader]
     consumer: type[AIOKafkaConsumer]
 
     @property
@@ -61,7 +84,7 @@ class Iteration(NamedTuple):
 
     def read(self, buffers: Buffers) -> Reader | PlainReader:
         """Iterate over what is and comes into the buffers."""
-        reader = self.reader()
+        reader = cast("type[PlainReader]", self.reader)()
         reader.buffers = buffers
         iterate_over(reader, buffers)
         return reader
@@ -70,6 +93,8 @@ class Iteration(NamedTuple):
 ITERATIONS = {"python": Iteration(PlainReader, plain_consumer())}
 if RecordIterator is not _iteration_py.RecordIterator:
     ITERATIONS["compiled"] = Iteration(Reader, AIOKafkaConsumer)
+else:  # what the compiled path uses, in plain Python
+    ITERATIONS["awaitable"] = Iteration(AwaitableReader, consumer_with(AwaitableIterator))
 
 Step = Coroutine[Any, Any, Record]
 

@@ -26,11 +26,10 @@ class RecordCursor:
     record, since the group may have moved on.
     """
 
-    # Reads of the owner of the records, which need no coroutine.
-    steady: SteadyGets
-
     def __init__(self, clock: Callable[[], float], slice_s: float, stall_s: float) -> None:
         self.taken_count = 0
+        # Reads of the owner of the records, which need no coroutine.
+        self.steady: SteadyGets | None = None
         self._records: list[Record] = []
         self._clock = clock
         self._slice_s = slice_s
@@ -89,8 +88,9 @@ class RecordCursor:
 
     def take_own(self) -> Record | None:
         """Like `take`, but only for the task that is the only reader; None for others."""
-        reader = self.steady.reads.reader
-        if reader is None or reader() is not task_of(self.steady.loop):
+        steady = self.steady
+        reader = None if steady is None else steady.reads.reader
+        if steady is None or reader is None or reader() is not task_of(steady.loop):
             return None
         return self.take()
 

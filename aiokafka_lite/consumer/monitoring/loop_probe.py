@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.delivery.gets import RecordIterator
+from aiokafka_lite.consumer.delivery.next_record import NextRecord
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate, Hold
 
@@ -33,7 +33,6 @@ RECENT_S: Final = 10.0
 MAX_TASKS: Final = 1_000
 MAX_NAMED: Final = 3
 OWN_CODE: Final = __file__.rpartition("consumer")[0]
-ITERATION: Final = RecordIterator.__module__
 
 
 class LoopTimer:
@@ -184,7 +183,7 @@ def _where_records_are_asked_for(reads: Reads) -> str:
 def _frame_above_ours(awaited: object, reads: Reads) -> FrameType | None:
     """Return the application's frame that awaits a read of this consumer, if any."""
     above: FrameType | None = None
-    while type(awaited).__module__ != ITERATION:  # that of what `async for` awaits
+    while not isinstance(awaited, NextRecord):
         frame: FrameType | None = getattr(awaited, "cr_frame", None)
         if frame is None:
             return None
