@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 import warnings
-import weakref
 from asyncio import _get_running_loop
 from collections.abc import (
     AsyncIterator,
@@ -51,7 +50,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
+from aiokafka_lite.consumer.buffer.decode import lend_delivery, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
 from aiokafka_lite.consumer.config import (
     DEFAULT_MAX_UNCOMMITTED,
@@ -75,6 +74,7 @@ from aiokafka_lite.consumer.delivery.gets import RecordIterator
 from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.events import DEFAULT_BUFFERED_EVENTS, Events
 from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.lent import lend
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.errors import (
@@ -192,7 +192,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 self._gate,
                 self._events,
                 observers,
-                lend(self._delivery, self._events),
+                lend_delivery(self._delivery, self._events),
                 LoopProbe(
                     self._reads,
                     self._gate,
@@ -344,7 +344,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             raise TypeError("You can't provide both `topics` and `pattern`")
         check_listener(listener)
         self._engine.owner.check_now()
-        lent = None if listener is None else _LentListener(listener)
+        lent = None if listener is None else lend(listener, _NoListener())
         if pattern:
             self._state.subscribe_pattern(check_pattern(pattern), lent)
         else:
@@ -1468,23 +1468,9 @@ def _warn_deprecated(message: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=5)  # beyond `construct`
 
 
-class _LentListener(ConsumerRebalanceListener):
-    """Passes calls to a listener without keeping it alive, because it may refer to the consumer."""
-
-    def __init__(self, listener: ConsumerRebalanceListener) -> None:
-        self._listener = weakref.ref(listener)
+class _NoListener(ConsumerRebalanceListener):
+    @override
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None: ...
 
     @override
-    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> Awaitable[None] | None:
-        listener = self._listener()
-        return None if listener is None else listener.on_partitions_revoked(revoked)
-
-    @override
-    def on_partitions_lost(self, lost: set[TopicPartition]) -> Awaitable[None] | None:
-        listener = self._listener()
-        return None if listener is None else listener.on_partitions_lost(lost)
-
-    @override
-    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> Awaitable[None] | None:
-        listener = self._listener()
-        return None if listener is None else listener.on_partitions_assigned(assigned)
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None: ...

@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.buffer.decode import AnyDelivery
+from aiokafka_lite.consumer.buffer.decode import Delivery
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
@@ -68,7 +68,7 @@ class Engine(Life["Running"]):
         gate: Gate,
         events: Events,
         observers: Observers,
-        delivery: AnyDelivery,
+        delivery: Delivery,
         probe: LoopProbe,
         rng: Chance,
     ) -> None:

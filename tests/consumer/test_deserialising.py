@@ -320,7 +320,7 @@ async def test_after_an_interruption_no_record_is_deserialised_twice(
     monkeypatch.setitem(globals(), "plain", decode)
     monkeypatch.setitem(globals(), "understand", lambda item: decode(item.payload))
     buffers = Buffers(value_deserializer=KINDS[kind](), on_bad_record=on_bad_record)
-    buffers.buffer.delivery.keeps_serialized = True  # type: ignore[misc] # a Delivery's is no property
+    buffers.buffer.delivery.keeps_serialized = True
     buffers.put({A: numbers(10)})
     found: list[Record] = []
     interrupted_count = 0

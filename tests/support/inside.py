@@ -138,7 +138,7 @@ def reads(consumer: AIOKafkaConsumer) -> Reads:
 
 def listener(consumer: AIOKafkaConsumer) -> ConsumerRebalanceListener | None:
     """The listener that was given to `subscribe`."""
-    return consumer._engine.state.listener
+    return consumer._listener
 
 
 def commit_count(consumer: AIOKafkaConsumer) -> int:

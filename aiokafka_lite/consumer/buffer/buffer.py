@@ -39,7 +39,7 @@ from aiokafka_lite.consumer.buffer.chunk import (
     ResponseSource,
 )
 from aiokafka_lite.consumer.buffer.chunk_queue import ChunkQueue
-from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
+from aiokafka_lite.consumer.buffer.decode import ChunkDecoder, Delivery
 from aiokafka_lite.consumer.buffer.waiter import Waiters
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.gate import Gate
@@ -116,7 +116,7 @@ class Buffer:
         on_blocked: Callable[[], None] | None = None,
         on_sought: Callable[[], None] | None = None,
         budget: ByteBudget,
-        delivery: AnyDelivery,
+        delivery: Delivery,
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         self._state = state

@@ -29,7 +29,7 @@ from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.bad_records import Verdict
-    from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ApplicationWork, Deserialize
+    from aiokafka_lite.consumer.buffer.decode import ApplicationWork, Delivery, Deserialize
     from aiokafka_lite.consumer.buffer.deserialising import Converted
     from aiokafka_lite.records import RecordSet
     from aiokafka_lite.records.decoders import Columns
@@ -135,7 +135,7 @@ class Chunk:
     def __init__(
         self,
         partition: Cursor,
-        delivery: AnyDelivery,
+        delivery: Delivery,
         *,
         response: FetchedResponse | None = None,
         records: RecordSet | None = None,
@@ -456,7 +456,7 @@ def serialized(record: Record) -> tuple[bytes | None, bytes | None]:
 
 def chunk_of(
     partition: Cursor,
-    delivery: AnyDelivery,
+    delivery: Delivery,
     records: list[Record],
     end_offset: int,
     epochs: tuple[tuple[int, int], ...],

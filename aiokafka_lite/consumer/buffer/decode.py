@@ -10,9 +10,8 @@ position. Other reads of the chunk wait for that read.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite._threads import compute
@@ -24,6 +23,7 @@ from aiokafka_lite.consumer.buffer.bad_records import (
 )
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, Record
 from aiokafka_lite.consumer.buffer.time_slice import TimeSlice
+from aiokafka_lite.consumer.lent import lend
 from aiokafka_lite.errors import IllegalStateError
 
 if TYPE_CHECKING:
@@ -71,49 +71,11 @@ class Delivery:
         return self.awaited is not None or self.bad.handler is not None or self.bad.word == "skip"
 
 
-class LentDelivery:
-    """A weak reference to a delivery, so that background tasks do not keep the consumer alive."""
-
-    def __init__(self, delivery: Delivery, events: Events) -> None:
-        self._delivery = weakref.ref(delivery)
-        # For records that arrive until its end is noticed: they are never read.
-        self._without = Delivery(BadRecords("raise", events))
-
-    def _present(self) -> Delivery:
-        return self._delivery() or self._without
-
-    @property
-    def bad(self) -> BadRecords:
-        return self._present().bad
-
-    @property
-    def deserialize(self) -> Deserialize | None:
-        return self._present().deserialize
-
-    @property
-    def awaited(self) -> AwaitedDeserialising | None:
-        return self._present().awaited
-
-    @property
-    def has_deserializers(self) -> bool:
-        return self._present().has_deserializers
-
-    @property
-    def keeps_serialized(self) -> bool:
-        return self._present().keeps_serialized
-
-    @property
-    def asks_application(self) -> bool:
-        return self._present().asks_application
-
-
-AnyDelivery: TypeAlias = Delivery | LentDelivery
-
-
-def lend(delivery: Delivery, events: Events) -> AnyDelivery:
+def lend_delivery(delivery: Delivery, events: Events) -> Delivery:
     if delivery.bad.handler is None and not delivery.has_deserializers:
         return delivery
-    return LentDelivery(delivery, events)
+    # For records that arrive until its end is noticed: they are never read.
+    return lend(delivery, Delivery(BadRecords("raise", events)))
 
 
 def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Delivery:
@@ -144,7 +106,7 @@ class ChunkDecoder:
     The slice is the time until the event loop has to run, for all reads of one consumer.
     """
 
-    def __init__(self, reads: Reads, errors: ChunkErrors, delivery: AnyDelivery) -> None:
+    def __init__(self, reads: Reads, errors: ChunkErrors, delivery: Delivery) -> None:
         self._reads = reads
         self._errors = errors
         self._loop = asyncio.get_running_loop()
