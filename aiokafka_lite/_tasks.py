@@ -298,7 +298,7 @@ class Event:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[bool]] = []
 
     def is_set(self) -> bool:
         return self._is_set
@@ -311,21 +311,33 @@ class Event:
         """Wake the tasks that wait, but none that begins to wait later."""
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(True)
 
     def clear(self) -> None:
         self._is_set = False
 
-    async def wait(self) -> None:
-        """Wait until it is set, also if it is cleared before this task runs."""
+    async def wait(self, until: float | None = None) -> bool:
+        """Wait until it is set, also if it is cleared before this task runs.
+
+        Returns whether it was set before a loop time.
+        """
         if self._is_set:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        timer = None if until is None else loop.call_at(until, _time_out, waiter)
         self._waiters.append(waiter)
         try:
-            await waiter
+            return await waiter
         finally:
             self._waiters.remove(waiter)
+            if timer is not None:
+                timer.cancel()
+
+
+def _time_out(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
 
 
 # --- Forks ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._chance import Chance
-from aiokafka_lite._compat import override, timeout_at
+from aiokafka_lite._compat import override
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Stage
 from aiokafka_lite.consumer.assignment.finished import Finished
@@ -264,9 +264,6 @@ class Engine(Life["Running"]):
         while not is_reached():
             self.gate.check()
             self._state_changed.clear()
-            try:
-                async with timeout_at(deadline):
-                    await self._state_changed.wait()
-            except asyncio.TimeoutError:
+            if not await self._state_changed.wait(deadline):
                 return False
         return True

@@ -328,11 +328,7 @@ class Running:
         engine.observers.acted.add(acted.set)
         while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
             acted.clear()
-            try:
-                async with timeout_at(min(waiting)):
-                    await acted.wait()
-            except asyncio.TimeoutError:
-                pass
+            await acted.wait(min(waiting))
         if left := undone():
             log.warning(
                 "stopping: the application did not finish all records in time. The partitions' "

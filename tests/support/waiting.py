@@ -17,7 +17,7 @@ PATIENCE_S: Final = 60.0 if LONG else 20.0
 class Waited(Protocol):
     """What tells of its changes those who wait."""
 
-    async def wait_for_change(self) -> None: ...
+    async def wait_for_change(self) -> object: ...
 
 
 async def is_woken(waited: Waited, change: Callable[[], object]) -> bool:

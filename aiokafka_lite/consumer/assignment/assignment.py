@@ -18,16 +18,6 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
 class Assignment:
-    __slots__ = (
-        "_assignment",
-        "_handed_out_earlier",
-        "_observers",
-        "_of_former_logs",
-        "_reads",
-        "_taken",
-        "lost_in_hand",
-    )
-
     def __init__(self, observers: Observers, reads: Reads) -> None:
         self._observers = observers
         self._reads = reads

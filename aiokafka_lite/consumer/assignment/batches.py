@@ -38,18 +38,6 @@ class Block(ABC):
         is_left: Whether the application has left the block.
     """
 
-    __slots__ = (
-        "_deciding",
-        "_is_aborted",
-        "_is_done",
-        "_task",
-        "hold_s",
-        "is_left",
-        "is_open",
-        "revoking",
-        "until",
-    )
-
     def __init__(self, hold_s: float | None = None) -> None:
         self.hold_s = hold_s
         self.is_open = self.is_left = False
@@ -153,16 +141,6 @@ class Block(ABC):
 
 
 class OpenBatch(Block):
-    __slots__ = (
-        "_around",
-        "_given_up",
-        "_returned",
-        "_seeks",
-        "_topic_ids",
-        "_truncations",
-        "_works",
-    )
-
     def __init__(self, works: Works, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
         self._works = works

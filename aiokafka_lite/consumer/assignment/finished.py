@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 
 class Finished:
-    __slots__ = ("_assignment", "_cursors", "_observers", "_reads", "_works", "most_metadata")
-
     def __init__(
         self, assignment: Assignment, reads: Reads, works: Works, observers: Observers
     ) -> None:

@@ -110,8 +110,6 @@ class Hand:
 class Readers:
     """The tasks that read; `on_end` is called with partitions that an ended task has finished."""
 
-    __slots__ = ("_hands", "_left", "_on_end")
-
     def __init__(self, on_end: Callable[[Iterable[Cursor]], None]) -> None:
         self._hands: dict[Task | None, Hand] = {}
         # Of tasks that have ended.

@@ -34,15 +34,6 @@ SUBSCRIPTION: Final = "subscription"
 
 
 class SubscriptionState(Assignment):
-    __slots__ = (
-        "_topics",
-        "listener",
-        "mode",
-        "pattern",
-        "subscription_version",
-        "unsubscribed_version",
-    )
-
     def __init__(self, observers: Observers, reads: Reads) -> None:
         super().__init__(observers, reads)
         self.mode = SubscriptionMode.NONE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.finished import Finished
@@ -74,10 +74,7 @@ class AutoCommit:
                 self.settle(departed)
                 continue
             self._wake.clear()
-            try:
-                async with timeout_at(latest_at + self._pause_s()):
-                    await self._wake.wait()
-            except asyncio.TimeoutError:
+            if not await self._wake.wait(latest_at + self._pause_s()):
                 latest_at = loop.time()
                 self._look_for_progress()
                 offsets = commits.not_committed_yet(self._processed_of_what_is_kept())

@@ -320,11 +320,7 @@ class Handover:
             self._events.publish(WorkAwaited(offsets, awaited.until - now))
         try:
             while until is not None and self._why_lost() is None:
-                try:
-                    async with timeout_at(until):
-                        await self._member.wait_for_change()
-                except asyncio.TimeoutError:
-                    pass
+                await self._member.wait_for_change(until)
                 until = self._next_limit(gone, limits)
         finally:
             self.awaited_work = None

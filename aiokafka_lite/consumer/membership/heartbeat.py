@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
-from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite._compat import Never
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events import LogLimit
@@ -158,10 +158,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
                 self.thread.rest()
             else:
                 self._note_next(due_at - self._loop.time())
-            try:
-                async with timeout_at(due_at):
-                    await self._member.wait_for_change()
-            except asyncio.TimeoutError:
+            if not await self._member.wait_for_change(due_at):
                 self._note_lateness(self._loop.time() - (due_at or 0.0))
 
     @abstractmethod
@@ -201,10 +198,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         """Wait for the outcome of a heartbeat of the thread, and end it after `TURN_S`."""
         until = self._loop.time() + TURN_S
         while not self._note_next(next_s):
-            try:
-                async with timeout_at(until):
-                    await self._member.wait_for_change()
-            except asyncio.TimeoutError:
+            if not await self._member.wait_for_change(until):
                 self.thread.hang_up()
                 until = self._loop.time() + TURN_S
 

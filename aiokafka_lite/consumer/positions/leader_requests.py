@@ -214,14 +214,6 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._kind.failed(wish, error)
 
 
-async def until_set(event: Event, deadline: float | None) -> None:
-    try:
-        async with timeout_at(deadline):
-            await event.wait()
-    except asyncio.TimeoutError:
-        pass
-
-
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 
@@ -377,7 +369,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
                     self._cluster.raise_if_closed()
                     wake.clear()
                     retry_at = search.advance({tp: (tp, at) for tp, at in missing.items()})
-                    await until_set(wake, retry_at)
+                    await wake.wait(retry_at)
         except asyncio.TimeoutError:
             raise self._not_found(missing, failures, search.pending_nodes) from None
         finally:

@@ -59,7 +59,6 @@ from aiokafka_lite.consumer.positions.leader_requests import (
     LeaderRequests,
     OffsetLookup,
     RequestKind,
-    until_set,
 )
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
@@ -186,7 +185,7 @@ class PositionResolver:
     async def run(self) -> Never:
         while True:
             self._wake.clear()
-            await until_set(self._wake, self._resolve_once())
+            await self._wake.wait(self._resolve_once())
 
     def _searches(self) -> dict[Sought, list[Search]]:
         searches: dict[Sought, list[Search]] = {}

@@ -133,8 +133,8 @@ class Changing:
         self._changed.set()
         self._changed.clear()
 
-    async def wait_for_change(self) -> None:
-        await self._changed.wait()
+    async def wait_for_change(self, until: float | None = None) -> bool:
+        return await self._changed.wait(until)
 
     # --- Its commits ----------------------------------------------------------------------
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.sasl import LatestToken, RememberedTokens
 from aiokafka_lite.client.view import Node
@@ -578,7 +578,7 @@ class Waiting(MemberHeartbeat[Any]):
         self,
         thread: HeartbeatThread,
         note_next: Callable[[], bool],
-        wait_for_change: Callable[[], Awaitable[object]],
+        wait_for_change: Callable[[float | None], Awaitable[object]],
     ) -> None:
         self.thread, self._member = thread, cast("Any", self)
         self._loop = asyncio.get_running_loop()
@@ -614,19 +614,16 @@ async def test_the_loop_asks_again_whether_it_may_speak_when_something_changes_o
 ):
     loop = asyncio.get_running_loop()
     asked_at = list[float]()
-    changed = asyncio.Event()
+    changed = Event()
 
     def note_next() -> bool:
         asked_at.append(loop.time())
         changed.clear()
         return len(asked_at) == 5
 
-    async def wait_for_change() -> None:
-        await changed.wait()
-
     loop.call_later(0.2, changed.set)
     thread = HeartbeatThread("g", None, take_none, scope=TaskScope("g"))
-    await Waiting(thread, note_next, wait_for_change).wait()
+    await Waiting(thread, note_next, changed.wait).wait()
     assert asked_at == pytest.approx([0, 0.2, TURN_S, 2 * TURN_S, 3 * TURN_S])
 
 
@@ -771,7 +768,7 @@ async def test_a_loop_that_waits_for_its_turn_cuts_off_a_thread_that_gets_no_ans
     it.voice.on_beat = lambda: it.cluster.is_closed.wait(1)
     it.voice.answers = [KafkaConnectionError("closed"), KafkaConnectionError("closed")]
     await it.speak()
-    await Waiting(it.thread, lambda: it.note_next(10), lambda: asyncio.sleep(1_000)).wait()
+    await Waiting(it.thread, lambda: it.note_next(10), Event().wait).wait()
     assert it.cluster.is_closed.is_set()
     assert it.heard
     await it.thread.end()

@@ -36,8 +36,8 @@ class Member:
 
     def notify(self) -> None: ...
 
-    async def wait_for_change(self) -> None:
-        await asyncio.Event().wait()
+    async def wait_for_change(self, until: float | None = None) -> bool:
+        return await Event().wait(until)
 
 
 class Commits:
@@ -193,8 +193,8 @@ class Going:
         self.changed.set()
         self.changed.clear()
 
-    async def wait_for_change(self) -> None:
-        await self.changed.wait()
+    async def wait_for_change(self, until: float | None = None) -> bool:
+        return await self.changed.wait(until)
 
     async def revoke(self, *tps: TopicPartition, **options: bool) -> float:
         """Return how long it takes."""

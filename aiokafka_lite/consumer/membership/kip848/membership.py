@@ -5,14 +5,12 @@ Each turn does one step, and the next one sees the responses of the time in betw
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
-from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite._compat import Never
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.gate import Hold
@@ -219,9 +217,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             due_at.append(self._ask_names_at)
         if self._awaits_first:
             due_at.append(self._first_until)
-        with suppress(asyncio.TimeoutError):
-            async with timeout_at(max(min(due_at), now) if due_at else None):
-                await self._member.wait_for_change()
+        await self._member.wait_for_change(min(due_at, default=None))
 
     def _begin_to_join(self) -> None:
         self._settled_version = None
