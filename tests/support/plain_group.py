@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, cast
 
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -54,7 +55,7 @@ class Member:
         self.is_lost_by_refusals = False
         self.lost: set[TopicPartition] = set()
         self.refusals: list[type[KafkaError]] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = Event()
 
     @property
     def is_rebalancing(self) -> bool:
@@ -80,14 +81,10 @@ class Member:
         return CommitFailedError("lost")
 
     def notify(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changed.pulse()
 
-    async def wait_for_change(self) -> None:
-        self._waiters.append(asyncio.get_running_loop().create_future())
-        await self._waiters[-1]
+    async def wait_for_change(self, until: float | None = None) -> bool:
+        return await self._changed.wait(until)
 
 
 class Transaction:

@@ -319,12 +319,9 @@ class Commits(CommittedReader):
         return {**self._auto_commit.forgone, **uncommitted}
 
     async def _until_answered(self, deadline: float) -> None:
-        try:
-            async with timeout_at(deadline):
-                while any(map(self._is_under_way, self._pending)):
-                    await self.member.wait_for_change()
-        except asyncio.TimeoutError:  # they fail by themselves
-            pass
+        while any(map(self._is_under_way, self._pending)):
+            if not await self.member.wait_for_change(deadline):
+                return  # they fail by themselves
 
     async def _try_to_commit(self, commit: PendingCommit, deadline: float) -> None:
         offsets = dict(commit.left)
@@ -341,11 +338,9 @@ class Commits(CommittedReader):
             )
 
     async def settle_departed(self, deadline: float) -> None:
-        try:
-            async with timeout_at(deadline):
-                while self._auto_commit.departed:
-                    await self.member.wait_for_change()
-        except asyncio.TimeoutError:
+        while self._auto_commit.departed:
+            if await self.member.wait_for_change(deadline):
+                continue
             for departed in tuple(self._auto_commit.departed):
                 log.warning(
                     "group %s: the offsets %s were not committed in time. Their partitions are no "

@@ -24,7 +24,6 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import caller
@@ -341,16 +340,15 @@ class Handover:
         until = now + min(LONGEST_END_S, (deadline - now) / 4)
         self._is_giving_up = True
         try:
-            async with timeout_at(until):
-                while self._works.is_ending(gone):
-                    await self._member.wait_for_change()
-        except asyncio.TimeoutError:
-            log.warning(
-                "group %s: handlers were cancelled but have not ended. The next owners of %s "
-                "may process the same records concurrently",
-                self._member.group_id,
-                sorted(gone),
-            )
+            while self._works.is_ending(gone):
+                if not await self._member.wait_for_change(until):
+                    log.warning(
+                        "group %s: handlers were cancelled but have not ended. The next owners of "
+                        "%s may process the same records concurrently",
+                        self._member.group_id,
+                        sorted(gone),
+                    )
+                    break
         finally:
             self._is_giving_up = False
 

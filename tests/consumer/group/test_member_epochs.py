@@ -76,7 +76,7 @@ class EpochMember:
         self._changed.set()
         self._changed.clear()
 
-    async def wait_for_change(self) -> None:
+    async def wait_for_change(self, until: float | None = None) -> None:
         await self._changed.wait()
 
 
