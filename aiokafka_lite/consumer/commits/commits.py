@@ -250,7 +250,7 @@ class Commits(CommittedReader):
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
         self._auto_commit = AutoCommit(config, state, finished, observers, self)
-        self._pending: set[PendingCommit] = set()
+        self._pending: dict[PendingCommit, None] = {}
 
     # --- Committing -----------------------------------------------------------------------
     def _deadline(self) -> float:
@@ -454,7 +454,7 @@ class Commits(CommittedReader):
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
-        self._pending.add(commit)
+        self._pending[commit] = None
         try:
             await self._carry_through(commit, deadline)
             if commit.revoked:
@@ -472,7 +472,7 @@ class Commits(CommittedReader):
             self.commit_count += 1
             self.failed_at = None
         finally:
-            self._pending.discard(commit)
+            self._pending.pop(commit, None)
             if commit.is_asked_for:  # others do not wait, and have no waiters
                 self.member.notify()
 
@@ -611,7 +611,7 @@ class Commits(CommittedReader):
             or (committed is not None and position is not None and position < committed.offset)
         ):
             return
-        for commit in {*self._pending, *self._auto_commit.departed}:
+        for commit in dict.fromkeys((*self._pending, *self._auto_commit.departed)):
             if commit.cursors.get(tp) is not cursor:
                 continue
             offset = commit.left.pop(tp, None)

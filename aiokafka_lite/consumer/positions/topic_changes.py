@@ -85,7 +85,7 @@ class TopicChanges:
                 if self._is_matched(name) and is_gone(view, name):
                     self._is_gone(name)  # the pattern no longer matches it
                 del self._known[name]
-        self._absent &= names
+        self._absent &= names.keys()
         for name in names:
             topic = view.topics.get(name)
             if topic is not None and topic.partitions:
@@ -109,8 +109,9 @@ class TopicChanges:
                 since = None
             self._missing[tp] = since
 
-    def _names(self, view: ClusterView) -> set[str]:
-        return {*self._state.topics, *filter(self._is_matched, view.topics)}
+    def _names(self, view: ClusterView) -> dict[str, None]:
+        matched = filter(self._is_matched, view.topics)
+        return dict.fromkeys((*sorted(self._state.topics), *matched))
 
     def _is_matched(self, name: str) -> bool:
         pattern = self._state.pattern
