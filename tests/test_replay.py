@@ -1,0 +1,67 @@
+"""Tests that one seed decides a whole run: in two processes, with different hashes of texts.
+
+simloop needs Python 3.12. SIMULATION_PYTHON may name another Python that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYTHON = os.environ.get("SIMULATION_PYTHON", sys.executable)
+SECONDS = 60
+MEMBERS = 3
+
+
+@cache
+def why_not() -> str:
+    """Return why there is no simulation, or ""."""
+    command = "import sys; assert sys.version_info >= (3, 12), sys.version; import simloop"
+    done = subprocess.run([PYTHON, "-c", command], capture_output=True, text=True, check=False)
+    if not done.returncode:
+        return ""
+    last = done.stderr.strip().rpartition("\n")[2]
+    return f"a simulation needs Python 3.12 and simloop (pip install simloop), but {PYTHON}: {last}"
+
+
+async def runs_of(*runs: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return the outcomes of simulations with a seed and a PYTHONHASHSEED, one process each."""
+    if reason := why_not():
+        pytest.skip(reason)
+    processes = [
+        await asyncio.create_subprocess_exec(
+            PYTHON,
+            "-m",
+            "tests.support.simulated",
+            *(str(seed), str(SECONDS), str(MEMBERS)),
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for seed, hash_seed in runs
+    ]
+    outcomes = []
+    for process in processes:
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        outcomes.append(json.loads(out))
+    return outcomes
+
+
+async def test_a_seed_replays_a_group_whatever_the_hashes() -> None:
+    first, again, other = await runs_of((1, 0), (1, 7), (2, 0))
+    assert first == again
+    assert first["trace"] != other["trace"]
+    for each in (first, other):
+        assert each["written"] > SECONDS * 3
+        assert len(each["received"]) == each["written"]
