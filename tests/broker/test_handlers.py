@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.handlers.fetch import fetch
 from aiokafka_lite.broker.handlers.registry import HANDLERS, Delayed, handler
 from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.classic.driver import ClassicDriver, metadata_record
+from aiokafka_lite.broker.groups.classic.driver import (
+    ClassicDriver,
+    group_tombstone,
+    metadata_record,
+)
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
@@ -31,13 +35,13 @@ from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings, Co
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import (
+from aiokafka_lite.broker.groups.offsets import (
+    NO_EXPIRY,
     Committer,
     OffsetCommitEntry,
     OffsetManager,
     OpenTransaction,
 )
-from aiokafka_lite.broker.groups.offsets.expiry import end_of, expired, is_subscribed_to
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
     GroupClient,
@@ -400,7 +404,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
             return NonEmptyGroup, ()
         topics = {tp.topic for tp in tps}
-        consumed = {topic for topic in topics if is_subscribed_to(group, topic)}
+        consumed = {topic for topic in topics if group.is_subscribed_to(topic)}
         records = self.offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
         error = self._append(group_id, records)
         if error is not NoError:
@@ -418,12 +422,31 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         now_ms = self._services.clock()
         for group_id, group in tuple(self.groups.items()):
             if self.availability(group_id) is NoError and self.groups.get(group_id) is group:
-                tps = list(expired(group, group_id, self.offsets, now_ms, retention_ms))
+                tps = list(self._expired(group, now_ms, retention_ms))
                 self._append(group_id, self.offsets.delete(group_id, tps))
                 has_pending = self.offsets.has_pending(group_id)
                 if group.is_empty and not (self.offsets.has_offsets(group_id) or has_pending):
-                    self._append(group_id, end_of(group))
+                    self._append(group_id, _tombstones(group))
             yield
+
+    def _expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
+        """Yield the partitions whose offsets expired (Kafka: OffsetMetadataManager, KIP-211).
+
+        Offsets of subscribed topics and of open transactions do not expire. Commits of old clients
+        may have their own expiry.
+        """
+        for topic, partitions in self.offsets.fetch_all(group.group_id).items():
+            if group.is_subscribed_to(topic):
+                continue
+            for partition, committed in partitions.items():
+                tp, start_ms = TopicPartition(topic, partition), group.retention_start_ms(committed)
+                if start_ms is None or self.offsets.is_unstable(group.group_id, tp):
+                    continue
+                expires_ms = committed.expire_timestamp
+                if expires_ms == NO_EXPIRY:
+                    expires_ms = start_ms + retention_ms
+                if now_ms >= expires_ms:
+                    yield tp
 
     # -- administration ------------------------------------------------------------------------
 
@@ -437,7 +460,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         error = group.check_delete()
         if error is not NoError:
             return error
-        return self._append(group_id, [*self.offsets.delete_group(group_id), *end_of(group)])
+        return self._append(group_id, [*self.offsets.delete_group(group_id), *_tombstones(group)])
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -523,3 +546,10 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     def _check(self, group_id: str) -> ErrorType:
         """Refuse the empty id, which Kafka accepts only in offset requests."""
         return self.availability(group_id) if group_id else InvalidGroupIdError
+
+
+def _tombstones(group: Group) -> list[CoordinatorRecord]:
+    """Return the records that end a group."""
+    if isinstance(group, ConsumerGroup):
+        return group_tombstones(group)
+    return [group_tombstone(group.group_id)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets.cache import (
+from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,

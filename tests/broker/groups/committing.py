@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.structs import TopicPartition
 

@@ -14,7 +14,7 @@ from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.records import member_tombstones
-from aiokafka_lite.broker.groups.offsets.cache import (
+from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,

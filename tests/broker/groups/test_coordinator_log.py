@@ -15,7 +15,7 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     java_hash,
     partition_for,
 )
-from aiokafka_lite.broker.groups.offsets.cache import offset_key
+from aiokafka_lite.broker.groups.offsets import offset_key
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.group_records import (

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker.groups.classic.machine import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import (
+from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.log.keyed import DAY_MS, keyed

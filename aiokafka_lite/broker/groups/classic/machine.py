@@ -64,6 +64,7 @@ from aiokafka_lite.errors import (
     GroupMaxSizeReachedError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
+    KafkaError,
     MemberIdRequired,
     NoError,
     NonEmptyGroup,
@@ -72,6 +73,7 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupResponse,
     JoinGroupResponseMember,
@@ -79,7 +81,8 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
 
 
 class GroupState(enum.Enum):
@@ -326,6 +329,29 @@ class ClassicGroup:
         if error is NoError:
             self._restart_session(self.members[member_id], now)
         return error
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether a member subscribes to a topic. Unreadable metadata counts as yes."""
+        for member in self.members.values():
+            try:
+                metadata = member.metadata(self.protocol or "")
+                if topic in decode_versioned(ConsumerProtocolSubscription, metadata).topics:
+                    return True
+            except (ValueError, KafkaError):
+                return True
+        return False
+
+    def retention_start_ms(self, committed: OffsetCommitValue) -> int | None:
+        """Return the start of an unsubscribed offset's retention, None while it is kept.
+
+        In an empty group it is the loss of the last member. While a group rebalances, or if it is
+        of another protocol type, its offsets are kept (Kafka:
+        ClassicGroup.offsetExpirationCondition).
+        """
+        is_stable = self.state is STABLE and self.is_consumer_group
+        if self.protocol_type is None or is_stable:
+            return committed.commit_timestamp
+        return self.state_since_ms if self.state is EMPTY else None
 
     def check_delete(self) -> ErrorType:
         return NoError if self.state is EMPTY else NonEmptyGroup

@@ -174,6 +174,9 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
+    def retention_start_ms(self, committed: stored.OffsetCommitValue) -> int:
+        return committed.commit_timestamp
+
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """Return the topic names of a member's subscription, including topics that do not exist."""
         resolved = self.regexes.get(member.topic_regex or "")

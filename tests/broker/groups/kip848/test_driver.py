@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker.groups.kip848.group import MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
-from aiokafka_lite.broker.groups.offsets.cache import Committer, OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     BrokerResponseError,

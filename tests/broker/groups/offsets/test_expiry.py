@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
-from aiokafka_lite.broker.groups.offsets.cache import (
+from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,

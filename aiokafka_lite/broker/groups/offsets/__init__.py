@@ -1,1 +1,0 @@
-"""Committed offsets: kept, within transactions too, and expired."""
