@@ -16,6 +16,9 @@ class RecordWaiter:
     call. If a task is running already, the event loop does it, as after `set_result` and `cancel`.
     """
 
+    # `asyncio.isfuture` looks for the field in the class, where plain Python has only slots.
+    __slots__ = ("__dict__", "_asyncio_future_blocking")
+
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._asyncio_future_blocking = True
