@@ -68,7 +68,7 @@ async def group(loop: Any, seconds: float, member_count: int) -> dict[str, objec
 
 
 def run(seed: int, seconds: float, member_count: int) -> dict[str, object]:
-    from simloop import SimLoop  # type: ignore[import-not-found]  # needs Python 3.12
+    from simloop import SimLoop  # needs Python 3.12
 
     loop = SimLoop(seed)
     simulate(loop, seed)

@@ -1,0 +1,172 @@
+"""The command: runs many seeds in processes, or replays one."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from tests.simulation import plan
+from tests.simulation.course import Outcome, run_plan
+from tests.simulation.plan import Order, Plan
+
+SHOWN: Final = 3
+SEEDS_AT_ONCE: Final = 10
+# A seed takes less than a second; a callback that takes this long does not return.
+MOST_CPU_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A seed that broke rules."""
+
+    seed: int
+    head: str
+    violations: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+class HangError(BaseException):
+    """A seed takes too long. Not an Exception, so that nothing in the run catches it."""
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    raise HangError(f"{MOST_CPU_S:.0f} s of CPU")
+
+
+def prepare() -> None:
+    """Make a process ready to run seeds."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    # Coroutines of killed processes are closed when a run is over.
+    sys.unraisablehook = lambda report: None
+    signal.signal(signal.SIGVTALRM, _too_long)
+    gc.collect()
+    gc.freeze()
+
+
+def run_seed(seed: int, length_s: float) -> Finding | None:
+    """Run a seed. Return what it found."""
+    drawn = plan.draw(seed, length_s)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S)
+    try:
+        outcome = run_plan(drawn)
+    except HangError as hang:
+        return Finding(seed, drawn.head(), (f"hang: {hang}",), ("hang",))
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        gc.collect()
+    if not outcome.violations:
+        return None
+    texts = tuple(f"{each.rule}: {each.text}" for each in outcome.violations)
+    return Finding(seed, drawn.head(), texts, tuple(each.rule for each in outcome.violations))
+
+
+def run_seeds(seeds: Sequence[int], length_s: float) -> list[Finding]:
+    return [found for seed in seeds if (found := run_seed(seed, length_s)) is not None]
+
+
+def campaign(seeds: Sequence[int], jobs: int, length_s: float) -> Iterator[Finding]:
+    """Run seeds in several processes. Yield what they find, in the order of the seeds."""
+    batches = [seeds[n : n + SEEDS_AT_ONCE] for n in range(0, len(seeds), SEEDS_AT_ONCE)]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), prepare) as pool:
+        for findings in pool.map(run_seeds, batches, [length_s] * len(batches)):
+            yield from findings
+
+
+def shrunk(failing: Plan, rule: str) -> Plan:
+    """Return a plan with fewer faults that breaks the same rule."""
+    best, size = failing, max(1, len(failing.faults) // 2)
+    while size:
+        start = 0
+        while start < len(best.faults):
+            fewer = best.with_faults(best.faults[:start] + best.faults[start + size :])
+            if any(each.rule == rule for each in run_plan(fewer).violations):
+                best = fewer
+            else:
+                start += size
+        size //= 2
+    return best
+
+
+def show(outcome: Outcome) -> None:
+    print(outcome.plan.text())
+    for event in outcome.history.events:
+        print(event.text())
+    for violation in outcome.violations:
+        print(f"{violation.at_s:9.3f} {violation.rule}: {violation.text}")
+    print(f"{outcome.virtual_s:.1f} virtual seconds, {outcome.steps} steps, {outcome.digest}")
+
+
+def replay(args: argparse.Namespace) -> int:
+    prepare()
+    drawn = plan.draw(args.replay, args.length)
+    if args.order is not None:
+        drawn = drawn.with_order(Order(args.order))
+    outcome = run_plan(drawn, is_traced=args.timeline is not None)
+    if args.shrink and outcome.violations:
+        outcome = run_plan(
+            shrunk(drawn, outcome.violations[0].rule), is_traced=args.timeline is not None
+        )
+    if args.timeline is not None:
+        Path(args.timeline).write_text(outcome.timeline, encoding="utf-8")
+    with contextlib.suppress(BrokenPipeError):
+        show(outcome)
+    return 1 if outcome.violations else 0
+
+
+def seeds_of(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser("python -m tests.simulation", description=__doc__)
+    made.add_argument("--seeds", type=seeds_of, default=range(1, 201), help="such as 1-200")
+    made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    made.add_argument("--length", type=float, default=60.0, help="virtual seconds of a seed")
+    made.add_argument("--replay", type=int, metavar="SEED", help="run one seed, print its events")
+    made.add_argument("--shrink", action="store_true", help="replay with fewer faults")
+    made.add_argument("--order", choices=[order.value for order in Order], help="of a replay")
+    made.add_argument("--timeline", metavar="FILE", help="write an HTML page of a replay")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets decides what runs first.
+        given = sys.argv[1:] if arguments is None else [*arguments]
+        os.environ["PYTHONHASHSEED"] = "0"
+        sys.stdout.flush()
+        command = [sys.executable, "-m", "tests.simulation", *given]
+        os.execv(sys.executable, command)  # noqa: S606 — this program again
+    args = parser().parse_args(arguments)
+    if args.replay is not None:
+        return replay(args)
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    for found in campaign(args.seeds, args.jobs, args.length):
+        counts.update(set(found.rules))
+        print(found.head)
+        for text in found.violations[:SHOWN]:
+            print(f"    {text}"[:400])
+        sys.stdout.flush()
+    took_s = time.monotonic() - began
+    print(f"{len(args.seeds)} seeds in {took_s:.0f} s, {len(args.seeds) / took_s:.1f} a second")
+    for rule, count in counts.most_common():
+        print(f"  {rule}: {count} seeds")
+    return 1 if counts else 0

@@ -1,0 +1,178 @@
+"""One seed's run: begin, faults, calm, end; then the rules."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.simulation.applications import Member, Producer
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.engine import Loop
+from tests.simulation.faults import Faults
+from tests.simulation.history import Facts, History, Kind, Violation
+from tests.simulation.plan import Plan
+from tests.simulation.rules import Run, check
+
+# How often the course looks at the run.
+LOOK_EACH_S: Final = 0.5
+# After faults have stopped, producers go on for so long.
+GOES_ON_S: Final = 3.0
+# Then all must have settled within so long.
+SETTLED_WITHIN_S: Final = 40.0
+# A supervisor starts an application again that ended with an error.
+RESTARTED_AFTER_S: Final = 1.0
+
+
+@dataclass
+class Outcome:
+    """What became of a seed."""
+
+    plan: Plan
+    history: History
+    violations: list[Violation] = field(default_factory=list)
+    digest: str = ""
+    virtual_s: float = 0.0
+    steps: int = 0
+    timeline: str = ""
+
+
+class Course:
+    """Runs a plan in its loop."""
+
+    def __init__(self, loop: Loop, plan: Plan) -> None:
+        self.loop, self.plan = loop, plan
+        self.history = History(lambda: loop.now)
+        self.cluster = SimulatedCluster(loop, plan)
+        self.members: list[Member] = []
+        self.producers: list[Producer] = []
+        self.violations: list[Violation] = []
+        self._slots = plan.members
+        self._lives = 0
+
+    # Members
+
+    def hosts(self) -> list[str]:
+        """Return the hosts of clients that are not killed."""
+        members = [member.name for member in self.members if not member.is_killed]
+        return members + [producer.name for producer in self.producers]
+
+    def alive_members(self) -> list[Member]:
+        return [member for member in self.members if member.is_alive]
+
+    def new_slot(self) -> int:
+        self._slots += 1
+        return self._slots - 1
+
+    def start_member(self, slot: int) -> None:
+        name = f"m{slot}.{self._lives}"
+        self._lives += 1
+        self.members.append(Member(self.loop, self.cluster, self.plan, self.history, name, slot))
+
+    async def stop_member(self, member: Member) -> None:
+        await member.stop()
+        await asyncio.sleep(1.0)
+        left = self.loop.net.tasks_on(member.name)
+        if left and not member.is_killed:
+            self._violated("task left", f"{member.name} has left {', '.join(left)}")
+        if self.loop.net.connections_of(member.name) and not member.is_killed:
+            self._violated("connection left", f"{member.name} has left connections")
+
+    def _violated(self, rule: str, text: str) -> None:
+        self.violations.append(Violation(rule, text, self.loop.now))
+
+    # The run
+
+    async def run(self) -> Facts:
+        plan, history = self.plan, self.history
+        await self.cluster.start()
+        for slot in range(plan.members):
+            self.start_member(slot)
+        for number, kind in enumerate(plan.producers):
+            name = f"p{number}"
+            self.producers.append(Producer(self.loop, self.cluster, plan, history, name, kind))
+        faults = Faults(self)
+        faults.start()
+        await self._look_until(plan.calm_at_s)
+        await faults.stop()
+        history.note(Kind.CALM, "course")
+        await self._look_until(self.loop.now + GOES_ON_S)
+        ended = [asyncio.ensure_future(producer.end()) for producer in self.producers]
+        if (await asyncio.wait(ended, timeout=SETTLED_WITHIN_S))[1]:
+            self._violated("producer stands", "a producer does not end")
+        await self._settle()
+        facts = self.cluster.facts()
+        await asyncio.gather(*(self.stop_member(member) for member in self.alive_members()))
+        self.cluster.read_commits(history)
+        facts.committed = self.cluster.broker.committed("g")
+        await self.cluster.broker.stop()
+        if self.cluster.broker.failure is not None:
+            self._violated("broker failed", repr(self.cluster.broker.failure))
+        return facts
+
+    async def _look_until(self, at_s: float) -> None:
+        while self.loop.now < at_s:
+            await asyncio.sleep(min(LOOK_EACH_S, at_s - self.loop.now))
+            self._look()
+
+    def _look(self) -> None:
+        self.cluster.read_commits(self.history)
+        for member in self.members:
+            if member.has_failed:
+                member.has_failed = False
+                self.loop.call_later(RESTARTED_AFTER_S, self.start_member, member.slot)
+
+    async def _settle(self) -> None:
+        until = self.loop.now + SETTLED_WITHIN_S
+        while (missing := self._unsettled()) and self.loop.now < until:
+            await asyncio.sleep(LOOK_EACH_S)
+            self._look()
+        if missing:
+            why = "; ".join(
+                f"{member.name}: {member.consumer.health()}"
+                for member in self.alive_members()
+                if member.consumer is not None
+            )
+            self._violated("not settled", f"{missing}. {why}")
+        else:
+            self.history.note(Kind.SETTLED, "course")
+
+    def _unsettled(self) -> str:
+        facts = self.cluster.facts()
+        handled = {event.value for event in self.history.of(Kind.HANDLED)}
+        run = Run(self.plan, self.history, facts)
+        for tp, log in facts.logs.items():
+            for offset, value in log.items():
+                if value not in handled and not run.is_dead(value):
+                    return f"{value!r} at {tp.topic}/{tp.partition}@{offset} is not handled"
+        for tp, end in facts.ends().items():
+            if facts.committed.get(tp, 0) < end:
+                return (
+                    f"{tp.topic}/{tp.partition} is committed to {facts.committed.get(tp)} of {end}"
+                )
+        return ""
+
+
+def run_plan(plan: Plan, *, is_traced: bool = False) -> Outcome:
+    """Run a plan and hold it against the rules."""
+    loop = Loop(plan.seed, plan.order, is_traced=is_traced)
+    asyncio.set_event_loop(loop)
+    course = Course(loop, plan)
+    outcome = Outcome(plan, course.history)
+    try:
+        facts = loop.run(course.run())
+    except Exception as error:  # noqa: BLE001 — reported
+        course.history.note(Kind.RAISED, "course", note=repr(error), value=b"KafkaError")
+        outcome.violations.append(Violation("course failed", repr(error), loop.now))
+        facts = None
+    course.history.events.sort(key=lambda event: event.at_s)
+    outcome.violations += course.violations
+    if facts is not None:
+        outcome.violations += check(Run(plan, course.history, facts))
+    outcome.violations += [Violation("unhandled", repr(error)) for error in loop.unhandled]
+    outcome.digest, outcome.virtual_s, outcome.steps = loop.digest(), loop.now, loop.steps
+    if is_traced:
+        outcome.timeline = loop.timeline()
+    asyncio.set_event_loop(None)
+    loop.close()
+    return outcome

@@ -1,0 +1,129 @@
+"""What happened in one run, in order: the rules read it afterwards."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiokafka_lite.structs import TopicPartition
+
+
+class Kind(enum.Enum):
+    """What an event reports."""
+
+    SENT = "sent"
+    ACKED = "acknowledged"
+    REFUSED = "refused"
+    JOINED = "joined"
+    ASSIGNED = "assigned"
+    REVOKED = "revoked"
+    LOST = "lost"
+    RETURNED = "returned"
+    HANDLED = "handled"
+    DEAD = "dead letter"
+    COMMITTED = "committed"
+    BEGUN = "transaction begun"
+    ENDED = "transaction ended"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    KILLED = "killed"
+    RAISED = "raised"
+    FAULT = "fault"
+    FAULT_OVER = "fault is over"
+    CUT_LOG = "log changed"
+    CALM = "faults stop"
+    SETTLED = "settled"
+
+
+class Event(NamedTuple):
+    """Something that happened.
+
+    Attributes:
+        at_s: When, in virtual seconds.
+        kind: What.
+        who: The member, producer or fault.
+        tp: The partition.
+        offset: The record's, or the committed one.
+        value: The record's.
+        note: Words for people, and for rules where they say so.
+    """
+
+    at_s: float
+    kind: Kind
+    who: str
+    tp: TopicPartition | None = None
+    offset: int = -1
+    value: bytes = b""
+    note: str = ""
+
+    def text(self) -> str:
+        place = "" if self.tp is None else f"{self.tp.topic}/{self.tp.partition}"
+        place += f"@{self.offset}" if self.offset >= 0 else ""
+        words = (f"{self.at_s:9.3f}", f"{self.who:<10}", f"{self.kind.value:<18}", f"{place:<10}")
+        return " ".join((*words, self.value.decode("latin-1"), self.note)).rstrip()
+
+
+@dataclass
+class Facts:
+    """What the cluster has at the end of a run.
+
+    Attributes:
+        logs: The values by offset of each partition of the input, as any reader gets them.
+        starts: The first offset of each of these partitions.
+        output: The values of the output topic that a read_committed reader gets.
+        dead: The values in the topic of dead letters.
+        committed: What the group has committed.
+    """
+
+    logs: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    output: list[bytes] = field(default_factory=list)
+    dead: list[bytes] = field(default_factory=list)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the offset behind the last record of each partition."""
+        return {tp: max(log, default=-1) + 1 for tp, log in self.logs.items()}
+
+
+class Violation(NamedTuple):
+    """A rule that did not hold, when, and why."""
+
+    rule: str
+    text: str
+    at_s: float = 0.0
+
+
+NOW: Final[Callable[[], float]] = lambda: 0.0  # noqa: E731 — a default
+
+
+class History:
+    """The events of a run."""
+
+    def __init__(self, clock: Callable[[], float] = NOW) -> None:
+        self._clock = clock
+        self.events: list[Event] = []
+
+    def note(
+        self,
+        kind: Kind,
+        who: str,
+        tp: TopicPartition | None = None,
+        offset: int = -1,
+        value: bytes = b"",
+        note: str = "",
+    ) -> None:
+        self.events.append(Event(self._clock(), kind, who, tp, offset, value, note))
+
+    def note_partitions(self, kind: Kind, who: str, tps: Iterable[TopicPartition]) -> None:
+        """Note an event of each partition, in their order."""
+        for tp in sorted(tps):
+            self.note(kind, who, tp)
+
+    def of(self, *kinds: Kind) -> Iterator[Event]:
+        return (event for event in self.events if event.kind in kinds)
+
+    def first(self, kind: Kind) -> Event | None:
+        return next(self.of(kind), None)

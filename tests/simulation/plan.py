@@ -1,0 +1,174 @@
+"""What a seed decides before its run: the group, the producers, and the schedule of faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+PROTOCOLS: Final = ("range", "cooperative", "consumer")
+WAYS: Final = ("async for", "getmany", "batch", "run", "dead letters", "copy")
+NODES: Final = (1, 2, 3)
+
+WARM_UP_S: Final = 5.0
+# Faults begin and end before this part of a run's time is over; then all must settle.
+FAULTY_SHARE: Final = 0.65
+
+
+class Order(enum.Enum):
+    """Which of the ready callbacks runs next."""
+
+    FIFO = "fifo"
+    """The first, as asyncio promises."""
+    NEARLY = "nearly"
+    """Nearly always the first."""
+    ANY = "any"
+    """Any of them."""
+    PCT = "pct"
+    """Priorities of tasks, which change a few times (Burckhardt et al., ASPLOS 2010)."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the schedule.
+
+    Attributes:
+        at_s: When it begins.
+        lasts_s: How long it lasts.
+        name: What happens: a key of `faults.FAULTS`.
+        target: To which node or member, or which partition: a number that each fault reads its way.
+        detail: Which variant of the fault.
+    """
+
+    at_s: float
+    lasts_s: float
+    name: str
+    target: int
+    detail: float
+
+    def text(self) -> str:
+        return (
+            f"{self.at_s:7.2f} s  {self.name:<18} for {self.lasts_s:5.2f} s, "
+            f"target {self.target}, detail {self.detail:.2f}"
+        )
+
+
+# Faults and how often they are drawn.
+WEIGHTS: Final = {
+    "crash": 4,
+    "power cut": 3,
+    "shutdown": 2,
+    "hang": 3,
+    "partition": 4,
+    "one-way cut": 3,
+    "half-close": 2,
+    "reset": 4,
+    "slow link": 2,
+    "pieces": 2,
+    "lost answers": 4,
+    "lost requests": 2,
+    "refusals": 3,
+    "leader moves": 4,
+    "coordinator moves": 3,
+    "throttling": 2,
+    "clock skew": 1,
+    "retention": 1,
+    "truncation": 1,
+    "recreated": 1,
+    "member killed": 4,
+    "member stops": 3,
+    "member joins": 2,
+    "loop blocked": 3,
+    "session expires": 2,
+}
+# Any of these may end a record that was acknowledged, or move positions.
+RARE: Final = ("retention", "truncation", "recreated")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed decides before its run begins."""
+
+    seed: int
+    order: Order
+    protocol: str
+    way: str
+    members: int
+    partitions: int
+    length_s: float
+    heartbeat_ms: int | None
+    auto_commit_ms: int
+    handling_s: float
+    static: bool
+    producers: tuple[str, ...]
+    pause_s: float
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def calm_at_s(self) -> float:
+        """When faults stop."""
+        return self.length_s * FAULTY_SHARE
+
+    def head(self) -> str:
+        """Return one line about it."""
+        return (
+            f"seed {self.seed}: {self.members} members, {self.protocol}, {self.way}, "
+            f"{self.partitions} partitions, {len(self.faults)} faults, callbacks {self.order.value}"
+        )
+
+    def text(self) -> str:
+        words = [
+            self.head(),
+            f"producers: {', '.join(self.producers)}, one record each {self.pause_s} s; "
+            f"heartbeat {self.heartbeat_ms} ms, auto-commit {self.auto_commit_ms} ms, "
+            f"a record takes {self.handling_s} s{', static members' if self.static else ''}",
+        ]
+        return "\n".join([*words, *(fault.text() for fault in self.faults)])
+
+    def with_order(self, order: Order) -> Plan:
+        return dataclasses.replace(self, order=order)
+
+    def with_faults(self, faults: tuple[Fault, ...]) -> Plan:
+        return dataclasses.replace(self, faults=faults)
+
+
+def draw(seed: int, length_s: float = 60.0) -> Plan:
+    """Return the plan of a seed."""
+    rng = random.Random(f"{seed}:plan")
+    way = rng.choice(WAYS)
+    is_calm = rng.random() < 0.1
+    count = 0 if is_calm else rng.randint(1, max(1, round(length_s / 6)))
+    end_s = length_s * FAULTY_SHARE
+    may_lose = rng.random() < 0.2
+    names = [name for name in WEIGHTS if may_lose or name not in RARE]
+    weights = [WEIGHTS[name] for name in names]
+    faults = []
+    for _ in range(count):
+        at_s = rng.uniform(1.0, end_s - 1.0)
+        name = rng.choices(names, weights)[0]
+        lasts_s = min(rng.choice((0.3, 2.0, 8.0, 15.0)) * rng.uniform(0.3, 1.0), end_s - at_s)
+        faults.append(
+            Fault(round(at_s, 3), round(lasts_s, 3), name, rng.randrange(12), rng.random())
+        )
+    pause_s = rng.choice((0.1, 0.25, 1.0))
+    return Plan(
+        seed=seed,
+        order=rng.choices(list(Order), (4, 2, 3, 1))[0],
+        protocol=rng.choice(PROTOCOLS),
+        way=way,
+        members=rng.randint(1, 4),
+        partitions=rng.randint(1, 6),
+        length_s=length_s,
+        heartbeat_ms=rng.choice((None, 1_000, 2_900)),
+        auto_commit_ms=rng.choice((200, 1_000, 5_000)),
+        # Less than a record takes to come, also if one member reads all.
+        handling_s=rng.choice((0.0, 0.0, 0.01, pause_s / 10)),
+        static=rng.random() < 0.2,
+        producers=tuple(
+            rng.choices(("plain", "idempotent", "transactional"), (3, 4, 2), k=rng.randint(1, 2))
+        ),
+        pause_s=pause_s,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )

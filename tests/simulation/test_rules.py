@@ -1,0 +1,237 @@
+"""Each rule finds what it is for, and lets a sound run pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from aiokafka_lite.structs import TopicPartition
+from tests.simulation import plan, rules
+from tests.simulation.history import Event, Facts, History, Kind
+from tests.simulation.plan import Fault, Order, Plan
+from tests.simulation.rules import Rule, Run
+
+TP = TopicPartition("in", 0)
+RESET = Fault(1.0, 1.0, "reset", 0, 0.0)
+
+
+def a_plan(*, way: str = "async for", faults: tuple[Fault, ...] = ()) -> Plan:
+    return Plan(
+        seed=1,
+        order=Order.FIFO,
+        protocol="consumer",
+        way=way,
+        members=2,
+        partitions=1,
+        length_s=60.0,
+        heartbeat_ms=None,
+        auto_commit_ms=1_000,
+        handling_s=0.0,
+        static=False,
+        producers=("idempotent",),
+        pause_s=0.25,
+        faults=faults,
+    )
+
+
+def value(number: int) -> bytes:
+    return b"p0-%d" % number
+
+
+class Story:
+    """A sound run of two records, to be spoilt."""
+
+    def __init__(self, way: str = "async for", faults: tuple[Fault, ...] = ()) -> None:
+        self.plan = a_plan(way=way, faults=faults)
+        self.events: list[Event] = []
+        self.facts = Facts({TP: {0: value(0), 1: value(1)}}, {TP: 0})
+        for number in (0, 1):
+            at_s = 1.0 + number
+            self.add(at_s, Kind.SENT, "p0", offset=-1, value=value(number))
+            self.add(at_s, Kind.ACKED, "p0", offset=number, value=value(number))
+        self.add(3.0, Kind.ASSIGNED, "a")
+        for number in (0, 1):
+            self.add(4.0 + number, Kind.RETURNED, "a", offset=number, value=value(number))
+            self.add(4.5 + number, Kind.HANDLED, "a", offset=number, value=value(number))
+        self.add(6.0, Kind.COMMITTED, "g", offset=2)
+        self.add(7.0, Kind.STOPPING, "a")
+        self.add(8.0, Kind.STOPPED, "a")
+        if way == "copy":
+            self.facts.output = [value(0), value(1)]
+
+    def add(
+        self, at_s: float, kind: Kind, who: str, *, offset: int = -1, value: bytes = b"",
+        note: str = "", tp: TopicPartition | None = TP,
+    ) -> Story:  # fmt: skip
+        self.events.append(Event(at_s, kind, who, tp, offset, value, note))
+        return self
+
+    def without(self, kind: Kind, number: int = 0) -> Story:
+        found = [event for event in self.events if event.kind is kind]
+        self.events.remove(found[number])
+        return self
+
+    def broken_by(self, rule: Rule) -> list[str]:
+        history = History()
+        history.events = sorted(self.events, key=lambda event: event.at_s)
+        return [each.rule for each in rule(Run(self.plan, history, self.facts))]
+
+
+def lost() -> Story:
+    return Story().without(Kind.HANDLED, 1)
+
+
+def acknowledged_lost() -> Story:
+    return Story().add(5.0, Kind.ACKED, "p0", offset=2, value=value(2))
+
+
+def aborted_read() -> Story:
+    return Story().add(2.0, Kind.REFUSED, "p0", value=value(1), note="aborted")
+
+
+def written_twice() -> Story:
+    story = Story()
+    story.facts.logs[TP][2] = value(1)
+    return story
+
+
+def another_record() -> Story:
+    story = Story()
+    story.facts.logs[TP][1] = value(7)
+    return story
+
+
+def repeated_in_an_assignment() -> Story:
+    return Story().add(6.0, Kind.RETURNED, "a", offset=1, value=value(1))
+
+
+def left_out() -> Story:
+    return Story().without(Kind.RETURNED, 1).add(6.0, Kind.RETURNED, "a", offset=2, value=value(2))
+
+
+def key_out_of_order() -> Story:
+    story = Story("run").add(5.5, Kind.RETURNED, "a", offset=8, value=value(8))
+    return story.add(5.6, Kind.RETURNED, "a", offset=2, value=value(1))
+
+
+def commit_ahead() -> Story:
+    return Story().add(4.6, Kind.COMMITTED, "g", offset=2)
+
+
+def commit_back() -> Story:
+    return Story().add(6.5, Kind.COMMITTED, "g", offset=1)
+
+
+def two_owners() -> Story:
+    return Story().add(4.0, Kind.ASSIGNED, "b")
+
+
+def returned_by_a_former_owner() -> Story:
+    story = Story(faults=(RESET,)).add(2.0, Kind.FAULT, "reset", tp=None)
+    story.without(Kind.STOPPED).add(7.0, Kind.ASSIGNED, "b")
+    return story.add(15.0, Kind.RETURNED, "a", offset=1, value=value(1))
+
+
+def repeated() -> Story:
+    return Story().add(5.9, Kind.HANDLED, "b", offset=1, value=value(1))
+
+
+def raised_without_a_fault() -> Story:
+    return Story().add(5.9, Kind.RAISED, "a", value=b"KafkaError", note="KafkaError: no")
+
+
+def copied_twice() -> Story:
+    story = Story("copy")
+    story.facts.output.append(value(1))
+    return story
+
+
+def not_copied() -> Story:
+    story = Story("copy")
+    story.facts.output.remove(value(1))
+    return story
+
+
+def no_letter() -> Story:
+    story = Story("dead letters")
+    story.facts.logs[TP][2] = value(9)
+    return story
+
+
+def needless_letter() -> Story:
+    story = Story("dead letters")
+    story.facts.dead.append(value(1))
+    return story
+
+
+def late_stop() -> Story:
+    return Story().without(Kind.STOPPED).add(18.0, Kind.STOPPED, "a")
+
+
+def no_stop() -> Story:
+    return Story().without(Kind.STOPPED)
+
+
+def foreign_error() -> Story:
+    return Story(faults=(RESET,)).add(5.9, Kind.RAISED, "a", note="KeyError: 1")
+
+
+BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
+    (rules.no_record_is_lost, lost, "lost"),
+    (rules.acknowledged_records_stay, acknowledged_lost, "acknowledged, lost"),
+    (rules.no_aborted_record_is_read, aborted_read, "aborted read"),
+    (rules.idempotent_records_are_written_once, written_twice, "written twice"),
+    (rules.values_are_those_of_the_log, another_record, "another record"),
+    (rules.one_assignment_is_in_order, repeated_in_an_assignment, "order"),
+    (rules.one_assignment_is_in_order, key_out_of_order, "order"),
+    (rules.commits_cover_finished_records, commit_ahead, "commit ahead"),
+    (rules.commits_do_not_go_back, commit_back, "commit back"),
+    (rules.one_member_owns_a_partition, two_owners, "two owners"),
+    (
+        rules.one_member_owns_a_partition,
+        returned_by_a_former_owner,
+        "returned by a former owner",
+    ),
+    (rules.healthy_members_repeat_nothing, repeated, "repeated"),
+    (rules.healthy_members_repeat_nothing, raised_without_a_fault, "raised"),
+    (rules.copies_are_made_exactly_once, copied_twice, "copied twice"),
+    (rules.copies_are_made_exactly_once, not_copied, "not copied"),
+    (rules.failed_records_are_dead_letters, no_letter, "no letter"),
+    (rules.failed_records_are_dead_letters, needless_letter, "needless letter"),
+    (rules.members_stop_in_time, late_stop, "late stop"),
+    (rules.members_stop_in_time, no_stop, "no stop"),
+    (rules.only_kafka_errors_are_raised, foreign_error, "foreign error"),
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "make", "name"), BROKEN, ids=[make.__name__ for _, make, _ in BROKEN]
+)
+def test_rule_finds_what_it_is_for(rule: Rule, make: Callable[[], Story], name: str) -> None:
+    assert name in make().broken_by(rule)
+
+
+def test_record_that_is_left_out_is_found() -> None:
+    story = left_out()
+    story.facts.logs[TP][2] = value(2)
+    assert story.broken_by(rules.one_assignment_is_in_order) == ["order"]
+
+
+@pytest.mark.parametrize("way", plan.WAYS)
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_sound_run_breaks_no_rule(rule: Rule, way: str) -> None:
+    assert not Story(way).broken_by(rule)
+
+
+def test_every_rule_was_seen_to_fail() -> None:
+    assert {rule for rule, _, _ in BROKEN} == set(rules.RULES)
+
+
+def test_rewritten_log_excuses_what_is_about_offsets() -> None:
+    story = commit_back().add(6.2, Kind.CUT_LOG, "truncation", offset=1)
+    assert not story.broken_by(rules.commits_do_not_go_back)
+
+
+def test_seed_decides_the_plan() -> None:
+    assert plan.draw(7) == plan.draw(7) != plan.draw(8)
