@@ -20,9 +20,8 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.settings import ClusterSettings, ResourceType, StoredSettings
 from aiokafka_lite.broker.configs.topic_config import parse_topic_config
 from aiokafka_lite.broker.log.disk import DiskQueue, replace_file
-from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
-from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.broker.topics import (
     NewTopic,
     Partition,

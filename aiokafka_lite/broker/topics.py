@@ -9,8 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.log.epochs import OffsetAndEpoch
-from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
-from aiokafka_lite.broker.log.topic_config import TopicConfig
+from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog, TopicConfig
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
     InvalidTopicError,

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from aiokafka_lite import records
 from aiokafka_lite.broker.configs.topic_config import parse_topic_config
-from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
+from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore
-from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.records import BatchHeader, iter_batches
 
 MEGABYTE = 1 << 20

@@ -24,7 +24,7 @@ from aiokafka_lite.broker.configs.definition import (
     by_name,
     split_list,
 )
-from aiokafka_lite.broker.log.topic_config import TopicConfig
+from aiokafka_lite.broker.log.partition_log import TopicConfig
 from aiokafka_lite.errors import InvalidConfigurationError
 
 LOG_APPEND_TIME: Final = "LogAppendTime"

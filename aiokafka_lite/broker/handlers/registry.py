@@ -29,7 +29,6 @@ MODULES: Final = (
     "produce",
     "security",
     "topics",
-    "transaction_admin",
     "transactions",
 )
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
-from aiokafka_lite.broker.log.topic_config import TopicConfig
+from aiokafka_lite.broker.log.partition_log import TopicConfig
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import NewTopic, Topic
 from aiokafka_lite.errors import (

@@ -19,10 +19,9 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.producers import AbortedTransaction
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment, newest_timestamp
-from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.records import BatchHeader, ControlType, each_record, iter_batches, read_header
 from aiokafka_lite.records.filtering import filter_batch

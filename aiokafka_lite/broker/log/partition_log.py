@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
@@ -16,11 +17,38 @@ from aiokafka_lite.broker.log.epochs import LeaderEpochs, OffsetAndEpoch
 from aiokafka_lite.broker.log.producers import ProducerStates
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment
 from aiokafka_lite.broker.log.storage import LogState, LogStore
-from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_batch
 
 NEVER_MS: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """The effect of a topic's configuration on its logs (Kafka: LogConfig).
+
+    Attributes:
+        overrides: The topic's own settings, as text.
+        retention_ms: -1 for no limit.
+        retention_bytes: -1 for no limit.
+        segment_ms: With compaction, at most max.compaction.lag.ms.
+    """
+
+    overrides: Mapping[str, str]
+    max_message_bytes: int
+    segment_bytes: int
+    min_insync_replicas: int
+    is_log_append_time: bool
+    timestamp_after_max_ms: int
+    is_compacted: bool
+    is_deleted_by_retention: bool
+    retention_ms: int
+    retention_bytes: int
+    segment_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
 
 
 class AppendResult(NamedTuple):

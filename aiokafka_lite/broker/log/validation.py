@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite._compat import Buffer, Never
-from aiokafka_lite.broker.log.topic_config import TopicConfig
+from aiokafka_lite.broker.log.partition_log import TopicConfig
 from aiokafka_lite.errors import (
     CorruptRecordException,
     InvalidRecordError,

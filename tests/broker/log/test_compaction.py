@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from aiokafka_lite import records
 from aiokafka_lite.broker.log import compaction
 from aiokafka_lite.broker.log.compaction import cleanable, compact
-from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
-from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.records import Codec, ControlType, decode_all, iter_batches
 from aiokafka_lite.structs import ConsumerRecord
 from tests.broker.log.conftest import OpenLog
