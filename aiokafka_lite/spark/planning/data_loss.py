@@ -1,41 +1,15 @@
-"""Reports records that were deleted before they were read: as an error or a warning."""
+"""Finds records that were deleted before they were read."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
 from aiokafka_lite.client.offsets import Offsets
-from aiokafka_lite.spark.errors import DataLossError
+from aiokafka_lite.spark.errors import DataLossPolicy
 from aiokafka_lite.structs import TopicPartition
 
-log = logging.getLogger("aiokafka_lite.spark")
-
 SHOWN: Final = 5  # of many partitions
-
-
-class DataLossPolicy:
-    """Raises or warns about lost records, by the option failOnDataLoss."""
-
-    def __init__(self, *, are_fatal: bool) -> None:
-        self.are_fatal = are_fatal
-
-    def report(
-        self, loss: str, tp: TopicPartition | None = None, offset: int | None = None
-    ) -> None:
-        """Report records that may be lost. Returns only if reading continues without them."""
-        if not self.are_fatal:
-            log.warning(
-                "records may be lost: %s. Reading continues, because failOnDataLoss is false", loss
-            )
-            return
-        error = DataLossError(
-            f"records may be lost: {loss}. Either retention deleted the records, or their topic "
-            "was deleted or recreated. To read the remaining records, set the option "
-            "failOnDataLoss to false"
-        )
-        raise error if tp is None else error.at(tp, offset)
 
 
 def begins_of_added(

@@ -20,10 +20,9 @@ from aiokafka_lite.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.spark.errors import DataLossError
+from aiokafka_lite.spark.errors import DataLossError, DataLossPolicy
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.planning.data_loss import (
-    DataLossPolicy,
     begins_of_added,
     check_continuation,
     named,

@@ -25,7 +25,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
+from aiokafka_lite.spark.errors import DataLossPolicy, ReadTimeoutError
 from aiokafka_lite.spark.reading.progress import RangeProgress
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ MISSING_FOR_S: Final = 2 * GONE_AFTER_S
 
 # ListOffsets: where those records begin that the leader has on its own disk (KIP-405).
 EARLIEST_LOCAL: Final = -4
-
-WHAT_TO_DO: Final = (
-    "start the query at offsets that still exist, raise the topic's retention.ms, or set the "
-    "option failOnDataLoss to false to skip lost records with a warning"
-)
 
 
 class LogEndsError(StaleMetadata):
@@ -71,7 +66,7 @@ class FetchFailures:
         self._first_delay_s: Final = options.client.retry_backoff_s
         self._last_delay_s: Final = options.client.retry_backoff_max_s
         self._isolation_level: Final = ISOLATION_LEVELS[options.isolation_level]
-        self._is_loss_an_error: Final = options.fail_on_data_loss
+        self._data_loss = DataLossPolicy(are_fatal=options.fail_on_data_loss)
 
     # --- Failures that pass ----------------------------------------------------------------
     def note(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
@@ -239,17 +234,11 @@ class FetchFailures:
         there = f"the remaining records of this range begin at offset {position}"
         if position >= progress.end:
             there = "no records of this range remain"
-        text = (
-            f"cannot read offsets {progress.position} to {progress.end - 1} of partition "
-            f"{progress.partition} of topic {progress.topic}, because {why} ({there})"
+        loss = (
+            f"offsets {progress.position} to {progress.end - 1} of partition {progress.partition} "
+            f"of topic {progress.topic} cannot be read, because {why} ({there})"
         )
-        if self._is_loss_an_error:
-            raise DataLossError(f"{text}. To continue, {WHAT_TO_DO}").at(
-                progress.tp, progress.position, position
-            )
-        log.warning(
-            "records may be lost: %s. Reading continues, because failOnDataLoss is false", text
-        )
+        self._data_loss.report(loss, progress.tp, progress.position, position)
         progress.position = position
         progress.error = None
 
