@@ -191,7 +191,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         await self.stop()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
