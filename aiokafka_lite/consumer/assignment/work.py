@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -130,6 +130,17 @@ class DeliveredRecords:
                 ),
             }
         )
+
+
+def spans_of(
+    records: Iterable[tuple[Cursor, int]], partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, Range]:
+    """Return where the records of partitions are, given cursors and offsets."""
+    found: dict[TopicPartition, Range] = {}
+    for cursor, offset in records:
+        if (tp := cursor.tp) in partitions:
+            found[tp] = joined(found.get(tp), Range(offset, offset + 1))
+    return found
 
 
 PROCESSING_COUNTS: Final = (

@@ -18,10 +18,10 @@ from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.work import DeliveredRecords
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords, spans_of
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
@@ -350,15 +350,11 @@ class Acks:
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return the returned records except those in open batches, which have their own limits."""
         self._reads.settle()
-        found: dict[TopicPartition, Range] = {}
-        for tp in partitions:
-            cursor = self._state.assignment.get(tp)
-            if cursor is None or cursor.worked_by is not self:
-                continue
-            offsets = [each.offset for each in self._returned(cursor) if each.batch is None]
-            if offsets:
-                found[tp] = Range(min(offsets), max(offsets) + 1)
-        return found
+        cursors = filter(None, map(self._state.assignment.get, partitions))
+        own = (cursor for cursor in cursors if cursor.worked_by is self)
+        returned = (each for cursor in own for each in self._returned(cursor))
+        places = ((each.cursor, each.offset) for each in returned if each.batch is None)
+        return spans_of(places, partitions)
 
     def is_wanted_by(self, until: float) -> None:
         """Notify of each acknowledgement from now on, because the stop waits for all partitions."""
@@ -541,12 +537,7 @@ class AckedBatch(Block):
         return {receipt.cursor.tp for receipt in self._receipts}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        found: dict[TopicPartition, Range] = {}
-        for receipt in self._left():
-            tp, offset = receipt.cursor.tp, receipt.offset
-            if tp in partitions:
-                found[tp] = joined(found.get(tp), Range(offset, offset + 1))
-        return found
+        return spans_of(((each.cursor, each.offset) for each in self._left()), partitions)
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         if not self.partitions().isdisjoint(partitions):

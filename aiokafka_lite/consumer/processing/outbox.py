@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka_lite._tasks import Event, TaskScope, own_copy
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.commits.transactional import (
     NamedOffsets,
     OffsetsByCursor,
@@ -396,15 +396,11 @@ class Outbox:
     def record_count(self) -> int:
         return sum(len(entry.jobs) for entry in self._all())
 
-    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        found: dict[TopicPartition, Range] = {}
+    def undone(self) -> Iterator[Job]:
+        """Yield the records that a rebalance waits for."""
         waiting = self._waiting if self._asked_for else ()
         for entry in (*self._writing, *self._entries, *waiting):
-            for job in entry.jobs:
-                tp, offset = job.cursor.tp, job.record.offset
-                if tp in partitions and job.is_current:
-                    found[tp] = joined(found.get(tp), Range(offset, offset + 1))
-        return found
+            yield from entry.jobs
 
     def is_writing(self, partitions: Collection[TopicPartition]) -> bool:
         return any(job.cursor.tp in partitions for entry in self._writing for job in entry.jobs)

@@ -41,9 +41,9 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.work import DeliveredRecords
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords, spans_of
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
@@ -743,12 +743,9 @@ class Run:
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return the records in handlers, and those handled and not committed."""
-        found = {} if self._outbox is None else self._outbox.undone(partitions)
-        for job in self._running:
-            tp, offset = job.cursor.tp, job.record.offset
-            if tp in partitions and job.is_current:
-                found[tp] = joined(found.get(tp), Range(offset, offset + 1))
-        return found
+        jobs = (*self._running, *(() if self._outbox is None else self._outbox.undone()))
+        places = ((job.cursor, job.record.offset) for job in jobs if job.is_current)
+        return spans_of(places, partitions)
 
     def is_wanted_by(self, until: float) -> None:
         """Do nothing: records of partitions that are being revoked do not begin."""

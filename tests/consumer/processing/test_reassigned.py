@@ -8,6 +8,7 @@ import random
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -472,8 +473,10 @@ class Outbox:
     def is_writing(self, partitions: object) -> bool:
         return self.is_busy
 
-    def undone(self, partitions: Any) -> dict[TopicPartition, Range]:
-        return {A: Range(0, 1)} if A in partitions and self.is_busy else {}
+    def undone(self) -> list[Any]:
+        record, cursor = SimpleNamespace(offset=0), SimpleNamespace(tp=A)
+        job = SimpleNamespace(record=record, cursor=cursor, is_current=True)
+        return [job] if self.is_busy else []
 
 
 def with_outbox(**settings: Any) -> tuple[Case, Any]:
