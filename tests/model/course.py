@@ -12,7 +12,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Final
 from unittest import mock
 
@@ -26,7 +25,7 @@ from tests.model.listener import make_listener
 from tests.model.liveness import Liveness
 from tests.model.member import Member, Surroundings
 from tests.model.verdict import Verdict
-from tests.model.world import LivelockError, RealWorld, VirtualWorld, World
+from tests.model.world import LivelockError, RealWorld, VirtualWorld, World, chances
 
 PRODUCE_EVERY_S: Final = 0.1
 # How long stopping members may take, and those who read what is left.
@@ -412,9 +411,8 @@ def run_round(
             await course.run()
 
     # A consumer's back-offs have some jitter, which has to come from the seed, too.
-    jitters = SimpleNamespace(Random=lambda: random.Random(rng.random()))
     try:
-        with mock.patch.object(consumer_module, "random", jitters):
+        with mock.patch.object(consumer_module, "chance_for", chances(rng)):
             world.run(main)
     except LivelockError as error:
         ledger.violate(Violation("it goes round and round", str(error)))

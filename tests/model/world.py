@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import selectors
 import sys
 import threading
@@ -21,6 +22,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
+
+from aiokafka_lite._chance import Chance
 
 Main = Callable[[], Coroutine[object, object, None]]
 
@@ -519,3 +522,8 @@ class RealWorld(World):
             thread.join(10.0)
         if conductor.failure is not None:
             raise conductor.failure
+
+
+def chances(rng: random.Random) -> Callable[..., Chance]:
+    """Return what replaces `chance_for`, so that what clients draw comes from the seed."""
+    return lambda *_: Chance(str(rng.random()))

@@ -6,22 +6,17 @@ import asyncio
 import contextlib
 import itertools
 import random
-import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Final, NamedTuple
 from unittest import mock
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import consumer as consumer_module
 from aiokafka_lite.consumer.caller import as_if_running
-from aiokafka_lite.consumer.membership.kip848 import member as epoch_member
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.processing import dead_letters
 from aiokafka_lite.producing import accumulator, lease
 from aiokafka_lite.producing import producer as producer_module
 from aiokafka_lite.structs import TopicPartition
@@ -33,7 +28,7 @@ from tests.model.pairs.logs import ALL_TROUBLES, EmbeddedLogs, Logs, Look, RealL
 from tests.model.pairs.member import EXCUSED_S, Around, Member
 from tests.model.pairs.table import Pair, Table
 from tests.model.pairs.ways import WAYS, Way
-from tests.model.world import LivelockError, RealWorld, VirtualWorld, World
+from tests.model.world import LivelockError, RealWorld, VirtualWorld, World, chances
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS as PROTOCOLS
 
@@ -606,16 +601,10 @@ def _wall_clock_ns(world: World) -> int:
 def in_world(world: World, rng: random.Random) -> Iterator[None]:
     """Have what clients draw come from the seed, and their records' times from the world."""
     patch = mock.patch.object
-    jitters = SimpleNamespace(Random=lambda: random.Random(rng.random()))
-    ids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
-    clock = SimpleNamespace(time_ns=lambda: _wall_clock_ns(world), monotonic=time.monotonic)
     with (
-        patch(consumer_module, "random", jitters),
-        patch(consumer_module, "_rng", random.Random(rng.random())),
-        patch(producer_module, "_rng", random.Random(rng.random())),
-        patch(dead_letters, "_rng", random.Random(rng.random())),
-        patch(epoch_member, "uuid", ids),
-        patch(accumulator, "_now_ns", clock.time_ns),
-        patch(lease, "time", clock),
+        patch(consumer_module, "chance_for", chances(rng)),
+        patch(producer_module, "chance_for", chances(rng)),
+        patch(accumulator, "wall_clock", lambda _: lambda: _wall_clock_ns(world)),
+        patch(lease, "wall_ms", lambda: _wall_clock_ns(world) // 1_000_000),
     ):
         yield

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Final
 from unittest import mock
 
@@ -28,7 +27,7 @@ from tests.model.liveness import Liveness
 from tests.model.member import Member, Surroundings
 from tests.model.storm.cluster import SESSION_S, StormCluster
 from tests.model.storm.report import Report, report_on, stable_after
-from tests.model.world import RealWorld
+from tests.model.world import RealWorld, chances
 from tests.support import inside
 from tests.support.cluster import unique
 from tests.support.failover.cluster import FailingCluster
@@ -355,7 +354,6 @@ def run_storm(
         storms.append(storm)
         await storm.run()
 
-    jitters = SimpleNamespace(Random=lambda: random.Random(rng.random()))
-    with mock.patch.object(consumer_module, "random", jitters):
+    with mock.patch.object(consumer_module, "chance_for", chances(rng)):
         world.run(main)
     return storms[0].report, ledger
