@@ -6,9 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
+from aiokafka_lite.client.config import Address
 from aiokafka_lite.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
@@ -22,9 +23,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.framing import ResponseDecoder, response_decoder
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Request, Response
-
-if TYPE_CHECKING:
-    from aiokafka_lite.client.config import Address
 
 log = logging.getLogger(__name__)
 

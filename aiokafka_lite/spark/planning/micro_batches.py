@@ -16,16 +16,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from aiokafka_lite.client.offsets import LATEST, Offsets
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.planning.planner import Planner
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.errors import OptionError
-    from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.planning.planner import Planner
-    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]
 """Looks up the first offsets of partitions; leaves out deleted ones."""

@@ -11,9 +11,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offsets import EARLIEST, ISOLATION_LEVELS, LATEST
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
@@ -26,11 +27,8 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.spark.errors import DataLossPolicy, ReadTimeoutError
+from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.reading.progress import RangeProgress
-
-if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking_cluster import BlockingCluster
-    from aiokafka_lite.spark.options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -15,24 +15,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from aiokafka_lite.client.blocking import BlockingConnection
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import Node
+from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
-from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
+from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch, TopicToFetch
+from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.records.record_set import end_offset
+from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading.failures import FetchFailures, LogEndsError, NothingLeftError
 from aiokafka_lite.spark.reading.progress import FetchedChunk, RangeProgress
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking import BlockingConnection
-    from aiokafka_lite.client.blocking_cluster import BlockingCluster
-    from aiokafka_lite.client.wire import Pending
-    from aiokafka_lite.protocol.fetch_template import TopicToFetch
-    from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
-    from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 # Larger responses are not faster, and two of them are in memory.
 MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
