@@ -457,9 +457,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         group = self.groups.get(group_id)
         if group is None:
             return GroupIdNotFound
-        error = group.check_delete()
-        if error is not NoError:
-            return error
+        if not group.is_empty:
+            return NonEmptyGroup
         return self._append(group_id, [*self.offsets.delete_group(group_id), *_tombstones(group)])
 
     # -- the log -------------------------------------------------------------------------------

@@ -192,11 +192,7 @@ def _verify(
     producers = ctx.cluster.partition(*tp).log.producers
     if producers.has_open_transaction(producer.producer_id, producer.epoch):
         return NoError
-    verification = Verification.OLD
-    if ctx.api_version >= FIRST_ABORTABLE:
-        verification = Verification.ABORTABLE
-    if ctx.api_version >= FIRST_THAT_ADDS:
-        verification = Verification.ADDS
+    verification = Verification.of(ctx.api_version, FIRST_ABORTABLE, FIRST_THAT_ADDS)
     return verify(ctx.cluster.transactions, request.transactional_id, producer, tp, verification)
 
 

@@ -29,7 +29,6 @@ from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestChann
 from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
 from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.listener import Listener
-from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
 from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.errors import (
@@ -417,21 +416,14 @@ class Processor(asyncio.BufferedProtocol):
             self.fail(work, error)
 
     def _send_parts(self, work: RequestWork, response: Response, parts: list[Part]) -> None:
-        if self.sasl is None:
-            self._write(parts)
-        else:
-            self._answer_in_session(self.sasl, work, response, parts)
-
-    def _answer_in_session(
-        self, sasl: SaslSession, work: RequestWork, response: Response, parts: list[Part]
-    ) -> None:
-        if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
-            token = response.auth_bytes
-            parts = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
-        if sasl.has_failed:
-            self._fail_later(parts)
-            return
-        self._receiver.max_frame_bytes = self._max_frame_bytes
+        if self.sasl is not None:
+            if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
+                token = response.auth_bytes
+                parts = [] if self.sasl.has_failed else [len(token).to_bytes(4, "big") + token]
+            if self.sasl.has_failed:
+                self._fail_later(parts)
+                return
+            self._receiver.max_frame_bytes = self._max_frame_bytes
         self._write(parts)
 
     def _write(self, parts: list[Part]) -> None:

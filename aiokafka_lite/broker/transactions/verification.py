@@ -57,6 +57,12 @@ class Verification(enum.IntEnum):
     ABORTABLE = 1  # supports TRANSACTION_ABORTABLE
     ADDS = 2  # the leader adds the partition
 
+    @classmethod
+    def of(cls, api_version: int, first_abortable: int, first_that_adds: int) -> Verification:
+        if api_version >= first_that_adds:
+            return cls.ADDS
+        return cls.ABORTABLE if api_version >= first_abortable else cls.OLD
+
 
 def verify(
     transactions: ClusterTransactions,
@@ -125,11 +131,7 @@ def verify_batch(
     producers = partition.log.producers
     if producers.has_open_transaction(header.producer_id, header.producer_epoch):
         return
-    verification = Verification.OLD
-    if api_version >= FIRST_THAT_ADDS:
-        verification = Verification.ADDS
-    elif api_version >= FIRST_ABORTABLE:
-        verification = Verification.ABORTABLE
+    verification = Verification.of(api_version, FIRST_ABORTABLE, FIRST_THAT_ADDS)
     adds = verification is Verification.ADDS
     producers.verifying(header, has_epochs=adds)
     error = verify(

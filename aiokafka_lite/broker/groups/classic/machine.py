@@ -67,7 +67,6 @@ from aiokafka_lite.errors import (
     KafkaError,
     MemberIdRequired,
     NoError,
-    NonEmptyGroup,
     NotCoordinatorError,
     RebalanceInProgressError,
     UnknownError,
@@ -352,9 +351,6 @@ class ClassicGroup:
         if self.protocol_type is None or is_stable:
             return committed.commit_timestamp
         return self.state_since_ms if self.state is EMPTY else None
-
-    def check_delete(self) -> ErrorType:
-        return NoError if self.state is EMPTY else NonEmptyGroup
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import (
     IllegalGenerationError,
     NoError,
-    NonEmptyGroup,
     StaleMemberEpochError,
     UnknownMemberIdError,
     UnsupportedVersionError,
@@ -139,9 +138,6 @@ class ConsumerGroup:
             if since is None or not since <= epoch < member.epoch:
                 return stale
         return NoError
-
-    def check_delete(self) -> ErrorType:
-        return NonEmptyGroup if self.members else NoError
 
     def has_session(self, member_id: str) -> bool:
         return member_id in self.members
