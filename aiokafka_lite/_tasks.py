@@ -25,6 +25,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaProtocolError,
 )
+from aiokafka_lite.simulation import simulation_of
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ HEALTHY_AFTER_S = 10.0
 
 
 class LoopEndedError(RuntimeError):
-    """Every task of the event loop was cancelled, as `asyncio.run` does at its end."""
+    """Every task was cancelled, as `asyncio.run` does at its end, or a simulated host's crash."""
 
 
 class TaskScope:
@@ -215,8 +216,13 @@ class TaskScope:
             log.error("%s: %s", self.name, what, exc_info=error)
 
     def _is_loop_ending(self) -> bool:
-        """Whether every task of the loop is cancelled, as `asyncio.run` does at its end."""
-        return all(is_being_cancelled(task) for task in asyncio.all_tasks(self._loop))
+        """Whether every task of the loop is cancelled, as `asyncio.run` does at its end.
+
+        A simulated loop has hosts, whose crash cancels their tasks, so those of this scope count.
+        """
+        is_simulated = simulation_of(self._loop) is not None
+        tasks = self._tasks if is_simulated else asyncio.all_tasks(self._loop)
+        return all(map(is_being_cancelled, tasks))
 
     def guard(self, callback: Callable[[], object], *, name: str) -> Callable[..., None]:
         """Return a callback for the event loop whose exceptions are the scope's failure."""
