@@ -14,6 +14,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, confluent_settings
 from aiokafka_lite._chance import UNSEEDED, chance_for, chance_here
+from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite._threads import aside, compute, resolve
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.simulation import (
@@ -67,6 +68,12 @@ def run(main: Callable[[], Awaitable[None]], seed: int = 1) -> None:
         loop.run_until_complete(until_over())
     finally:
         loop.close()
+
+
+def free_port() -> int:
+    """The loop's sockets are real, so the first simulated port may be in use."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +159,46 @@ def test_work_of_threads_is_done_on_the_loop() -> None:
     run(main)
 
 
+def test_a_broker_replaces_one_whose_power_was_cut(tmp_path: Path) -> None:
+    """The files of the earlier one stay open, because nothing of it runs any more."""
+
+    async def main() -> None:
+        before = Broker(data_dir=tmp_path, port=free_port())
+        await before.start()
+        topic_id = before.create_topic("t").topic_id
+        async with Broker(data_dir=tmp_path, port=free_port()) as after:
+            assert after.topics["t"].topic_id == topic_id
+            assert after.create_topic("u").topic_id != topic_id
+        await before.stop()
+
+    run(main)
+
+
+def test_a_crash_of_a_host_is_no_bug() -> None:
+    """A simulated crash cancels the tasks of a host at once, and the rest of the loop goes on."""
+
+    async def main() -> None:
+        failures: list[BaseException] = []
+        crashed, other = (TaskScope(name, on_failure=failures.append) for name in ("b", "o"))
+        tasks = [crashed.spawn(asyncio.sleep(9), name=name) for name in "12"]
+        other.spawn(asyncio.sleep(9), name="1")
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(1)
+        assert [type(each) for each in failures] == [LoopEndedError]
+        # One task alone is cancelled by mistake.
+        again = TaskScope("again", on_failure=failures.append)
+        again.spawn(asyncio.sleep(9), name="2")
+        again.spawn(asyncio.sleep(9), name="1").cancel()
+        await asyncio.sleep(1)
+        assert type(failures[-1]) is RuntimeError
+        assert other.failure is None
+        for scope in (crashed, other, again):
+            await scope.close()
+
+    run(main)
+
+
 def test_the_loop_resolves_names() -> None:
     class Names(VirtualLoop):
         async def getaddrinfo(self, host: Any, port: Any, **rest: Any) -> Any:
@@ -167,12 +214,9 @@ def test_the_loop_resolves_names() -> None:
 
 
 def test_clients_and_a_broker_with_a_disk_begin_no_thread(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:  # the loop's sockets are real
-        port = probe.getsockname()[1]
-
     async def main() -> None:
         async with Broker(
-            port=port,
+            port=free_port(),
             data_dir=tmp_path,
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanisms=["SCRAM-SHA-256"],

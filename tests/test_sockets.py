@@ -171,6 +171,23 @@ def test_clients_and_brokers_need_no_descriptor(
     run(main, sockets)
 
 
+def test_a_stop_does_not_wait_for_transports_of_a_crashed_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        broker = Broker(stop_timeout_s=0.05)
+        await broker.start()
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+        await producer.start()
+        monkeypatch.setattr(Pipe, "close", lambda pipe: None)
+        monkeypatch.setattr(Pipe, "abort", lambda pipe: None)
+        await asyncio.wait_for(broker.stop(), 5)
+        monkeypatch.undo()
+        await producer.stop()
+
+    run(main)
+
+
 def test_the_loop_shakes_hands() -> None:
     async def main() -> None:
         async with Broker(security_protocol="SSL", sasl_authentication_timeout_s=7.0, port=9500):
