@@ -1,6 +1,6 @@
 """Tests that one seed decides a whole run: in two processes, with different hashes of texts.
 
-simloop needs Python 3.12. SIMULATION_PYTHON may name another Python that has it.
+simloop and simloom need Python 3.12. SIMULATION_PYTHON may name another Python that has them.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ MEMBERS = 3
 
 
 @cache
-def why_not() -> str:
+def why_not(library: str) -> str:
     """Return why there is no simulation, or ""."""
-    command = "import sys; assert sys.version_info >= (3, 12), sys.version; import simloop"
+    command = f"import sys; assert sys.version_info >= (3, 12), sys.version; import {library}"
     done = subprocess.run([PYTHON, "-c", command], capture_output=True, text=True, check=False)
     if not done.returncode:
         return ""
     last = done.stderr.strip().rpartition("\n")[2]
-    return f"a simulation needs Python 3.12 and simloop (pip install simloop), but {PYTHON}: {last}"
+    return f"this needs Python 3.12 and {library} (pip install {library}), but {PYTHON}: {last}"
 
 
-async def runs_of(*runs: tuple[int, int]) -> list[dict[str, Any]]:
+async def runs_of(library: str, *runs: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the outcomes of simulations with a seed and a PYTHONHASHSEED, one process each."""
-    if reason := why_not():
+    if reason := why_not(library):
         pytest.skip(reason)
     processes = [
         await asyncio.create_subprocess_exec(
             PYTHON,
             "-m",
             "tests.support.simulated",
-            *(str(seed), str(SECONDS), str(MEMBERS)),
+            *(library, str(seed), str(SECONDS), str(MEMBERS)),
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -58,10 +58,11 @@ async def runs_of(*runs: tuple[int, int]) -> list[dict[str, Any]]:
     return outcomes
 
 
-async def test_a_seed_replays_a_group_whatever_the_hashes() -> None:
-    first, again, other = await runs_of((1, 0), (1, 7), (2, 0))
+@pytest.mark.parametrize("library", ["simloop", "simloom"])
+async def test_a_seed_replays_a_group_whatever_the_hashes(library: str) -> None:
+    first, again, other = await runs_of(library, (1, 0), (1, 7), (2, 0))
     assert first == again
-    assert first["trace"] != other["trace"]
+    assert first["hash"] != other["hash"]
     for each in (first, other):
         assert each["written"] > SECONDS * 3
         assert len(each["received"]) == each["written"]
