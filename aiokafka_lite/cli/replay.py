@@ -15,7 +15,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
@@ -190,25 +189,28 @@ class _Replay:
         self._without_topic = 0
         # The error of the next letter, which cannot be written.
         self._problem: CommandError | None = None
+        # `run` creates them.
+        self._consumer: AIOKafkaConsumer
+        self._producer: AIOKafkaProducer
 
     async def run(self) -> None:
         options = self._options
         try:
             async with AsyncExitStack() as stack:
-                consumer = await stack.enter_async_context(
+                self._consumer = await stack.enter_async_context(
                     self._where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
                 )
                 write = self._print
                 if not options.dry_run:
-                    producer = await stack.enter_async_context(
+                    self._producer = await stack.enter_async_context(
                         self._where.producer(options.transactional_id)
                     )
-                    write = partial(self._write, consumer, producer)
-                    if options.transactional_id is not None:
-                        write = partial(self._write_in_transactions, consumer, producer)
+                    is_plain = options.transactional_id is None
+                    write = self._write if is_plain else self._write_in_transactions
                 if options.group is not None:
-                    await self._begin_where_committed(consumer)
-                reading = records_of(consumer, self._spans, patience_s=self._where.patience_s)
+                    await self._begin_where_committed()
+                patience_s = self._where.patience_s
+                reading = records_of(self._consumer, self._spans, patience_s=patience_s)
                 found = await stack.enter_async_context(aclosing(reading))
                 async for records in found:
                     if not records:
@@ -224,9 +226,9 @@ class _Replay:
         finally:
             self._report()
 
-    async def _begin_where_committed(self, consumer: AIOKafkaConsumer) -> None:
+    async def _begin_where_committed(self) -> None:
         for tp, span in tuple(self._spans.items()):
-            committed = await consumer.committed(tp)
+            committed = await self._consumer.committed(tp)
             if committed is not None:
                 self._spans[tp] = Span(max(span.start, committed), span.end)
 
@@ -255,25 +257,18 @@ class _Replay:
                 self._chosen_count += 1
         return chosen, records[-1].offset + 1
 
-    async def _print(self, _: TopicPartition, letters: Sequence[_Letter], __: int) -> None:
+    async def _print(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
         for letter in letters:
             self._written[letter.target.topic] += 1
             print(_line(letter.record, _death(letter.record), letter.target))
 
-    async def _write(
-        self,
-        consumer: AIOKafkaConsumer,
-        producer: AIOKafkaProducer,
-        tp: TopicPartition,
-        letters: Sequence[_Letter],
-        read_to: int,
-    ) -> None:
+    async def _write(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
         """Write letters, and commit up to the first that is not acknowledged, however it ends."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         failure: BaseException | None = None
         try:
             for letter in letters:
-                futures.append(await producer.send(**_arguments(letter)))  # noqa: PERF401
+                futures.append(await self._producer.send(**_arguments(letter)))  # noqa: PERF401
             if futures:
                 await asyncio.wait(futures)
         except (KafkaError, asyncio.CancelledError) as error:
@@ -287,7 +282,7 @@ class _Replay:
         if not is_all:
             read_to = letters[[*acknowledged, False].index(False)].offset
         if self._options.group is not None:
-            await consumer.commit({tp: read_to})
+            await self._consumer.commit({tp: read_to})
         if isinstance(failure, asyncio.CancelledError):
             raise failure
         if not is_all:
@@ -295,41 +290,32 @@ class _Replay:
             raise CommandError(f"some dead letters were not written: {plain_text(why)}") from why
 
     async def _write_in_transactions(
-        self,
-        consumer: AIOKafkaConsumer,
-        producer: AIOKafkaProducer,
-        tp: TopicPartition,
-        letters: Sequence[_Letter],
-        read_to: int,
+        self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int
     ) -> None:
         """Write letters and their offsets in one transaction, or in one for each of them."""
-        if await self._try_to_write(consumer, producer, {tp: read_to}, letters) is None:
+        if await self._try_to_write({tp: read_to}, letters) is None:
             return
         # The letters before the rejected one can be written.
         for letter in letters:
             offsets = {tp: letter.offset + 1}
-            error = await self._try_to_write(consumer, producer, offsets, [letter])
+            error = await self._try_to_write(offsets, [letter])
             if error is not None:
                 raise CommandError(
                     f"some dead letters were not written: {plain_text(error)}"
                 ) from error
-        await self._try_to_write(consumer, producer, {tp: read_to}, [])
+        await self._try_to_write({tp: read_to}, [])
 
     async def _try_to_write(
-        self,
-        consumer: AIOKafkaConsumer,
-        producer: AIOKafkaProducer,
-        offsets: Mapping[TopicPartition, int],
-        letters: Sequence[_Letter],
+        self, offsets: Mapping[TopicPartition, int], letters: Sequence[_Letter]
     ) -> KafkaError | None:
         futures: list[asyncio.Future[RecordMetadata]] = []
         try:
-            async with producer.transaction() as transaction:
+            async with self._producer.transaction() as transaction:
                 for letter in letters:
                     futures.append(await transaction.send(**_arguments(letter)))  # noqa: PERF401
-                transaction.commit_offsets(offsets, consumer.group_metadata())
+                transaction.commit_offsets(offsets, self._consumer.group_metadata())
         except KafkaError as error:
-            if producer.fatal_error is not None:
+            if self._producer.fatal_error is not None:
                 raise CommandError(
                     f"some dead letters were not written: {plain_text(error)}"
                 ) from error
