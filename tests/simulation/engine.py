@@ -222,7 +222,7 @@ class Network(_net.SimNetwork):
             _net._current_host.reset(token)
 
     def freeze(self, host: str) -> None:
-        self._frozen_packets[host] = []
+        self._frozen_packets.setdefault(host, [])
 
     def thaw(self, host: str) -> None:
         for packet in self._frozen_packets.pop(host):
@@ -366,7 +366,7 @@ class Loop(simloop.SimLoop):
 
     def freeze(self, host: str) -> None:
         """Have nothing run on a host, as when its process is stopped or its loop blocked."""
-        self._frozen[host] = []
+        self._frozen.setdefault(host, [])
         self._net.freeze(host)
 
     def thaw(self, host: str) -> None:

@@ -1,32 +1,48 @@
-"""A few seeds, in processes of their own. `python -m tests.simulation` runs more."""
+"""A few seeds, in processes of their own. `python -m tests.simulation` runs more.
+
+They need simloop. SIMULATION_PYTHON may name a Python that has it, instead of that of the tests.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PYTHON = os.environ.get("SIMULATION_PYTHON") or sys.executable
 # The virtual seconds of a seed.
 LENGTH_S = "30"
 
-pytestmark = [
-    pytest.mark.skipif(sys.version_info < (3, 11), reason="simloop needs Python 3.11"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("simloop") is None,
-        reason="simloop is not installed: pip install --no-deps --ignore-requires-python "
-        "simloop==0.2.2",
-    ),
-]
+
+@cache
+def missing() -> str:
+    """Return what the simulation lacks; "" if nothing."""
+    tried = subprocess.run(
+        [PYTHON, "-c", "import simloop"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode == 0:
+        return ""
+    last = tried.stderr.strip().rpartition("\n")[2]
+    return (
+        f"the simulation needs simloop (pip install simloop, with Python 3.11 also --no-deps "
+        f"--ignore-requires-python), but {PYTHON}: {last}"
+    )
+
+
+@pytest.fixture(autouse=True)
+def simloop() -> None:
+    if missing():
+        pytest.skip(missing())
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--length", LENGTH_S, *arguments],
+        [PYTHON, "-m", "tests.simulation", "--length", LENGTH_S, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
         capture_output=True,
@@ -43,7 +59,7 @@ def test_seeds_break_no_rule() -> None:
 
 def test_replay_is_identical() -> None:
     first, second = simulate("--replay", "3"), simulate("--replay", "3")
-    assert "faults stop" in first.stdout
+    assert "faults stop" in first.stdout, first.stderr
     assert first.stdout == second.stdout
 
 
