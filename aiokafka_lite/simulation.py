@@ -14,7 +14,9 @@ On such a loop consumers, producers and embedded brokers
 - begin no thread: disk work, decompression and hashing run on the loop, and host names are resolved
   by `loop.getaddrinfo`. `heartbeat_thread` has no effect, because nothing blocks virtual time
 - use transports only as asyncio defines them, and no file descriptors of sockets. A broker's port
-  0 is the next one from 9092 on.
+  0 is the next one from 9092 on
+- do not lock a `data_dir`, so that a broker may follow one whose host has crashed. If all tasks of
+  a client or a broker are cancelled at once, its host has crashed, which is no error.
 
 Real files (`data_dir`), the application's own clocks and threads, and TLS stay as they are. Python
 orders sets of texts by a hash that PYTHONHASHSEED decides. This package does not depend on it.

@@ -358,12 +358,8 @@ def iterated(node: ast.AST) -> list[ast.expr]:
 
 @cache
 def trees() -> Mapping[Path, ast.Module]:
-    files = sorted(PACKAGE.rglob("*.py")) + sorted(PACKAGE.rglob("*.pyx"))
-    return {
-        file.relative_to(PACKAGE): ast.parse(file.read_text())
-        for file in files
-        if file.suffix == ".py"
-    }
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {file.relative_to(PACKAGE): ast.parse(file.read_text()) for file in files}
 
 
 def found_in(tree: ast.Module, sets: Sets) -> list[Found]:
@@ -462,6 +458,31 @@ def test_every_exception_is_needed() -> None:
     needed = {(place_of(path), each.rule) for path, each in everything()}
     listed = {(place, rule) for place, rules in EXCEPTIONS.items() for rule in rules}
     assert listed - needed == set()
+
+
+# Compiled modules have no syntax tree here, so their imports are searched.
+EXTENSION_IMPORTS: Final = re.compile(
+    r"^\s*(?:cimport|import|from)\b[^#\n]*\b(?:time|_coarse|random|rand|uuid|secrets|threading|"
+    r"socket|select)\b",
+    re.MULTILINE,
+)
+EXTENSION_EXCEPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"consumer/delivery/record_cursor.pxd": "as record_cursor.py"}
+)
+
+
+def test_extensions_import_no_clock_and_no_chance() -> None:
+    sources = [*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")]
+    assert len(sources) > 20
+    found = {
+        source.relative_to(PACKAGE).as_posix()
+        for source in sources
+        if EXTENSION_IMPORTS.search(source.read_text())
+    }
+    assert found == EXTENSION_EXCEPTIONS.keys()
+    assert EXTENSION_IMPORTS.search("from libc.time cimport time")
+    assert EXTENSION_IMPORTS.search("cimport aiokafka_lite.consumer.delivery._coarse as clock")
+    assert EXTENSION_IMPORTS.search("from libc.stdlib cimport malloc, rand")
 
 
 # --- The lint itself ----------------------------------------------------------------------------
