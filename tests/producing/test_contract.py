@@ -31,6 +31,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "allow_plaintext_credentials",
                 "buffer_memory",
                 "delivery_timeout_ms",
+                "seed",
             }
         ),
         "stop": frozenset({"timeout"}),
