@@ -12,6 +12,7 @@ from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import GROUP_OPERATIONS
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -72,10 +73,6 @@ def _listed(group: Group) -> ListedGroup:
 
 
 FIRST_WITH_GROUP_ID_NOT_FOUND = 6
-NOT_ASKED = -(2**31)
-# One bit per operation: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS. Without an
-# authorizer all are allowed.
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 @handler(DescribeGroupsRequest, is_by_element=True)
@@ -90,7 +87,7 @@ def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> Desc
 def _add_operations(groups: Iterable[DescribedClassicGroup | DescribedGroup]) -> None:
     for group in groups:
         if group.error_code == NoError.errno:
-            group.authorized_operations = ALL_OPERATIONS
+            group.authorized_operations = GROUP_OPERATIONS
 
 
 def _classic_group(ctx: RequestContext, group_id: str) -> DescribedClassicGroup:

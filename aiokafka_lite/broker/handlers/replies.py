@@ -9,6 +9,7 @@ from aiokafka_lite.errors import BrokerResponseError, KafkaError, UnknownError
 # Bits of org.apache.kafka.common.acl.AclOperation (KIP-430). Without an authorizer, all operations
 # of a resource are allowed.
 TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+GROUP_OPERATIONS: Final = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: Final = -(2**31)
 
