@@ -134,6 +134,11 @@ class Course:
                 if member.consumer is not None
             )
             self._violated("not settled", f"{missing}. {why}")
+            if all(
+                member.consumer is not None and member.consumer.health().verdict == "ok"
+                for member in self.alive_members()
+            ):
+                self._violated("silent", f"all members are healthy, and {missing}")
         else:
             self.history.note(Kind.SETTLED, "course")
 
