@@ -68,7 +68,7 @@ def homes(each: Documented) -> Iterator[str]:
     if method and each.function is not None and each.function.__doc__ is None:
         # What it is stands at the method that it overrides.
         for parent in getattr(importlib.import_module(each.module), cls).__mro__[1:]:
-            yield f"{each.module}.{parent.__name__}.{method}"
+            yield from (f"{module}.{parent.__name__}.{method}" for module in MODULES)
 
 
 def test_the_reference_has_every_public_name_and_every_argument(site: Path) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -198,14 +199,17 @@ class AbstractPartitionAssignor(abc.ABC):
 
 
 class StatelessAssignor(AbstractPartitionAssignor):
+    """Sends only the topics, and keeps nothing of an assignment."""
+
     @classmethod
+    @override
     def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return only the topics."""
         return ConsumerProtocolMemberMetadata(0, sorted(topics), b"")
 
     @classmethod
+    @override
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing."""
+        pass
 
 
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
