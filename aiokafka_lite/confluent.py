@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite._arguments import TEXT
-from aiokafka_lite._chance import chance_here
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.abc import AbstractTokenProvider
@@ -25,7 +24,7 @@ from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinP
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.simulation import monotonic
+from aiokafka_lite.simulation import chance_here, monotonic
 
 if TYPE_CHECKING:
     import ssl

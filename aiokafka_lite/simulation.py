@@ -32,6 +32,8 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from aiokafka_lite._chance import UNSEEDED, Chance
+
 __all__ = ["START_MS", "simulate"]
 
 START_MS: Final = 1_704_067_200_000
@@ -104,3 +106,41 @@ def monotonic() -> float:
     if simulation_of(loop) is None or loop is None:
         return time.monotonic()
     return loop.time()
+
+
+# How many clients of each seed and name were created on a loop.
+_numbers: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]]] = WeakKeyDictionary()
+# The sources of functions on simulated loops.
+_sources: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Chance]]] = (
+    WeakKeyDictionary()
+)
+
+
+def chance_for(seed: int | None, name: str, loop: asyncio.AbstractEventLoop | None) -> Chance:
+    """Return the source of a new client or broker on a loop.
+
+    Clients of one seed and name on one loop are numbered as they are created, so that their ids
+    differ. A new loop begins at one again, so that a program repeats its ids. On a simulated loop,
+    its seed is the default.
+    """
+    if seed is None:
+        if (simulation := simulation_of(loop)) is None:
+            return UNSEEDED
+        seed = simulation.seed
+    name = f"{seed}/{name}"
+    if loop is None:
+        return Chance(name)
+    numbers = _numbers.setdefault(loop, Counter())
+    numbers[name] += 1
+    return Chance(f"{name}/{numbers[name]}")
+
+
+def chance_here(name: str) -> Chance:
+    """Return the source of functions that belong to no client, on the running loop if any."""
+    loop = _get_running_loop()
+    if loop is None or simulation_of(loop) is None:
+        return UNSEEDED
+    sources = _sources.setdefault(loop, {})
+    if name not in sources:
+        sources[name] = chance_for(None, name, loop)
+    return sources[name]

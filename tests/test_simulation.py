@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, confluent_settings
-from aiokafka_lite._chance import UNSEEDED, chance_for, chance_here
+from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite._threads import aside, compute, resolve
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.simulation import (
     START_MS,
+    chance_for,
+    chance_here,
     monotonic,
     simulate,
     simulation_of,

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiokafka_lite._arguments import checks_arguments
-from aiokafka_lite._chance import UNSEEDED, chance_for
+from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite._threads import aside
@@ -49,7 +49,7 @@ from aiokafka_lite.broker.transactions.coordinator import EXPIRY_CHECK_S, Cluste
 from aiokafka_lite.errors import BrokerNotAvailableError
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret
-from aiokafka_lite.simulation import wall_ms
+from aiokafka_lite.simulation import chance_for, wall_ms
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates

@@ -30,7 +30,6 @@ from typing import (
 )
 
 from aiokafka_lite._arguments import FLAG, NUMBER
-from aiokafka_lite._chance import chance_for
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import sleep_before
@@ -86,7 +85,7 @@ from aiokafka_lite.errors import (
     RecordTooLargeError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.simulation import wall_ms
+from aiokafka_lite.simulation import chance_for, wall_ms
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,

@@ -14,7 +14,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
-from aiokafka_lite._chance import chance_for
 from aiokafka_lite._compat import Self, SentKT, SentVT
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
@@ -43,6 +42,7 @@ from aiokafka_lite.producing.group_offsets import (
 from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
+from aiokafka_lite.simulation import chance_for
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     ConsumerRecord,
