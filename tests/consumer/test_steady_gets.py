@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import gc
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -260,3 +260,113 @@ async def test_it_is_awaitable_and_no_coroutine_function_as_before(reading: Read
     assert inspect.isawaitable(step)
     assert asyncio.iscoroutine(step)
     step.close()
+
+
+# --- With deserialisers -------------------------------------------------------------------
+@pytest_asyncio.fixture(loop_scope="function")
+async def deserialising(
+    monkeypatch: pytest.MonkeyPatch, deserialize: MockDeserialize
+) -> AsyncIterator[Reading]:
+    """The same with a deserialiser, and with reads that must not need the coroutine."""
+    made = Reading(monkeypatch, is_compiled=True, value_deserializer=deserialize)
+    made.assign(0, 1, 2, 3)
+    await made.answer()
+    yield made
+    await made.close()
+
+
+class MockDeserialize:
+    """Does what a test sets."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], object] = lambda: None
+        self.tasks: list[asyncio.Task[Any] | None] = []
+
+    def __call__(self, value: bytes | None) -> str:
+        self.tasks.append(asyncio.current_task())
+        self.act()
+        return repr(value)
+
+
+@pytest.fixture
+def deserialize() -> MockDeserialize:
+    return MockDeserialize()
+
+
+def coroutines_of(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that names each read which needs a coroutine from now on."""
+    made: list[str] = []
+    take = reading.buffer.take
+
+    def noted(*arguments: Any) -> Any:
+        made.append("take")
+        return take(*arguments)
+
+    monkeypatch.setattr(reading.buffer, "take", noted)
+    return made
+
+
+async def test_a_get_deserialises_in_its_task_without_a_coroutine(
+    deserialising: Reading, deserialize: MockDeserialize, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coroutines = coroutines_of(deserialising, monkeypatch)
+    for offset in range(3):
+        task = asyncio.ensure_future(next_of(deserialising))
+        await deserialising.settle()
+        receive(deserialising, offset)
+        record = await task
+        assert isinstance(record.value, str)
+        assert record.offset == offset
+        assert deserialize.tasks == [task]
+        deserialize.tasks.clear()
+        assert not deserialising.state.reads.is_in_get
+    assert not coroutines
+
+
+async def test_a_deserialiser_that_moves_the_partition_leaves_the_get_to_the_coroutine(
+    deserialising: Reading, deserialize: MockDeserialize, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coroutines = coroutines_of(deserialising, monkeypatch)
+    state = deserialising.state
+    cursor = state.partition(TopicPartition("t", 0))
+
+    def seek() -> None:
+        deserialize.act = lambda: None
+        state.seek(cursor, 0)
+
+    deserialize.act = seek
+    task = asyncio.ensure_future(next_of(deserialising))
+    await deserialising.settle()
+    receive(deserialising, 0)
+    await deserialising.settle()
+    assert not task.done()
+    assert coroutines == ["take"]
+    assert state.reads.is_in_get
+    await deserialising.answer()  # the request was sent before the seek
+    receive(deserialising, 0)
+    await deserialising.settle()
+    assert task.done()
+    assert task.result().offset == 0
+
+
+async def test_a_get_ends_with_what_ends_the_process_in_a_deserialiser(
+    deserialising: Reading, deserialize: MockDeserialize
+) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end() -> None:
+        deserialize.act = lambda: None
+        raise Ended
+
+    deserialize.act = end
+    step = next_of(deserialising)
+    waiter = step.send(None)
+    frame = deserialising.frame(answer(0, crafted.batch(1)))
+    assert frame is not None
+    deserialising.receive(frame)
+    assert waiter.done()
+    with pytest.raises(Ended):
+        step.send(None)
+    assert not deserialising.state.reads.is_in_get
+    assert (await next_of(deserialising)).offset == 0

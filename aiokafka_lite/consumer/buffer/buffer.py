@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.assignment import Assignment
@@ -34,6 +34,7 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import (
     EXHAUSTED,
     PACKED,
+    RAW,
     Chunk,
     FetchedResponse,
     ResponseSource,
@@ -47,6 +48,9 @@ from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 Wanted = Collection[TopicPartition]
+
+# States in which the short way of single records decodes.
+DECODED_AT_ONCE: Final = (PACKED, RAW)
 
 
 class Limits(NamedTuple):
@@ -336,7 +340,7 @@ class Buffer:
             # Partitions that were lost before may be reassigned within the timeout.
             may_be_lost = deadline is not None and not self._state.has_any(wanted)
             while await self._wait(wanted, deadline, also_raise, may_be_lost=may_be_lost):
-                if sink.is_for_one and self._take_first(sink, limits):
+                if sink.is_for_one and self.take_first(sink, limits):
                     return True
                 if sink.decodes:
                     await self._pause_if_due(wanted)
@@ -531,7 +535,7 @@ class Buffer:
             self.gate.check()
 
     # --- return ---------------------------------------------------------------------------
-    def _take_first(self, sink: RecordSink, limits: Limits) -> bool:
+    def take_first(self, sink: RecordSink, limits: Limits) -> bool:
         """Take from the first chunk in turn: the short way of single records.
 
         False if that needs a pause, the application, memory or an error: then `decode` and
@@ -545,7 +549,7 @@ class Buffer:
             if chunk.response is not None and not chunk.response.is_taken:
                 # The source sends its next request before this one's records are decoded.
                 self.queue.mark_taken(chunk.response)
-            if chunk.state is not PACKED or self.decoder.needs_pause(chunk):
+            if chunk.state not in DECODED_AT_ONCE or self.decoder.needs_pause(chunk):
                 return False
             self.decoder.decode(chunk, limits.max_records)
             if self.budget.is_over:

@@ -36,6 +36,7 @@ cdef class SteadyGets:
     cdef bint _open_first(self) except -1
     @cython.locals(chunk=Chunk)
     cdef bint _open(self, Cursor cursor) except -1
+    cdef bint _deserialise(self) except -1
     @cython.locals(waiter=RecordWaiter)
     cdef RecordWaiter _wait(self)
     cpdef woken(self, RecordWaiter waiter)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from asyncio import _get_running_loop, get_running_loop
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.caller import callbacks
 
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.ready import ReadyRecords
     from aiokafka_lite.consumer.gate import Gate
 
+ALL: Final = Limits()
+
 
 class SteadyGets:
     """Reads of one record of any partition that find a decoded chunk, or wait.
 
     This is the short way of `Buffer.take`: the previous chunk is closed, and the first in turn is
-    opened, or the read waits. All other cases (an error, a hold, decoding, another read, a
-    listener's callback, a lack of memory) are left to `take`, before any change that it would not
-    make. Tests compare both ways.
+    opened, or the read waits. Deserialisers that need no await are called. All other cases (an
+    error, a hold, decoding, another read, a listener's callback, a lack of memory) are left to
+    `take`, before any change that it would not make. Tests compare both ways.
     """
 
     def __init__(self, reads: Reads, gate: Gate, buffer: Buffer, ready: ReadyRecords) -> None:
@@ -73,16 +76,15 @@ class SteadyGets:
     def go_on(self) -> Record | RecordWaiter | None:
         """Return a record, or what to wait for; None: the read has ended, use `take`."""
         if self._can_go_on():
+            if not self._queue.order:
+                return self._wait()
             if self._open_first():
                 return self._cursor.take()
-            waiter = self._wait()
-            if waiter is not None:
-                return waiter
         self.reads.leave_get(self._clock())
         return None
 
     def _open_first(self) -> bool:
-        """Open the first chunk in turn; False if there is none, or it needs more than that."""
+        """Open the first chunk in turn; False if it needs more than that."""
         for cursor in self._queue.order:
             return self._open(cursor)
         return False
@@ -91,21 +93,28 @@ class SteadyGets:
         if cursor.is_paused or cursor.has_enough or self.reads.readers is not None:
             return False
         chunk = cursor.chunks[0]
-        if not chunk.decoded:
-            return False
         if chunk.response is not None and not chunk.response.is_taken:
             return False
-        self._ready.take(chunk, None)
-        self._queue.lend(chunk)
-        if len(self._queue.order) > 1:
-            self._queue.end_turn(cursor)
+        if chunk.decoded:
+            self._ready.take(chunk, None)
+            self._queue.lend(chunk)
+            if len(self._queue.order) > 1:
+                self._queue.end_turn(cursor)
+        elif not chunk.raw or not self._deserialise():
+            return False
         self.reads.leave_get(self._cursor.looked_at)
         return True
 
-    def _wait(self) -> RecordWaiter | None:
-        """Return a waiter for records; None if a chunk is buffered already."""
-        if self._queue.order:
-            return None
+    def _deserialise(self) -> bool:
+        """Let the buffer open the first chunk; False if it has to wait or to raise an error."""
+        try:
+            return self._buffer.take_first(self._ready, ALL)
+        except BaseException:  # for example, sys.exit() in a deserialiser
+            self.reads.leave_get(self._clock())
+            raise
+
+    def _wait(self) -> RecordWaiter:
+        """Return a waiter for records."""
         if self._queue.untaken:
             self._queue.mark_all_taken()
         waiter = RecordWaiter(self.loop)
