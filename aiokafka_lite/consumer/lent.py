@@ -16,9 +16,11 @@ class _Lent:
         self._lent = weakref.ref(lent)
         self._otherwise = otherwise
 
-    def __getattr__(self, name: str) -> object:
-        lent = self._lent()
-        return getattr(self._otherwise if lent is None else lent, name)
+    def __getattribute__(self, name: str) -> object:
+        # Not __getattr__, before which a lookup fails, and creates an error.
+        own = object.__getattribute__
+        lent = own(self, "_lent")()
+        return getattr(own(self, "_otherwise") if lent is None else lent, name)
 
 
 def lend(lent: T, otherwise: T) -> T:
