@@ -241,16 +241,17 @@ class Faults:
         member = self._member(fault)
         if member is not None:
             member.kill(is_silent=fault.detail < 0.4)
-            await self._replace(member, fault)
+            await self._replace(member, fault, asyncio.sleep(0))
 
     async def _stop_member(self, fault: Fault) -> None:
         member = self._member(fault)
         if member is not None:
-            await asyncio.shield(self._course.stop_member(member))
-            await self._replace(member, fault)
+            await self._replace(member, fault, asyncio.shield(self._course.stop_member(member)))
 
-    async def _replace(self, member: Member, fault: Fault) -> None:
+    async def _replace(self, member: Member, fault: Fault, ended: Awaitable[None]) -> None:
+        """Start another member after the end of one, at the latest when faults stop."""
         try:
+            await ended
             await asyncio.sleep(fault.lasts_s)
         finally:
             self._course.start_member(member.slot)
