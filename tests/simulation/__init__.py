@@ -2,6 +2,7 @@
 
     python -m tests.simulation --seeds 1-200 --jobs 2
     python -m tests.simulation --replay 17
+    python -m tests.simulation --planted --seeds 1-3000 --jobs 2
 
 | module | what it does |
 |---|---|
@@ -14,6 +15,8 @@
 | `history.py` | what happened, in order |
 | `rules.py` | what must hold of it |
 | `campaign.py` | the command: many seeds, or one again, with fewer faults, as a timeline |
+| `planted.py` | bugs that the campaign has to find |
+| `planting.py` | runs seeds with each of these bugs until a rule is broken |
 
 A run is the same each time: it has virtual time, and all randomness comes from its seed. Members
 are processes on hosts, which are killed, cut off or stopped. The nodes of the cluster share their

@@ -67,3 +67,8 @@ def test_timeline_is_written(tmp_path: Path) -> None:
     page = tmp_path / "timeline.html"
     simulate("--replay", "3", "--timeline", str(page))
     assert "<svg" in page.read_text("utf-8")
+
+
+def test_planted_bug_is_found() -> None:
+    run = simulate("--planted", "commits one too far", "--seeds", "1-3", "--jobs", "1")
+    assert "1 of 1 found" in run.stdout, run.stdout + run.stderr

@@ -1,0 +1,1175 @@
+"""Bugs to plant: each replaces text of the package's source, which must be there exactly once.
+
+They are other clients' bugs, and our own of former times. The campaign has to find them: a rule
+that no planted bug breaks may be unable to fail. `planting.py` runs them.
+
+This must not import the package, whose source is replaced when it is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from tests.simulation.plan import PROTOCOLS, WAYS, Plan
+
+READS: Final = ("async for", "getmany", "batch")
+RUNS: Final = ("run", "dead letters", "copy")
+CLASSIC: Final = ("range", "cooperative")
+
+
+class Edit(NamedTuple):
+    """A replacement of text in a module of the package."""
+
+    module: str
+    text: str
+    replacement: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A planted bug.
+
+    Attributes:
+        name: For the table and the command.
+        what: What is wrong, in a sentence.
+        rule: The rule that is expected to find it.
+        ways: The ways of reading that can meet it. Seeds with others are left out.
+        protocols: The same for group protocols.
+        producers: The same: one of these kinds of producers writes.
+        faults: The same: one of these faults happens. Empty: none is needed.
+    """
+
+    name: str
+    what: str
+    rule: str
+    edits: tuple[Edit, ...]
+    ways: tuple[str, ...] = WAYS
+    protocols: tuple[str, ...] = PROTOCOLS
+    producers: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    def can_be_met(self, plan: Plan) -> bool:
+        faults = {fault.name for fault in plan.faults}
+        return (
+            plan.way in self.ways
+            and plan.protocol in self.protocols
+            and (not self.producers or not set(self.producers).isdisjoint(plan.producers))
+            and (not self.faults or not faults.isdisjoint(self.faults))
+        )
+
+
+def _edit(module: str, text: str, replacement: str) -> Edit:
+    return Edit(f"aiokafka_lite.{module}", text, replacement)
+
+
+# --- Commits --------------------------------------------------------------------------------
+_COMMITS: Final = (
+    Bug(
+        "commits one too far",
+        "A commit has the offset after the next one.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "OffsetToCommit(*offset, self._leader_epoch(commit, tp))",
+                "OffsetToCommit(offset[0] + 1, offset[1], self._leader_epoch(commit, tp))",
+            ),
+        ),
+    ),
+    Bug(
+        "auto-commit of records being processed",
+        "Auto-commit covers the records that the latest read has returned.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.assignment.finished",
+                "tp: self._decided(partition, partition.processed)\n",
+                "tp: self._decided(partition, partition.position or 0)\n",
+            ),
+        ),
+        ways=READS,
+    ),
+    Bug(
+        "commit of the highest finished record",
+        "With records finished one by one, the commit covers the unfinished ones before the last.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.assignment.progress",
+                "return self._handed_out[0] if self._handed_out else None\n\n    @property\n"
+                "    def uncommitted_count",
+                "return self._handed_out[-1] if self._handed_out else None\n\n    @property\n"
+                "    def uncommitted_count",
+            ),
+        ),
+        ways=RUNS,
+    ),
+    Bug(
+        "a cancelled handler has finished its record",
+        "A record counts as finished when its handler is called.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.processing.run",
+                "            running.update((each, task) for chain in chains for each in chain)\n",
+                "            running.update((each, task) for chain in chains for each in chain)\n"
+                "            self.finish(job)\n",
+            ),
+        ),
+        ways=("run", "dead letters"),
+    ),
+    Bug(
+        "finished ranges hide the record after them",
+        "The ranges finished before a revocation hide the record after each.",
+        "lost",
+        (
+            _edit(
+                "consumer.assignment.progress",
+                "while ahead and ahead[0].end <= offset:",
+                "while ahead and ahead[0].end < offset:",
+            ),
+        ),
+        ways=RUNS,
+    ),
+    Bug(
+        "commit retried across generations",
+        "A refused commit is sent again as the member of whichever generation is the present one.",
+        "commit back",
+        (
+            _edit(
+                "consumer.membership.classic.member",
+                "if is_broken and holder.generation > made_as.generation + has_waited:",
+                "if is_broken and holder.generation < made_as.generation:",
+            ),
+            _edit(
+                "consumer.commits.commits",
+                "                or not (has_waited or self._cursors[tp] is commit.cursors[tp])\n",
+                "",
+            ),
+        ),
+        protocols=CLASSIC,
+    ),
+    Bug(
+        "an older commit after a newer one",
+        "A retried commit sends offsets that a later commit has replaced, and does not look at the "
+        "present position.",
+        "commit back",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "            if self._latest.get(tp, said_at) > said_at:\n",
+                "            if self._latest.get(tp, said_at) > said_at + 1_000_000:\n",
+            ),
+            _edit(
+                "consumer.commits.commits",
+                "if not commit.is_departed and commit.made_as == assigned_as:",
+                "if False:",
+            ),
+            _edit(
+                "consumer.commits.commits",
+                "            self._catch_up_with_later_ones(commit)\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Bug(
+        "no last commit before a revocation",
+        "Partitions are revoked without a commit of the finished records.",
+        "repeated",
+        (
+            _edit(
+                "consumer.membership.handover",
+                "            await self._commit_last(gone, deadline)\n",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "revocation does not wait for the application",
+        "A rebalance takes partitions while the application processes their records.",
+        "repeated",
+        (
+            _edit(
+                "consumer.membership.handover",
+                "if waits and self._why_lost() is None:",
+                "if waits and not gone:",
+            ),
+        ),
+    ),
+    Bug(
+        "commits without leader epoch",
+        "A commit has no leader epoch, so a truncation before a restart is not seen.",
+        "lost",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "return NO_EPOCH if cursor is None else cursor.epoch_before",
+                "return NO_EPOCH if cursor is not None else cursor.epoch_before",
+            ),
+        ),
+        faults=("truncation",),
+    ),
+    Bug(
+        "commit with the new topic's id",
+        "Offsets of a deleted topic are committed for the topic that has replaced it.",
+        "lost",
+        (
+            _edit(
+                "consumer.commits.commits",
+                'self.topic_ids[tp] = read_as or cluster.view.topic_id(tp.topic) or b""',
+                "self.topic_ids[tp] = cluster.view.topic_id(tp.topic) or read_as",
+            ),
+        ),
+        faults=("recreated",),
+    ),
+    Bug(
+        "a stale epoch reads as no committed offset",
+        "If OffsetFetch is refused with STALE_MEMBER_EPOCH, nothing counts as committed.",
+        "repeated",
+        (
+            _edit(
+                "consumer.commits.committed",
+                "                if not self._may_pass(error, reader):\n",
+                "                if recovery_for(error) is Recovery.NEW_EPOCH:\n"
+                "                    return {tp: None for tp in asked}\n"
+                "                if not self._may_pass(error, reader):\n",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "the last commit of stop is left out",
+        "A stop leaves the group without a commit.",
+        "repeated",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "        last = self.make_departed(self.not_committed_yet(offsets))\n",
+                "        last = self.make_departed({})\n",
+            ),
+        ),
+        faults=("member stops",),
+    ),
+)
+
+# --- Fetching and positions -----------------------------------------------------------------
+_FETCHING: Final = (
+    Bug(
+        "aborted records are returned",
+        "The list of aborted transactions in a Fetch response is ignored.",
+        "aborted read",
+        (
+            _edit(
+                "consumer.fetching.answer",
+                "aborted=aborted_transactions(answer) if self._is_read_committed else None",
+                "aborted=()",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+    Bug(
+        "aborted ranges apply one batch late",
+        "The first batch of an aborted transaction counts as committed.",
+        "aborted read",
+        (
+            _edit(
+                "records.transactions",
+                "self._to_come[-1][0] <= header.last_offset",
+                "self._to_come[-1][0] < header.base_offset",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+    Bug(
+        "an abort hides the next transaction",
+        "An aborted transaction does not end at its marker, and hides later records.",
+        "lost",
+        (
+            _edit(
+                "records.transactions",
+                "self._open.discard(producer_id)",
+                "self._open.discard(-producer_id)",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+    Bug(
+        "a response after a seek is taken",
+        "A response counts although the position has changed since its request.",
+        "lost",
+        (_edit("consumer.fetching.answer", "if cursor.loan is loan:", "if cursor is not None:"),),
+    ),
+    Bug(
+        "records after a revocation",
+        "Records that are buffered when a revocation begins are returned during it.",
+        "repeated",
+        (
+            _edit(
+                "consumer.assignment.assignment",
+                "            cursor.withhold()\n            self.refetch(cursor)\n",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "a truncation by one record is not seen",
+        "A log that ends one record before the position counts as complete.",
+        "lost",
+        (
+            _edit(
+                "consumer.positions.resolver",
+                "if end.end_offset >= position:",
+                "if end.end_offset + 1 >= position:",
+            ),
+        ),
+        faults=("truncation",),
+    ),
+    Bug(
+        "truncations are not looked for",
+        "A position is not validated when its leader epoch is a new one.",
+        "lost",
+        (
+            _edit(
+                "consumer.assignment.cursor",
+                "and current_epoch > max(newest, self.validated_epoch)",
+                "and current_epoch < newest",
+            ),
+        ),
+        faults=("truncation",),
+    ),
+    Bug(
+        "an older leader epoch is believed",
+        "Metadata from a broker that is behind replace newer ones.",
+        "not settled",
+        (
+            _edit(
+                "client.view",
+                "if NO_EPOCH < answered.leader_epoch < known.leader_epoch:",
+                "if False:",
+            ),
+        ),
+        faults=("leader moves", "crash", "shutdown", "power cut"),
+    ),
+    Bug(
+        "a back-off never ends",
+        "A partition that has failed is not fetched any more.",
+        "not settled",
+        (
+            _edit(
+                "consumer.fetching.answer",
+                "cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), reason)",
+                "cursor.failed(now + 1e9, reason)",
+            ),
+        ),
+    ),
+    Bug(
+        "an evicted fetch session goes on",
+        "After an error of the fetch session, requests continue with its id.",
+        "not settled",
+        (
+            _edit(
+                "consumer.fetching.source",
+                "        if error_class is FetchSessionIdNotFound:\n"
+                "            self._session.forget()\n"
+                "        else:\n"
+                "            self._session.replace()\n",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "a lost response keeps the fetch session",
+        "After a lost response, the fetch session continues as if it had arrived.",
+        "not settled",
+        (
+            _edit(
+                "consumer.fetching.source",
+                "        self._session.replace()\n        self._in_flight.release()\n"
+                "        self._note_failure(error)\n",
+                "        self._session.succeeded(self._session.id)\n"
+                "        self._in_flight.release()\n        self._note_failure(error)\n",
+            ),
+        ),
+    ),
+    Bug(
+        "leaders are not looked for",
+        "An error that shows a new leader does not refresh the metadata.",
+        "not settled",
+        (
+            _edit(
+                "consumer.fetching.answer",
+                "            self._is_metadata_stale = True\n",
+                "            self._is_metadata_stale = False\n",
+            ),
+            _edit(
+                "consumer.fetching.answer",
+                "        if leaders:\n            self._follow_hints(leaders, response)\n",
+                "",
+            ),
+        ),
+        faults=("leader moves",),
+    ),
+    Bug(
+        "a failed OffsetFetch is not repeated",
+        "Partitions whose committed offset could not be read stay without a position.",
+        "not settled",
+        (
+            _edit(
+                "consumer.positions.resolver",
+                "                    raise  # the scope restarts the task\n",
+                "                    await asyncio.sleep(1e9)\n",
+            ),
+        ),
+    ),
+    Bug(
+        "a reset goes to the end",
+        "A position out of range is reset to the end, whatever auto_offset_reset is.",
+        "lost",
+        (
+            _edit(
+                "consumer.fetching.answer",
+                "timestamp = self._sources.config.reset_timestamp",
+                "timestamp = -1",
+            ),
+        ),
+        faults=("truncation", "retention", "recreated"),
+    ),
+    Bug(
+        "the recreated topic continues at the old position",
+        "A topic that was recreated is read from the position in its predecessor.",
+        "lost",
+        (
+            _edit(
+                "consumer.assignment.assignment",
+                "        partition.forget_log(topic_id)\n        self._observers",
+                "        partition.new_topic_id = topic_id\n        self._observers",
+            ),
+        ),
+        faults=("recreated",),
+    ),
+    Bug(
+        "a record is skipped after a chunk",
+        "The fetch after a buffered response begins one record too late.",
+        "order",
+        (
+            _edit(
+                "consumer.assignment.cursor",
+                "            self.fetched = end_offset\n        if self.search is None:",
+                "            self.fetched = end_offset + 1\n        if self.search is None:",
+            ),
+        ),
+    ),
+)
+
+# --- Groups ---------------------------------------------------------------------------------
+_GROUPS: Final = (
+    Bug(
+        "the session's end is left to the broker",
+        "A member that is cut off returns records, although others own its partitions.",
+        "returned by a former owner",
+        (
+            _edit(
+                "consumer.membership.heartbeat",
+                "return is_lost or self._loop.time() >= self._ends_at",
+                "return is_lost",
+            ),
+        ),
+    ),
+    Bug(
+        "no heartbeats while the group rebalances",
+        "A member sends no heartbeat from JoinGroup until it has its assignment and longer.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.classic.member",
+                "is_joining = self.state is MemberState.JOINING and not self.delivers",
+                "is_joining = self.state is not MemberState.UNJOINED",
+            ),
+        ),
+        protocols=CLASSIC,
+    ),
+    Bug(
+        "a cooperative member keeps what it must revoke",
+        "Partitions that the leader has given to another member are not revoked.",
+        "two owners",
+        (
+            _edit(
+                "consumer.membership.classic.membership",
+                '        if gone:\n            await self._handover.revoke(gone, "the partitions',
+                '        if False:\n            await self._handover.revoke(gone, "the partitions',
+            ),
+        ),
+        protocols=("cooperative",),
+    ),
+    Bug(
+        "a cooperative leader assigns at once",
+        "Partitions are assigned in the rebalance in which their former owner revokes them.",
+        "two owners",
+        (
+            _edit(
+                "consumer.assignors.cooperative_sticky",
+                "tp for tp in partitions if moving.get(tp) != member",
+                'tp for tp in partitions if moving.get(tp) != ""',
+            ),
+        ),
+        protocols=("cooperative",),
+    ),
+    Bug(
+        "no second cooperative rebalance",
+        "A member that has revoked partitions does not join again, so nobody gets them.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.classic.membership",
+                "        return bool(gone)\n",
+                "        return False\n",
+            ),
+        ),
+        protocols=("cooperative",),
+    ),
+    Bug(
+        "a lost generation keeps its partitions",
+        "A cooperative member that was removed from the group keeps its partitions.",
+        "two owners",
+        (
+            _edit(
+                "consumer.membership.classic.membership",
+                "if self._is_cooperative and self._state.assignment and self._state.is_subscribed:"
+                "\n            await self._handover.lose()",
+                "if False:\n            await self._handover.lose()",
+            ),
+        ),
+        protocols=("cooperative",),
+    ),
+    Bug(
+        "a removed member does not join again",
+        "The heartbeat's error for a removed member is ignored.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.classic.heartbeat",
+                "            member.interrupt(outcome.sent_as, interruption)\n        elif",
+                "            pass\n        elif",
+            ),
+        ),
+        protocols=CLASSIC,
+    ),
+    Bug(
+        "a rebalance is not noticed",
+        "REBALANCE_IN_PROGRESS in a heartbeat's response is ignored.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.classic.heartbeat",
+                "if interruption is not None and self._is_stable:",
+                "if interruption is not None and not self._is_stable:",
+            ),
+        ),
+        protocols=CLASSIC,
+    ),
+    Bug(
+        "a lost assignment is not requested again",
+        "After a lost response, brief heartbeats follow, and the assignment never arrives.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.kip848.schedule",
+                "        self._told_change_count = None\n\n    def forget",
+                "\n    def forget",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "an empty assignment is no change",
+        "An assignment without partitions reads as none, so nothing is revoked.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.kip848.schedule",
+                "    if answer.assignment is None:\n",
+                "    if answer.assignment is None or not answer.assignment.topic_partitions:\n",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "partitions are given up before their commit",
+        "Heartbeats report partitions as revoked before the last commit and the listener.",
+        "two owners",
+        (
+            _edit(
+                "consumer.membership.kip848.membership",
+                "        await self._handover.revoke(set(gone.values()), REBALANCE)\n"
+                "        self._let_go(gone)\n",
+                "        self._let_go(gone)\n"
+                "        await self._handover.revoke(set(gone.values()), REBALANCE)\n",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "a revocation is not reported",
+        "No heartbeat tells the coordinator that partitions were revoked.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.kip848.membership",
+                "            self.held.pop(each, None)\n"
+                "        self._schedule.note_change(self._loop.time())\n",
+                "            self.held.pop(each, None)\n",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "a member that was removed keeps its epoch",
+        "A fenced member does not join again.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.kip848.heartbeat",
+                "        if (loss := loss_by(error)) is not None and (\n            not is_joining",
+                "        if (loss := loss_by(error)) is not None and (\n            is_joining",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "partitions of a recreated topic are not asked for again",
+        "An assigned topic id that is not in the metadata yet is forgotten.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.kip848.member",
+                "            unknown.add(each.topic_id)\n            continue\n",
+                "            continue\n",
+            ),
+            _edit(
+                "consumer.membership.kip848.membership",
+                "step = difference(member.target, self.held, view.topic_names, view.topic_id)",
+                'step = difference(member.target, self.held, self.__dict__.setdefault("_n", '
+                "view.topic_names), view.topic_id)",
+            ),
+        ),
+        protocols=("consumer",),
+        faults=("recreated",),
+    ),
+    Bug(
+        "the coordinator is not looked up again",
+        "NOT_COORDINATOR does not make the client look for the new coordinator.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.coordinator",
+                "                    if recovery_for(error) is Recovery.REDISCOVER:\n",
+                "                    if recovery_for(error) is Recovery.FENCED:\n",
+            ),
+        ),
+        faults=("coordinator moves", "crash", "power cut", "shutdown"),
+    ),
+    Bug(
+        "the group is not left",
+        "A member that stops sends no LeaveGroup: its partitions wait for the end of its session.",
+        "repeated",
+        (
+            _edit(
+                "consumer.membership.grouped",
+                "        group_id = self._member.group_id\n        while True:\n",
+                "        group_id = self._member.group_id\n        while False:\n",
+            ),
+        ),
+        faults=("member stops",),
+    ),
+)
+
+# --- Handlers, dead letters, transactions ---------------------------------------------------
+_PROCESSING: Final = (
+    Bug(
+        "a dead letter is forgotten",
+        "A failed record is finished without an acknowledged dead letter.",
+        "no letter",
+        (
+            _edit(
+                "processing.dead_letters",
+                "        await self._producer.send_and_wait(\n",
+                '        if len(letter.value or b"") % 2 == 0:\n            return\n'
+                "        await self._producer.send_and_wait(\n",
+            ),
+        ),
+        ways=("dead letters",),
+    ),
+    Bug(
+        "a failed dead letter finishes its record",
+        "If the dead letter cannot be written, its record counts as finished.",
+        "no letter",
+        (
+            _edit(
+                "consumer.processing.run",
+                "            self._attempts.letter_failed(job, failure)\n            return\n",
+                "            pass\n",
+            ),
+        ),
+        ways=("dead letters",),
+    ),
+    Bug(
+        "a cancelled handler makes a dead letter",
+        "The record of a handler that was cancelled becomes a dead letter.",
+        "needless letter",
+        (
+            _edit(
+                "consumer.processing.run",
+                "                for chain in chains:\n"
+                "                    self._attempts.cancelled(chain[0])\n",
+                "                for chain in chains:\n"
+                "                    chain[0].error = RuntimeError()\n"
+                "                    await self._write_dead_letter(chain[0])\n"
+                "                    self._attempts.cancelled(chain[0])\n",
+            ),
+        ),
+        ways=("dead letters",),
+    ),
+    Bug(
+        "a revoked record is parked for ever",
+        "Records that are withheld when they could begin are not begun after the rebalance.",
+        "not settled",
+        (
+            _edit(
+                "consumer.processing.run",
+                "if cursor in self._parked and not (cursor.is_withheld or cursor.is_paused):",
+                "if False:",
+            ),
+        ),
+        ways=RUNS,
+    ),
+    Bug(
+        "the lane of a revoked record stands",
+        "A record that was revoked before it began blocks the later ones of its key.",
+        "not settled",
+        (
+            _edit(
+                "consumer.processing.run",
+                "                ready.popleft()\n                self._lanes.leave(job)\n",
+                "                ready.popleft()\n",
+            ),
+        ),
+        ways=RUNS,
+    ),
+    Bug(
+        "records of a key are not in order",
+        "A record begins although an earlier one of its key is being handled or retried.",
+        "order",
+        (
+            _edit(
+                "consumer.processing.lanes",
+                "            if last is None:\n                ready.append(job)\n",
+                "            if last is None or True:\n                ready.appendleft(job)\n",
+            ),
+            _edit(
+                "consumer.processing.lanes",
+                "            del lane[job.name]\n        else:\n"
+                "            self.ready.append(follower)\n",
+                "            lane.pop(job.name, None)\n",
+            ),
+        ),
+        ways=RUNS,
+    ),
+    Bug(
+        "outputs without offsets",
+        "A transaction commits outputs without the offsets of their inputs.",
+        "copied twice",
+        (
+            _edit(
+                "producing.transactions",
+                "        group, offsets = delivery.to_commit()\n        if not offsets:\n"
+                "            return\n",
+                "        group, offsets = delivery.to_commit()\n        if offsets:\n"
+                "            return\n",
+            ),
+        ),
+        ways=("copy",),
+    ),
+    Bug(
+        "offsets without outputs",
+        "Offsets are committed although the transaction of their outputs was not.",
+        "not copied",
+        (
+            _edit(
+                "consumer.processing.outbox",
+                "            refused = await self._write(lease, offsets, seeks)\n",
+                "            try:\n                refused = await self._write(lease, offsets, "
+                "seeks)\n            except KafkaError:\n                refused = {}\n",
+            ),
+        ),
+        ways=("copy",),
+    ),
+    Bug(
+        "a transaction under a newer generation",
+        "Offsets in a transaction have the present generation, not that of their records.",
+        "copied twice",
+        (
+            _edit(
+                "producing.transactions",
+                "            committed = group_offsets.commit_request(self._id, producer, group, ",
+                "            group = group.offsets.group()\n"
+                "            committed = group_offsets.commit_request(self._id, producer, group, ",
+            ),
+        ),
+        ways=("copy",),
+    ),
+    Bug(
+        "an abort commits",
+        "The end of an aborted transaction is sent as a commit.",
+        "aborted read",
+        (
+            _edit(
+                "producing.transactions",
+                "await self._end(is_commit=False)",
+                "await self._end(is_commit=True)",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+    Bug(
+        "a commit does not wait for its records",
+        "A transaction is committed while its records are in flight.",
+        "acknowledged, lost",
+        (
+            _edit(
+                "producing.transactions",
+                "        await self._accumulator.flush()\n        if self._storing:",
+                "        if self._storing:",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+)
+
+# --- Producers ------------------------------------------------------------------------------
+_PRODUCERS: Final = (
+    Bug(
+        "another sequence after a lost response",
+        "A batch that is sent again gets another sequence number.",
+        "written twice",
+        (
+            _edit(
+                "producing.partition_queue",
+                "            self.retry_count -= 1\n        else:\n",
+                "            self.retry_count -= 1\n"
+                "            batch.number(self.identity or identity, self.next_sequence)\n"
+                "            self.next_sequence = batch.next_sequence\n        else:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "a lost response acknowledges",
+        "A batch whose response was lost counts as written.",
+        "acknowledged, lost",
+        (
+            _edit(
+                "producing.sender",
+                "            if error.retriable:\n                self._retry(batch, error)\n",
+                "            if error.retriable:\n                "
+                "self._acknowledge(batch, -1, -1, -1)\n",
+            ),
+        ),
+    ),
+    Bug(
+        "another epoch after a failure",
+        "A batch that fails twice is sent under another epoch, and may be written twice.",
+        "written twice",
+        (
+            _edit(
+                "producing.partition_queue",
+                "        batch.state = BatchState.TO_RETRY\n        batch.due_at = retry_at\n"
+                "        self.retry_count += 1\n",
+                "        batch.state = BatchState.TO_RETRY\n        batch.due_at = retry_at\n"
+                "        self.retry_count += 1\n"
+                "        self.is_broken |= batch.attempts > 1\n",
+            ),
+        ),
+        producers=("idempotent",),
+    ),
+)
+
+# --- Connections ----------------------------------------------------------------------------
+_CONNECTIONS: Final = (
+    Bug(
+        "a silent broker is waited for",
+        "A connection without an answer stays in use.",
+        "not settled",
+        (
+            _edit(
+                "client.wire",
+                "            if pending.deadline > now:\n                continue\n",
+                "            if pending.deadline > 0:\n                continue\n",
+            ),
+        ),
+        faults=("power cut", "lost answers", "lost requests"),
+    ),
+    Bug(
+        "the reconnect forgets the throttle",
+        "A new connection sends requests before the broker's throttle time is over.",
+        "throttle",
+        (
+            _edit(
+                "client.pool",
+                "        slot.connection = None\n        slot.muted_until = "
+                "connection.muted_until\n        if self._loop",
+                "        slot.connection = None\n        if self._loop",
+            ),
+        ),
+        faults=("throttling",),
+    ),
+    Bug(
+        "a retry without a pause",
+        "Attempts to reconnect have no pause between them.",
+        "course failed",
+        (
+            _edit(
+                "client.backoff",
+                "return delay_s * rng.uniform(1 - JITTER, 1 + JITTER)",
+                "return 0.0 * delay_s",
+            ),
+        ),
+    ),
+    Bug(
+        "stop waits without a limit",
+        "The last commit of a stop ignores the stop's timeout.",
+        "late stop",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "        await self._try_to_commit(last, deadline)\n        uncommitted",
+                "        await self._try_to_commit(last, deadline + 1e3)\n        uncommitted",
+            ),
+        ),
+        faults=("member stops",),
+    ),
+    Bug(
+        "stop leaves a connection",
+        "Connections of the fetching lane stay open after a stop.",
+        "connection left",
+        (
+            _edit(
+                "client.pool",
+                "        for connection in self._closing:\n            connection.close()\n",
+                "        for connection in self._closing[1:]:\n            connection.close()\n",
+            ),
+            _edit(
+                "client.pool",
+                "            await connection.wait_closed()",
+                "            await asyncio.sleep(0)",
+            ),
+        ),
+    ),
+    Bug(
+        "stop leaves a task",
+        "A task that watches the connections goes on after a stop.",
+        "task left",
+        (
+            _edit(
+                "consumer.membership.heartbeat",
+                "        if self._beating is not None:\n"
+                "            await self._scope.stop(self._beating)\n"
+                "        await self.thread.end()\n",
+                "        asyncio.ensure_future(asyncio.sleep(1e3))\n"
+                "        if self._beating is not None:\n"
+                "            await self._scope.stop(self._beating)\n"
+                "        await self.thread.end()\n",
+            ),
+        ),
+    ),
+    Bug(
+        "a foreign error of a read",
+        "A revocation in the middle of a read raises KeyError.",
+        "foreign error",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "            if tp in self._cursors and (has_waited or self._cursors[tp] is "
+                "cursor):\n",
+                "            if self._cursors[tp] and (has_waited or self._cursors[tp] is "
+                "cursor):\n",
+            ),
+        ),
+    ),
+)
+
+# --- The embedded broker --------------------------------------------------------------------
+_BROKER: Final = (
+    Bug(
+        "replay loses the last commit",
+        "A coordinator that loads its log leaves out the last batch.",
+        "commit back",
+        (
+            _edit(
+                "broker.groups.coordinator_log",
+                "        while offset < log.high_watermark:\n            start, entries",
+                "        while offset < log.high_watermark - 1:\n            start, entries",
+            ),
+        ),
+        faults=("coordinator moves", "crash", "power cut", "shutdown"),
+    ),
+    Bug(
+        "replay loses tombstones",
+        "A coordinator that loads its log ignores the removal of members and offsets.",
+        "not settled",
+        (
+            _edit(
+                "broker.groups.coordinator_log",
+                "            if decoded is not None:\n",
+                "            if decoded is not None and decoded.value is not None:\n",
+            ),
+        ),
+        protocols=("consumer",),
+        faults=("coordinator moves", "crash", "power cut", "shutdown"),
+    ),
+    Bug(
+        "a commit is answered and not logged",
+        "A coordinator applies commits to its memory only.",
+        "commit back",
+        (
+            _edit(
+                "broker.groups.coordinator",
+                "            error = self._append(group_id, records)\n            if error is "
+                "NoError:\n                return errors\n",
+                "            for record in records:\n                self._replay(record)\n"
+                "            if error is NoError:\n                return errors\n",
+            ),
+        ),
+        faults=("coordinator moves", "crash", "power cut", "shutdown"),
+    ),
+    Bug(
+        "commits of former generations are accepted",
+        "A coordinator does not compare the generation of a commit.",
+        "commit back",
+        (
+            _edit(
+                "broker.groups.classic.machine",
+                "        error = self.check_member(member_id, instance_id, generation)\n"
+                "        if error is NoError and self.state is COMPLETING:\n"
+                "            return RebalanceInProgressError\n"
+                "        if error is NoError:\n"
+                "            self._restart_session",
+                "        error = self.check_member(member_id, instance_id, generation)\n"
+                "        if member_id not in self.members:\n            return NoError\n"
+                "        error = NoError\n"
+                "        if error is NoError:\n"
+                "            self._restart_session",
+            ),
+        ),
+        protocols=CLASSIC,
+    ),
+    Bug(
+        "sessions do not end",
+        "A coordinator keeps members that send no heartbeats.",
+        "not settled",
+        (
+            _edit(
+                "broker.groups.classic.machine",
+                "        if member is not None and member.proves_life_by_waiting:\n",
+                "        if member is not None:\n",
+            ),
+        ),
+        protocols=CLASSIC,
+        faults=("member killed",),
+    ),
+    Bug(
+        "a partition is assigned before its owner has revoked it",
+        "The coordinator of KIP-848 does not look at the present owner.",
+        "two owners",
+        (
+            _edit(
+                "broker.groups.kip848.machine",
+                "            group.held_in,\n",
+                "            lambda topic_id, number: -1,\n",
+            ),
+        ),
+        protocols=("consumer",),
+    ),
+    Bug(
+        "duplicates are appended",
+        "A broker appends a batch again that it has already.",
+        "written twice",
+        (
+            _edit(
+                "broker.log.producers",
+                "            if (batch.first_sequence, batch.last_sequence) == wanted:\n"
+                "                return batch\n",
+                "            if (batch.first_sequence, batch.last_sequence) == wanted:\n"
+                "                return None\n",
+            ),
+            _edit(
+                "broker.log.producers",
+                "        if first != expected:\n",
+                "        if first > expected:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "open transactions can be read",
+        "The last stable offset ignores open transactions.",
+        "aborted read",
+        (
+            _edit(
+                "broker.fetching.read",
+                "        stable = partition.log.last_stable_offset\n",
+                "        stable = end_offset\n",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+    Bug(
+        "a fenced producer can write",
+        "A broker accepts batches and offsets of a former producer epoch.",
+        "copied twice",
+        (
+            _edit(
+                "broker.log.producers",
+                "if producer is not None and header.producer_epoch < producer.epoch:",
+                "if False:",
+            ),
+        ),
+        producers=("transactional",),
+    ),
+    Bug(
+        "a long poll is not completed",
+        "An error of one partition keeps a Fetch request waiting for all others.",
+        "not settled",
+        (
+            _edit(
+                "broker.fetching.session",
+                "            or data.high_watermark != self.sent_high_watermark\n",
+                "",
+            ),
+            _edit(
+                "broker.fetching.session",
+                "            data.records\n",
+                "            data.high_watermark != self.sent_high_watermark\n",
+            ),
+        ),
+    ),
+)
+
+
+def _by_name() -> Mapping[str, Bug]:
+    bugs = (
+        *_COMMITS,
+        *_FETCHING,
+        *_GROUPS,
+        *_PROCESSING,
+        *_PRODUCERS,
+        *_CONNECTIONS,
+        *_BROKER,
+    )
+    named = {bug.name: bug for bug in bugs}
+    if len(named) < len(bugs):
+        raise ValueError("two bugs have one name")
+    return MappingProxyType(named)
+
+
+BUGS: Final = _by_name()

@@ -1,0 +1,30 @@
+"""The planted bugs fit the source. `python -m tests.simulation --planted` finds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.plan import draw
+from tests.simulation.planted import BUGS, Bug
+from tests.simulation.planting import planted_source, source_path
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_bug_fits_the_source(bug: Bug) -> None:
+    for module in {edit.module for edit in bug.edits}:
+        source = source_path(module).read_text("utf-8")
+        planted = planted_source(bug, module, source)
+        assert planted != source
+        compile(planted, module, "exec", dont_inherit=True)
+
+
+def test_bug_that_does_not_fit_is_refused() -> None:
+    bug = BUGS["commits one too far"]
+    with pytest.raises(LookupError, match="0 times"):
+        planted_source(bug, bug.edits[0].module, "x = 1\n")
+
+
+def test_a_few_seeds_can_meet_each_bug() -> None:
+    plans = [draw(seed) for seed in range(1, 1001)]
+    rare = [bug.name for bug in BUGS.values() if sum(map(bug.can_be_met, plans)) < 3]
+    assert not rare
