@@ -136,9 +136,9 @@ class ClientArguments(_Given, Settings):
     metadata_max_age_s = InSeconds()
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
-    # Numbers that may be 0, that may be anything, and that requests have in 32 bits.
+    # Numbers that may be 0, that may also be negative, and that requests have in 32 bits.
     _may_be_zero: ClassVar[frozenset[str]] = frozenset({"retry_backoff_ms"})
-    _may_be_any: ClassVar[frozenset[str]] = frozenset({"connections_max_idle_ms", "seed"})
+    _may_be_any: ClassVar[frozenset[str]] = frozenset({"connections_max_idle_ms"})
     _sent: ClassVar[frozenset[str]] = frozenset()
     _is_made = False
     # Checked by other methods: with aiokafka's messages, or without showing the value.
@@ -197,16 +197,20 @@ class ClientArguments(_Given, Settings):
 
     def _check_numbers(self) -> None:
         for name, kind in self._kinds():
-            if kind != "int" or name in self._may_be_any:
+            if kind != "int" or name == "seed":
                 continue
             value = getattr(self, name)
-            if value < 0 and name in self._may_be_zero:
-                raise ValueError(f"{name} must not be negative, but is {value!r}")
-            if value <= 0 and name not in self._may_be_zero:
-                raise ValueError(f"{name} must be a positive number, not {value!r}")
+            shown = reprlib.repr(value)
+            if name not in self._may_be_any:
+                if value < 0 and name in self._may_be_zero:
+                    raise ValueError(f"{name} must not be negative, but is {shown}")
+                if value <= 0 and name not in self._may_be_zero:
+                    raise ValueError(f"{name} must be a positive number, not {shown}")
             bits = 31 if name in self._sent else 63
             if value >= 1 << bits:
-                raise ValueError(f"{name} must be at most 2**{bits} - 1, not {value!r}")
+                raise ValueError(f"{name} must be at most 2**{bits} - 1, not {shown}")
+            if value < -(1 << bits):
+                raise ValueError(f"{name} must be at least -2**{bits}, not {shown}")
 
     def _check_bootstrap(self) -> None:
         servers: object = self.bootstrap_servers

@@ -651,6 +651,7 @@ def _check_commit(value: object) -> OffsetAndMetadata:
         )
     if not isinstance(metadata, str):
         raise TypeError(f"Metadata should be a string, not {metadata!r}")
+    check_text("the metadata of an offset", metadata)
     return OffsetAndMetadata(offset, metadata)
 
 

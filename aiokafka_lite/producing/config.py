@@ -78,7 +78,7 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     linger_s = InSeconds()
     _may_be_zero = ClientArguments._may_be_zero | {"linger_ms"}
     _may_be_any = ClientArguments._may_be_any | {"delivery_timeout_ms"}  # has a limit of its own
-    _sent = frozenset({"transaction_timeout_ms"})
+    _sent = frozenset({"request_timeout_ms", "transaction_timeout_ms"})
 
     # AIOKafkaProducer takes these arguments (`takes_arguments_of`): they are written here only.
     def __init__(

@@ -10,7 +10,7 @@ from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
-from aiokafka_lite.client.arguments import MOST_LONG, check_tp
+from aiokafka_lite.client.arguments import MOST_LONG, check_text, check_tp
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedMemberEpochError,
@@ -149,13 +149,14 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
     checked = checked_offsets(offsets)
     if isinstance(group, GroupOfConsumer):
         return group.name(checked)
-    if isinstance(group, ConsumerGroupMetadata):
-        return OffsetsOfGroup(group, checked)
-    if not group or not isinstance(group, str):
-        raise ValueError(
-            f"group_id must be a group's name or consumer.group_metadata(), not {group!r}"
-        )
-    return OffsetsOfGroup(ConsumerGroupMetadata(group), checked)
+    if not isinstance(group, ConsumerGroupMetadata):
+        if not group or not isinstance(group, str):
+            raise ValueError(
+                f"group_id must be a group's name or consumer.group_metadata(), not {group!r}"
+            )
+        group = ConsumerGroupMetadata(group)
+    check_text("group_id", group.group_id)
+    return OffsetsOfGroup(group, checked)
 
 
 def checked_offsets(offsets: object) -> DecidedOffsets:
@@ -171,6 +172,7 @@ def checked_offsets(offsets: object) -> DecidedOffsets:
                 "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
                 f"tuple, not {value!r}"
             )
+        check_text("the metadata of an offset", metadata)
         checked[check_tp(TopicPartition(*tp))] = offset, metadata, NO_EPOCH
     return checked
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -46,6 +47,37 @@ def test_number_may_be_a_float(config: type[ClientArguments], name: str) -> None
     """As seconds times 1000 is; requests have room for ints only."""
     given = getattr(made(config, name, 199_999.99999999997), name)
     assert (given, type(given)) == (200_000, int)
+
+
+@for_each([each for each in arguments("int") if each[1] != "seed"])
+def test_number_that_is_no_time_or_size_is_refused_by_name(
+    config: type[ClientArguments], name: str
+) -> None:
+    """Otherwise the client that uses it fails: a float or a request has no room for it."""
+    for given in (10**400, -(10**400), 2**63):
+        with pytest.raises(ValueError, match=f"^{name} must "):
+            made(config, name, given)
+
+
+async def test_largest_number_that_is_accepted_works() -> None:
+    """`session_timeout_ms` has a limit on the broker, too."""
+    async with Broker() as broker:
+        broker.produce("t", "v")
+        for config, name in arguments("int"):
+            try:
+                made(config, name, largest := 2**63 - 1)
+            except ValueError:
+                largest = 2**31 - 1
+            given: dict[str, Any] = {name: largest, "bootstrap_servers": broker.bootstrap_servers}
+            if config is ProducerConfig:
+                async with AIOKafkaProducer(**given) as producer:
+                    sent = await producer.send("t", b"w")
+                    await producer.flush()
+                    assert (await sent).topic == "t", name
+            elif name != "session_timeout_ms":
+                async with consumer_of(broker, "t", group_id=name, **given) as consumer:
+                    assert (await asyncio.wait_for(consumer.getone(), 5)).value == b"v", name
+                    await consumer.commit()
 
 
 @for_each(arguments("bool"))

@@ -218,6 +218,8 @@ async def made(call: Callable[[AIOKafkaConsumer], object], consumer: AIOKafkaCon
     [
         (lambda c: c.seek(Partition("t", 0), 2**63), r"0 to 2\*\*63 - 1"),
         (lambda c: c.commit({Partition("t", 0): 2**63}), r"0 to 2\*\*63 - 1"),
+        (lambda c: c.commit({Partition("t", 0): (1, "\ud800")}), "metadata of an offset must be"),
+        (lambda c: c.commit({Partition("t", 0): (1, "x" * 32_768)}), "metadata .* at most"),
         (lambda c: c.offsets_for_times({Partition("t", 0): 2**63}), "cannot be later than"),
         (lambda c: c.incremental_assign([Partition("t", 2**31)]), r"0 to 2\*\*31 - 1"),
         (lambda c: c.incremental_assign([Partition("\ud800", 0)]), "UTF-8"),

@@ -473,6 +473,21 @@ async def test_offsets_of_no_group_are_refused(producer: AIOKafkaProducer, group
             tx.commit_offsets(delivery(OffsetsOfGroup(ConsumerGroupMetadata("g"), {})), "g")
 
 
+@pytest.mark.parametrize("text", ["\ud800", "x" * 32_768], ids=["no UTF-8", "too long"])
+async def test_offsets_that_no_request_has_room_for_are_refused_and_the_transaction_goes_on(
+    broker: Broker, producer: AIOKafkaProducer, text: str
+) -> None:
+    async with producer.transaction():
+        with pytest.raises(ValueError, match="group_id must"):
+            await producer.send_offsets_to_transaction({TP: 1}, text)
+        with pytest.raises(ValueError, match="group_id must"):
+            await producer.send_offsets_to_transaction({TP: 1}, ConsumerGroupMetadata(text))
+        with pytest.raises(ValueError, match="the metadata of an offset must"):
+            await producer.send_offsets_to_transaction({TP: (1, text)}, "g")
+        await producer.send_offsets_to_transaction({TP: 1}, "g")
+    assert broker.committed("g") == {TP: 1}
+
+
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("broker", [1], indirect=True)
 async def test_an_abort_does_not_wait_for_a_partition_that_cannot_be_added(
