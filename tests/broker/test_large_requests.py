@@ -10,11 +10,13 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.handlers.registry import HANDLERS, load
+from aiokafka_lite.broker.network import dispatcher
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.committed_offsets import (
@@ -279,8 +281,12 @@ async def test_large_fetch_that_waits_holds_up_nobody(broker: Broker) -> None:
 # -- what comes of it ----------------------------------------------------------------------------
 
 
-async def test_answer_to_a_large_request_is_that_to_many_small_ones(broker: Broker) -> None:
+async def test_answer_to_a_large_request_is_that_to_many_small_ones(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Topics that are cut in the middle, topics with nothing in them, and unknown ones."""
+    in_pieces = mock.Mock(wraps=dispatcher._in_pieces)
+    monkeypatch.setattr(dispatcher, "_in_pieces", in_pieces)
     sizes = [3, 0, 900, 1, 0, 400, 2_000, 5]
     topics = [
         ListOffsetsTopic(
@@ -293,6 +299,7 @@ async def test_answer_to_a_large_request_is_that_to_many_small_ones(broker: Brok
     ]
     async with RawClient(broker.bootstrap_servers) as client:
         whole = await client.request(ListOffsetsRequest(topics=topics), 7)
+        in_pieces.assert_called_once()
         apart = []
         for topic in topics:
             answers = [
@@ -301,6 +308,7 @@ async def test_answer_to_a_large_request_is_that_to_many_small_ones(broker: Brok
             ]
             answers[0].partitions = [p for answer in answers for p in answer.partitions]
             apart.append(answers[0])
+    in_pieces.assert_called_once()
     assert [topic.name for topic in whole.topics] == [topic.name for topic in topics]
     assert [len(topic.partitions) for topic in whole.topics] == sizes
     assert whole.topics == apart

@@ -234,6 +234,17 @@ async def test_an_error_that_stays_is_raised(
             await worker.commits.commit({TP: 5})
 
 
+async def test_an_error_of_access_names_all_its_topics() -> None:
+    broker = ScriptedBroker({"t": 2, "u": 1})
+    broker.script(OffsetCommitRequest, refused_commit(errors.TopicAuthorizationFailedError))
+
+    async with broker, Worker(f"127.0.0.1:{broker.port}", "g", ["t", "u"], {}) as worker:
+        with pytest.raises(errors.TopicAuthorizationFailedError) as raised:
+            await worker.commits.commit({TP: 5, TopicPartition("u", 0): 6})
+
+    assert raised.value.args == ({"t", "u"},)
+
+
 @pytest.mark.parametrize(
     ("kind", "member_id"),
     [
