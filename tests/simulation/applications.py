@@ -21,7 +21,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.simulation.cluster import DEAD, GROUP, INPUT, OUTPUT, SESSION_MS, SimulatedCluster
 from tests.simulation.history import History, Kind
 from tests.simulation.plan import Plan
-from tests.simulation.rules import fails
+from tests.simulation.rules import fails, number_of
 
 if TYPE_CHECKING:
     from tests.simulation.engine import Loop
@@ -35,6 +35,9 @@ STOP_S: Final = 10.0
 # Ways that `stop` ends.
 RUNS: Final = ("run", "dead letters", "copy")
 KEYS: Final = 7
+# Each so many records, one takes so many times as long.
+SLOW_EACH: Final = 40
+SLOW_TIMES: Final = 20
 
 
 def note_error(history: History, who: str, error: Exception, before: str = "") -> None:
@@ -155,14 +158,23 @@ class Member:
 
     # Its ways of reading
 
+    async def _process(self, value: bytes) -> None:
+        handling_s = self._plan.handling_s
+        if handling_s:
+            is_slow = number_of(value) % SLOW_EACH == 0
+            try:
+                await asyncio.sleep(handling_s * (SLOW_TIMES if is_slow else 1))
+            except asyncio.CancelledError:
+                self._history.note(Kind.CANCELLED, self.name, value=value)
+                raise
+
     async def _handle(self, record: ConsumerRecord[Any, Any]) -> None:
         tp = TopicPartition(record.topic, record.partition)
         value = record.value or b""
         self._history.note(Kind.RETURNED, self.name, tp, record.offset, value)
         self._is_handling = True
         try:
-            if self._plan.handling_s:
-                await asyncio.sleep(self._plan.handling_s)
+            await self._process(value)
         finally:
             self._is_handling = False
         self._history.note(Kind.HANDLED, self.name, tp, record.offset, value)
@@ -196,8 +208,7 @@ class Member:
         tp = TopicPartition(record.topic, record.partition)
         value = record.value or b""
         self._history.note(Kind.RETURNED, self.name, tp, record.offset, value)
-        if self._plan.handling_s:
-            await asyncio.sleep(self._plan.handling_s)
+        await self._process(value)
         if self._plan.way == "dead letters" and fails(value):
             raise UnusableRecordError(value)
         self._history.note(Kind.HANDLED, self.name, tp, record.offset, value)
@@ -217,8 +228,7 @@ class Member:
             tp = TopicPartition(record.topic, record.partition)
             value = record.value or b""
             self._history.note(Kind.RETURNED, self.name, tp, record.offset, value)
-            if self._plan.handling_s:
-                await asyncio.sleep(self._plan.handling_s)
+            await self._process(value)
             outputs.send(OUTPUT, value, key=record.key)
             self._history.note(Kind.HANDLED, self.name, tp, record.offset, value)
 

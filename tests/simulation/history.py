@@ -22,6 +22,7 @@ class Kind(enum.Enum):
     LOST = "lost"
     RETURNED = "returned"
     HANDLED = "handled"
+    CANCELLED = "cancelled"
     DEAD = "dead letter"
     COMMITTED = "committed"
     BEGUN = "transaction begun"

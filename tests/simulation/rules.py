@@ -61,9 +61,14 @@ Rule: TypeAlias = Callable[[Run], Iterator[Violation]]
 FAILS_EACH: Final = 10
 
 
+def number_of(value: bytes) -> int:
+    """Return a record's number among those of its producer."""
+    return int(value.rpartition(b"-")[2])
+
+
 def fails(value: bytes) -> bool:
     """Whether a handler that fails at all fails at this record."""
-    return int(value.rpartition(b"-")[2]) % FAILS_EACH == FAILS_EACH - 1
+    return number_of(value) % FAILS_EACH == FAILS_EACH - 1
 
 
 def _place(tp: TopicPartition | None, offset: int) -> str:
@@ -135,7 +140,7 @@ class _Reading:
 
 
 def _key_of(value: bytes) -> int:
-    return int(value.rpartition(b"-")[2]) % 7
+    return number_of(value) % 7
 
 
 def one_assignment_is_in_order(run: Run) -> Iterator[Violation]:
@@ -171,6 +176,24 @@ def _misplaced(run: Run, event: Event, reading: _Reading, *, is_in_order: bool) 
         if left_out:
             return f"got {place} right after {last}, without {left_out[0]}"
     return ""
+
+
+def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
+    """Of `run`, a handler begins with a record when that of its key before it has ended."""
+    if run.plan.way in READS_IN_ORDER:
+        return
+    handled_now: dict[tuple[str, int], bytes] = {}
+    for event in run.history.of(Kind.RETURNED, Kind.HANDLED, Kind.CANCELLED):
+        key = (event.who, _key_of(event.value))
+        if event.kind is not Kind.RETURNED:
+            handled_now.pop(key, None)
+            continue
+        other = handled_now.get(key)
+        if other is not None:
+            text = f"{event.who} begins {event.value!r} while it handles {other!r}"
+            yield Violation("key twice", text, event.at_s)
+        if not run.is_dead(event.value):  # its end is no event
+            handled_now[key] = event.value
 
 
 # --- Commits --------------------------------------------------------------------------------
@@ -325,6 +348,7 @@ RULES: Final[Sequence[Rule]] = (
     idempotent_records_are_written_once,
     values_are_those_of_the_log,
     one_assignment_is_in_order,
+    records_of_a_key_are_handled_one_by_one,
     commits_cover_finished_records,
     commits_do_not_go_back,
     one_member_owns_a_partition,

@@ -115,6 +115,10 @@ def key_out_of_order() -> Story:
     return story.add(5.6, Kind.RETURNED, "a", offset=2, value=value(1))
 
 
+def key_twice() -> Story:
+    return Story("run").add(4.2, Kind.RETURNED, "a", offset=7, value=value(7))
+
+
 def commit_ahead() -> Story:
     return Story().add(4.6, Kind.COMMITTED, "g", offset=2)
 
@@ -185,6 +189,7 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     (rules.values_are_those_of_the_log, another_record, "another record"),
     (rules.one_assignment_is_in_order, repeated_in_an_assignment, "order"),
     (rules.one_assignment_is_in_order, key_out_of_order, "order"),
+    (rules.records_of_a_key_are_handled_one_by_one, key_twice, "key twice"),
     (rules.commits_cover_finished_records, commit_ahead, "commit ahead"),
     (rules.commits_do_not_go_back, commit_back, "commit back"),
     (rules.one_member_owns_a_partition, two_owners, "two owners"),
