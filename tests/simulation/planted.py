@@ -18,6 +18,18 @@ from tests.simulation.plan import PROTOCOLS, WAYS, Plan
 READS: Final = ("async for", "getmany", "batch")
 RUNS: Final = ("run", "dead letters", "copy")
 CLASSIC: Final = ("range", "cooperative")
+# Faults that members notice only as a delay: see rules.py.
+GENTLE: Final = frozenset(
+    {
+        "leader moves",
+        "coordinator moves",
+        "member joins",
+        "member stops",
+        "throttling",
+        "pieces",
+        "clock skew",
+    }
+)
 
 
 class Edit(NamedTuple):
@@ -40,6 +52,11 @@ class Bug:
         protocols: The same for group protocols.
         producers: The same: one of these kinds of producers writes.
         faults: The same: one of these faults happens. Empty: none is needed.
+        lasts_s: The least time that this fault lasts.
+        is_slow: The same: handling takes time.
+        is_gentle: The same: all faults are in GENTLE.
+        is_static: The same: members have instance ids.
+        missed_because: Why no seed finds it; "": some do.
     """
 
     name: str
@@ -50,14 +67,23 @@ class Bug:
     protocols: tuple[str, ...] = PROTOCOLS
     producers: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+    lasts_s: float = 0.0
+    is_slow: bool = False
+    is_gentle: bool = False
+    is_static: bool = False
+    missed_because: str = ""
 
     def can_be_met(self, plan: Plan) -> bool:
         faults = {fault.name for fault in plan.faults}
+        long = {fault.name for fault in plan.faults if fault.lasts_s >= self.lasts_s}
         return (
             plan.way in self.ways
             and plan.protocol in self.protocols
             and (not self.producers or not set(self.producers).isdisjoint(plan.producers))
-            and (not self.faults or not faults.isdisjoint(self.faults))
+            and (not self.faults or not long.isdisjoint(self.faults))
+            and (not self.is_slow or plan.handling_s > 0)
+            and (not self.is_gentle or faults <= GENTLE)
+            and (not self.is_static or plan.static)
         )
 
 
@@ -132,25 +158,35 @@ _COMMITS: Final = (
                 "while ahead and ahead[0].end < offset:",
             ),
         ),
-        ways=RUNS,
+        ways=("run", "dead letters"),
+        faults=("member killed",),
+        is_slow=True,
     ),
     Bug(
         "commit retried across generations",
-        "A refused commit is sent again as the member of whichever generation is the present one.",
+        "A refused commit is sent again under whatever generation is the present one.",
         "commit back",
         (
             _edit(
-                "consumer.membership.classic.member",
-                "if is_broken and holder.generation > made_as.generation + has_waited:",
-                "if is_broken and holder.generation < made_as.generation:",
+                "consumer.commits.commits",
+                "            sender = self.member.commits_as(\n"
+                "                made_as, has_waited=has_waited, is_departed=commit.is_departed\n"
+                "            )\n",
+                "            sender = self.assigned_as\n",
             ),
             _edit(
                 "consumer.commits.commits",
+                "                if tp not in self._cursors\n"
                 "                or not (has_waited or self._cursors[tp] is commit.cursors[tp])\n",
-                "",
+                "                if False\n",
+            ),
+            _edit(
+                "consumer.commits.commits",
+                "            raise self._rejection(commit) from error\n",
+                "            return True\n",
             ),
         ),
-        protocols=CLASSIC,
+        faults=("loop blocked", "session expires", "partition", "hang", "one-way cut"),
     ),
     Bug(
         "an older commit after a newer one",
@@ -174,6 +210,7 @@ _COMMITS: Final = (
                 "            pass\n",
             ),
         ),
+        missed_because="an application of the campaign makes one commit at a time",
     ),
     Bug(
         "no last commit before a revocation",
@@ -186,6 +223,7 @@ _COMMITS: Final = (
                 "",
             ),
         ),
+        is_gentle=True,
     ),
     Bug(
         "revocation does not wait for the application",
@@ -198,6 +236,8 @@ _COMMITS: Final = (
                 "if waits and not gone:",
             ),
         ),
+        is_gentle=True,
+        is_slow=True,
     ),
     Bug(
         "commits without leader epoch",
@@ -211,34 +251,38 @@ _COMMITS: Final = (
             ),
         ),
         faults=("truncation",),
+        missed_because="truncations hardly meet the death of the partition's owner",
     ),
     Bug(
         "commit with the new topic's id",
-        "Offsets of a deleted topic are committed for the topic that has replaced it.",
+        "Commits name topics, so offsets of a deleted one are committed for its successor.",
         "lost",
         (
             _edit(
                 "consumer.commits.commits",
-                'self.topic_ids[tp] = read_as or cluster.view.topic_id(tp.topic) or b""',
-                "self.topic_ids[tp] = cluster.view.topic_id(tp.topic) or read_as",
+                "        ids = TopicIds({tp: commit.topic_ids[tp] for tp in commit.left})\n",
+                "        ids = TopicIds({})\n",
+            ),
+            _edit(
+                "consumer.commits.commits",
+                "        self._leave_out_former_logs(commit)\n",
+                "",
             ),
         ),
+        protocols=CLASSIC,
         faults=("recreated",),
     ),
     Bug(
-        "a stale epoch reads as no committed offset",
-        "If OffsetFetch is refused with STALE_MEMBER_EPOCH, nothing counts as committed.",
-        "repeated",
+        "a refused OffsetFetch reads as no committed offset",
+        "If the coordinator refuses OffsetFetch for now, nothing counts as committed.",
+        "commit back",
         (
             _edit(
                 "consumer.commits.committed",
-                "                if not self._may_pass(error, reader):\n",
-                "                if recovery_for(error) is Recovery.NEW_EPOCH:\n"
-                "                    return {tp: None for tp in asked}\n"
-                "                if not self._may_pass(error, reader):\n",
+                "                last_error = error\n",
+                "                return dict.fromkeys(asked)\n",
             ),
         ),
-        protocols=("consumer",),
     ),
     Bug(
         "the last commit of stop is left out",
@@ -252,6 +296,22 @@ _COMMITS: Final = (
             ),
         ),
         faults=("member stops",),
+        is_gentle=True,
+    ),
+    Bug(
+        "a commit does not follow its coordinator",
+        "commit() raises if the coordinator has moved.",
+        "raised",
+        (
+            _edit(
+                "consumer.commits.commits",
+                "        return recovery is not Recovery.SURFACE\n",
+                "        return recovery is Recovery.RETRY\n",
+            ),
+        ),
+        ways=("batch",),
+        faults=("coordinator moves",),
+        is_gentle=True,
     ),
 )
 
@@ -299,8 +359,15 @@ _FETCHING: Final = (
     Bug(
         "a response after a seek is taken",
         "A response counts although the position has changed since its request.",
-        "lost",
-        (_edit("consumer.fetching.answer", "if cursor.loan is loan:", "if cursor is not None:"),),
+        "order",
+        (
+            _edit(
+                "consumer.fetching.session",
+                "        loan = self._loans.pop(tp, None)\n",
+                "        loan = self._loans.get(tp)\n",
+            ),
+            _edit("consumer.fetching.answer", "if cursor.loan is loan:", "if cursor is not None:"),
+        ),
     ),
     Bug(
         "records after a revocation",
@@ -313,6 +380,7 @@ _FETCHING: Final = (
                 "",
             ),
         ),
+        is_gentle=True,
     ),
     Bug(
         "a truncation by one record is not seen",
@@ -352,6 +420,7 @@ _FETCHING: Final = (
             ),
         ),
         faults=("leader moves", "crash", "shutdown", "power cut"),
+        missed_because="the nodes of the embedded broker have the same metadata",
     ),
     Bug(
         "a back-off never ends",
@@ -379,38 +448,7 @@ _FETCHING: Final = (
                 "",
             ),
         ),
-    ),
-    Bug(
-        "a lost response keeps the fetch session",
-        "After a lost response, the fetch session continues as if it had arrived.",
-        "not settled",
-        (
-            _edit(
-                "consumer.fetching.source",
-                "        self._session.replace()\n        self._in_flight.release()\n"
-                "        self._note_failure(error)\n",
-                "        self._session.succeeded(self._session.id)\n"
-                "        self._in_flight.release()\n        self._note_failure(error)\n",
-            ),
-        ),
-    ),
-    Bug(
-        "leaders are not looked for",
-        "An error that shows a new leader does not refresh the metadata.",
-        "not settled",
-        (
-            _edit(
-                "consumer.fetching.answer",
-                "            self._is_metadata_stale = True\n",
-                "            self._is_metadata_stale = False\n",
-            ),
-            _edit(
-                "consumer.fetching.answer",
-                "        if leaders:\n            self._follow_hints(leaders, response)\n",
-                "",
-            ),
-        ),
-        faults=("leader moves",),
+        missed_because="no broker evicts a session within a minute",
     ),
     Bug(
         "a failed OffsetFetch is not repeated",
@@ -418,9 +456,9 @@ _FETCHING: Final = (
         "not settled",
         (
             _edit(
-                "consumer.positions.resolver",
-                "                    raise  # the scope restarts the task\n",
-                "                    await asyncio.sleep(1e9)\n",
+                "consumer.commits.committed",
+                "                last_error = error\n",
+                "                last_error = error\n                await asyncio.sleep(1e9)\n",
             ),
         ),
     ),
@@ -443,11 +481,12 @@ _FETCHING: Final = (
         "lost",
         (
             _edit(
-                "consumer.assignment.assignment",
-                "        partition.forget_log(topic_id)\n        self._observers",
-                "        partition.new_topic_id = topic_id\n        self._observers",
+                "consumer.positions.topic_changes",
+                '            self._start_over(partition, topic_id, f"{event}")\n',
+                "            partition._name(topic_id)\n",
             ),
         ),
+        protocols=CLASSIC,
         faults=("recreated",),
     ),
     Bug(
@@ -459,6 +498,18 @@ _FETCHING: Final = (
                 "consumer.assignment.cursor",
                 "            self.fetched = end_offset\n        if self.search is None:",
                 "            self.fetched = end_offset + 1\n        if self.search is None:",
+            ),
+        ),
+    ),
+    Bug(
+        "offsets are one too high",
+        "The offset of a record is that of the next one.",
+        "another record",
+        (
+            _edit(
+                "records._decode_py",
+                "            self._base_offset + offset_delta,\n",
+                "            self._base_offset + offset_delta + 1,\n",
             ),
         ),
     ),
@@ -477,6 +528,8 @@ _GROUPS: Final = (
                 "return is_lost",
             ),
         ),
+        faults=("loop blocked",),
+        lasts_s=13.0,
     ),
     Bug(
         "no heartbeats while the group rebalances",
@@ -543,6 +596,7 @@ _GROUPS: Final = (
             ),
         ),
         protocols=("cooperative",),
+        missed_because="after a fault two owners are excused, and the next rebalance ends that",
     ),
     Bug(
         "a removed member does not join again",
@@ -582,6 +636,7 @@ _GROUPS: Final = (
             ),
         ),
         protocols=("consumer",),
+        missed_because="a response with new partitions and no new epoch is hardly ever lost",
     ),
     Bug(
         "an empty assignment is no change",
@@ -595,6 +650,7 @@ _GROUPS: Final = (
             ),
         ),
         protocols=("consumer",),
+        missed_because="the coordinator's assignor takes a member's last partition from no one",
     ),
     Bug(
         "partitions are given up before their commit",
@@ -622,21 +678,27 @@ _GROUPS: Final = (
                 "        self._schedule.note_change(self._loop.time())\n",
                 "            self.held.pop(each, None)\n",
             ),
+            _edit(
+                "consumer.membership.kip848.membership",
+                "if is_answered and self._schedule.confirm(self._loop.time()):",
+                "if False:",
+            ),
         ),
         protocols=("consumer",),
     ),
     Bug(
         "a member that was removed keeps its epoch",
-        "A fenced member does not join again.",
+        "A member that the coordinator does not know any more does not join again.",
         "not settled",
         (
             _edit(
                 "consumer.membership.kip848.heartbeat",
-                "        if (loss := loss_by(error)) is not None and (\n            not is_joining",
-                "        if (loss := loss_by(error)) is not None and (\n            is_joining",
+                "            if member.drop(sent.sent_as, loss, self.why_silent or str(error)):\n",
+                "            if not loss:\n",
             ),
         ),
         protocols=("consumer",),
+        faults=("session expires", "loop blocked"),
     ),
     Bug(
         "partitions of a recreated topic are not asked for again",
@@ -683,6 +745,36 @@ _GROUPS: Final = (
             ),
         ),
         faults=("member stops",),
+        missed_because="no rule limits how long the partitions of a member that stops wait",
+    ),
+    Bug(
+        "a static member that is back gives up",
+        "An instance id that is not released yet is an error at once.",
+        "raised",
+        (
+            _edit(
+                "consumer.membership.kip848.heartbeat",
+                "        if self._loop.time() - self.trouble_since > session_s:\n",
+                "        if self._loop.time() - self.trouble_since >= 0:\n",
+            ),
+        ),
+        protocols=("consumer",),
+        is_static=True,
+        missed_because="errors that follow a kill are excused, and the application starts again",
+    ),
+    Bug(
+        "another member id after a fenced epoch",
+        "A member whose epoch is fenced joins under a new id, and waits for its former session.",
+        "not settled",
+        (
+            _edit(
+                "consumer.membership.kip848.member",
+                "self.reset(keeps_id=loss is not Interruption.LOST_MEMBERSHIP)",
+                "self.reset(keeps_id=False)",
+            ),
+        ),
+        protocols=("consumer",),
+        missed_because="no rule limits how long partitions wait after a fenced epoch",
     ),
 )
 
@@ -846,6 +938,21 @@ _PROCESSING: Final = (
         ),
         producers=("transactional",),
     ),
+    Bug(
+        "two letters of a record",
+        "A dead letter is written twice.",
+        "repeated letter",
+        (
+            _edit(
+                "processing.dead_letters",
+                "            await writer.write(dead, letter)\n        except TOO_LARGE as error:",
+                "            await writer.write(dead, letter)\n"
+                "            await writer.write(dead, letter)\n        except TOO_LARGE as error:",
+            ),
+        ),
+        ways=("dead letters",),
+        is_gentle=True,
+    ),
 )
 
 # --- Producers ------------------------------------------------------------------------------
@@ -893,6 +1000,30 @@ _PRODUCERS: Final = (
         ),
         producers=("idempotent",),
     ),
+    Bug(
+        "a flush waits for the next batch",
+        "A flush waits for a batch that nobody has appended.",
+        "producer stands",
+        (
+            _edit(
+                "producing.accumulator",
+                "            self._flushes.append((self._made_count, done))\n",
+                "            self._flushes.append((self._made_count + 1, done))\n",
+            ),
+        ),
+    ),
+    Bug(
+        "a timer's callback fails",
+        "The callback that ends a batch's back-off raises TypeError.",
+        "unhandled",
+        (
+            _edit(
+                "producing.sender",
+                "            self._loop.call_later(delay_s, self.wake, queue)\n",
+                "            self._loop.call_later(delay_s, self.wake, queue, batch)\n",
+            ),
+        ),
+    ),
 )
 
 # --- Connections ----------------------------------------------------------------------------
@@ -923,6 +1054,7 @@ _CONNECTIONS: Final = (
             ),
         ),
         faults=("throttling",),
+        missed_because="no rule reads when requests arrive",
     ),
     Bug(
         "a retry without a pause",
@@ -996,6 +1128,7 @@ _CONNECTIONS: Final = (
                 "cursor):\n",
             ),
         ),
+        ways=("batch",),
     ),
 )
 
@@ -1152,6 +1285,19 @@ _BROKER: Final = (
                 "            data.high_watermark != self.sent_high_watermark\n",
             ),
         ),
+    ),
+    Bug(
+        "a coordinator cannot load its log",
+        "The second part of a long log of commits counts as damaged.",
+        "broker failed",
+        (
+            _edit(
+                "broker.groups.coordinator_log",
+                "            yield entries\n            if offset == start:\n",
+                "            yield entries\n            if offset > start + 20:\n",
+            ),
+        ),
+        faults=("coordinator moves", "crash", "power cut", "shutdown"),
     ),
 )
 
