@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite import _compat
@@ -214,14 +214,23 @@ class Member:
         self._history.note(Kind.HANDLED, self.name, tp, record.offset, value)
 
     async def _dead_letters(self, consumer: AIOKafkaConsumer[Any, Any]) -> None:
-        retry = Retry(attempts=2, first_delay_ms=50, max_delay_ms=200)
-        await consumer.run(
-            self._finish,
-            concurrency=10,
-            retry=retry,
-            dead_letter=DeadLetters(DEAD),
-            breaker=None,
-        )
+        async with AsyncExitStack() as stack:
+            producer = None
+            if self._plan.seed % 2:  # its letters fail soon, and are written again
+                given = AIOKafkaProducer[Any, Any](
+                    bootstrap_servers=self._cluster.bootstrap_servers,
+                    client_id=f"{self.name}-letters",
+                    request_timeout_ms=REQUEST_MS,
+                    delivery_timeout_ms=REQUEST_MS,
+                )
+                producer = await stack.enter_async_context(given)
+            await consumer.run(
+                self._finish,
+                concurrency=10,
+                retry=Retry(attempts=2, first_delay_ms=50, max_delay_ms=200),
+                dead_letter=DeadLetters(DEAD, producer=producer),
+                breaker=None,
+            )
 
     async def _copy(self, consumer: AIOKafkaConsumer[Any, Any]) -> None:
         async def copy(record: ConsumerRecord[Any, Any], outputs: Any) -> None:
