@@ -701,8 +701,8 @@ _GROUPS: Final = (
         faults=("session expires", "loop blocked"),
     ),
     Bug(
-        "partitions of a recreated topic are not asked for again",
-        "An assigned topic id that is not in the metadata yet is forgotten.",
+        "partitions of a recreated topic are not asked for",
+        "An assigned topic id that is not in the metadata is not looked up.",
         "not settled",
         (
             _edit(
@@ -710,15 +710,10 @@ _GROUPS: Final = (
                 "            unknown.add(each.topic_id)\n            continue\n",
                 "            continue\n",
             ),
-            _edit(
-                "consumer.membership.kip848.membership",
-                "step = difference(member.target, self.held, view.topic_names, view.topic_id)",
-                'step = difference(member.target, self.held, self.__dict__.setdefault("_n", '
-                "view.topic_names), view.topic_id)",
-            ),
         ),
         protocols=("consumer",),
         faults=("recreated",),
+        missed_because="the metadata are refreshed within five seconds anyway",
     ),
     Bug(
         "the coordinator is not looked up again",
@@ -808,18 +803,15 @@ _PROCESSING: Final = (
         ways=("dead letters",),
     ),
     Bug(
-        "a cancelled handler makes a dead letter",
-        "The record of a handler that was cancelled becomes a dead letter.",
+        "a letter of the next record",
+        "The dead letter has the record that follows the failed one in its lane.",
         "needless letter",
         (
             _edit(
                 "consumer.processing.run",
-                "                for chain in chains:\n"
-                "                    self._attempts.cancelled(chain[0])\n",
-                "                for chain in chains:\n"
-                "                    chain[0].error = RuntimeError()\n"
-                "                    await self._write_dead_letter(chain[0])\n"
-                "                    self._attempts.cancelled(chain[0])\n",
+                "call = dead_letter(DeadRecord(job.record, error, job.attempts, job))\n",
+                "failed = job.record if job.follower is None else job.follower.record\n"
+                "            call = dead_letter(DeadRecord(failed, error, job.attempts, job))\n",
             ),
         ),
         ways=("dead letters",),
@@ -836,6 +828,7 @@ _PROCESSING: Final = (
             ),
         ),
         ways=RUNS,
+        missed_because="a partition that a rebalance withholds is revoked, too",
     ),
     Bug(
         "the lane of a revoked record stands",
