@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import started
+
 ROOT = Path(__file__).parents[1]
 PYTHON = os.environ.get("SIMULATION_PYTHON", sys.executable)
 SECONDS = 60
@@ -37,25 +39,24 @@ async def runs_of(library: str, *runs: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the outcomes of simulations with a seed and a PYTHONHASHSEED, one process each."""
     if reason := why_not(library):
         pytest.skip(reason)
-    processes = [
-        await asyncio.create_subprocess_exec(
-            PYTHON,
-            "-m",
-            "tests.support.simulated",
-            *(library, str(seed), str(SECONDS), str(MEMBERS)),
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for seed, hash_seed in runs
-    ]
-    outcomes = []
-    for process in processes:
+    return list(await asyncio.gather(*(run_of(library, *run) for run in runs)))
+
+
+async def run_of(library: str, seed: int, hash_seed: int) -> dict[str, Any]:
+    async with started(
+        PYTHON,
+        "-m",
+        "tests.support.simulated",
+        *(library, str(seed), str(SECONDS), str(MEMBERS)),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         out, err = await process.communicate()
-        assert process.returncode == 0, err.decode()
-        outcomes.append(json.loads(out))
-    return outcomes
+    assert process.returncode == 0, err.decode()
+    outcome: dict[str, Any] = json.loads(out)
+    return outcome
 
 
 @pytest.mark.parametrize("library", ["simloop", "simloom"])
