@@ -151,7 +151,8 @@ class Cluster:
         self._spacing = self._new_backoff()
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
-        self._is_bootstrapping_again = False
+        # Whether the pool has the bootstrap servers: until metadata arrive.
+        self._is_bootstrapping = False
         self.has_topic_ids = True
         # The node of the latest metadata, and those with older leader epochs.
         self._answered_by = -1
@@ -178,7 +179,8 @@ class Cluster:
         if self._refresher is not None or self._is_closed:
             raise RuntimeError("a Cluster can be started only once: create another one")
         self._first_group = group_id
-        self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
+        self._is_bootstrapping = True
+        self._update_pool()
         failures: list[KafkaError] = []
         # Earlier than the timeout, for the error of the last attempt.
         self.pool.give_up_at = self._loop.time() + ATTEMPTS_SHARE * self.config.request_timeout_s
@@ -564,6 +566,7 @@ class Cluster:
                     self._spacing.reset()
                 self._spacing_s = self._spacing.next_delay_s()
             self._answered_at = now
+            self._is_bootstrapping = False
             self._seen.update(topic.name or "" for topic in response.topics if topic.partitions)
             if some is None or response.cluster_id != self._view.cluster_id:
                 self._watched.were_asked(asked)
@@ -579,7 +582,6 @@ class Cluster:
             self._is_stale |= is_stale
             raise
         self._last_error = None
-        self._is_bootstrapping_again = False
         self._scope.recovered(REFRESH_TASK)
         for waiter, _ in waiters:
             if not waiter.done():
@@ -660,12 +662,10 @@ class Cluster:
         except (KafkaConnectionError, RebootstrapRequiredError) as error:
             if not self._view.nodes or self._bootstrap_nodes[0].id in known:
                 raise  # the bootstrap servers were among those asked
-            if not self._is_bootstrapping_again:  # one line per change of state
-                self._is_bootstrapping_again = True
+            if not self._is_bootstrapping:  # one line per change of state
+                self._is_bootstrapping = True
                 log.info("bootstrapping again: %s", error)
-            self.pool.update_nodes(
-                {**self._view.nodes, **{node.id: node for node in self._bootstrap_nodes}}
-            )
+            self._update_pool()
             unreachable = await self._connect_one(failures)
             self._answered_by, response = await self._ask_any(
                 request,
@@ -699,7 +699,7 @@ class Cluster:
             topics = None  # any topic may have leaders among them
         self._view = view
         self.pool.cluster_id = view.cluster_id
-        self.pool.update_nodes(view.nodes)
+        self._update_pool()
         if topics is None:
             self._incomplete = set(view.incomplete_topics())
         else:
@@ -713,6 +713,12 @@ class Cluster:
                 on_topics(view, topics)
             else:
                 listener(view)
+
+    def _update_pool(self) -> None:
+        nodes = dict(self._view.nodes)
+        if self._is_bootstrapping:
+            nodes |= {node.id: node for node in self._bootstrap_nodes}
+        self.pool.update_nodes(nodes)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)

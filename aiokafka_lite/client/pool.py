@@ -264,16 +264,7 @@ class Pool:
     async def connect(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection:
         """Return an open connection, after backoff, one attempt to connect, and throttle."""
         while True:
-            if self._is_closed:
-                raise ClientClosedError("the client is closed")
-            state = self._nodes.get(node_id)
-            if state is None:
-                left = self._left_unreachable.get(node_id)
-                if left is None:
-                    why = "the broker left the cluster, or has just joined it"
-                else:
-                    why = str(left.last_error)
-                raise NodeNotReadyError(f"node {node_id} is not in the client's metadata: {why}")
+            state = self._known(node_id)
             slot = state.slots[lane]
             connection = self._usable(state, slot)
             if connection is None:
@@ -284,6 +275,19 @@ class Pool:
                 await asyncio.sleep(mute_s)
             else:
                 return connection
+
+    def _known(self, node_id: int) -> NodeState:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        state = self._nodes.get(node_id)
+        if state is None:
+            left = self._left_unreachable.get(node_id)
+            if left is None:
+                why = "the broker left the cluster, or has just joined it"
+            else:
+                why = str(left.last_error)
+            raise NodeNotReadyError(f"node {node_id} is not in the client's metadata: {why}")
+        return state
 
     async def _attempt(self, state: NodeState, slot: Slot) -> None:
         attempt = self._start_connecting(state, slot)
@@ -313,7 +317,12 @@ class Pool:
         while waiting or attempts:
             if waiting:
                 node_id = waiting.pop(0)
-                attempts[self.attempt(node_id)] = node_id
+                try:
+                    attempts[self.attempt(node_id)] = node_id
+                except NodeNotReadyError as left:  # while others were tried
+                    failures.append(left)
+                    failed.add(node_id)
+                    continue
             done, _ = await asyncio.wait(
                 attempts,
                 timeout=STAGGER_S if waiting else None,
@@ -333,7 +342,7 @@ class Pool:
 
     def attempt(self, node_id: int) -> asyncio.Task[KafkaError | None]:
         """Return the attempt to connect a node's GENERAL lane. Only the pool may cancel it."""
-        state = self._nodes[node_id]
+        state = self._known(node_id)
         return self._start_connecting(state, state.slots[Lane.GENERAL])
 
     def _start_connecting(self, state: NodeState, slot: Slot) -> asyncio.Task[KafkaError | None]:

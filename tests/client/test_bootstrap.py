@@ -15,11 +15,18 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.errors import AuthenticationFailedError, KafkaConnectionError
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import AuthenticationFailedError, ClientClosedError, KafkaConnectionError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import closed_port, quick_config
-from tests.support.scripted_broker import Do, ScriptedBroker, silence
+from tests.support.scripted_broker import Do, ScriptedBroker, silence, topic
 
 T = TypeVar("T")
 NewCluster = Callable[..., Cluster]
@@ -123,6 +130,54 @@ async def test_a_server_that_answers_nothing_but_versions_makes_way_for_the_next
     cluster = new_cluster(quick_config(*brokers))
     await cluster.start()
     assert next(iter(cluster.view.nodes.values())).port == second.port
+
+
+# --- Meanwhile ------------------------------------------------------------------------------
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("change", ["coordinator", "leader"])
+async def test_the_view_may_change_while_servers_are_asked_again(
+    brokers: list[ScriptedBroker], new_cluster: NewCluster, change: str
+) -> None:
+    silent, second, _ = brokers
+    async with ScriptedBroker(5) as old, ScriptedBroker(6) as new:
+        silent.brokers = [old.as_broker]
+        silent.topics["t"] = topic("t", [5], leader_epoch=1)
+        old.scripts[MetadataRequest] = lambda _: MetadataResponse(error_code=129)
+        old.scripts[FindCoordinatorRequest] = lambda _: FindCoordinatorResponse(
+            coordinators=[Coordinator(key="g", node_id=6, host=new.host, port=new.port)]
+        )
+        second.brokers = [new.as_broker]
+        cluster = new_cluster(quick_config(silent, second))
+        cluster.watch("test", ["t"])
+        await cluster.start()
+        assert list(cluster.view.nodes) == [5]
+        asked = silent.count(ApiVersionsRequest)
+        silence(silent)
+        refreshing = asyncio.ensure_future(cluster.refresh())
+        await silent.until(lambda: silent.count(ApiVersionsRequest) > asked)
+        if change == "coordinator":
+            assert await cluster.find_coordinator("g") == 6
+        else:
+            node = Node(6, new.host, new.port)
+            assert cluster.apply_leader_hints({TopicPartition("t", 0): (6, 2)}, [node])
+        assert list(cluster.view.nodes) == [5, 6]
+        assert cluster.pool.node_ids() == [5, -1, -2, 6]  # the servers as well, until one answers
+        view = await refreshing
+        assert list(view.nodes) == cluster.pool.node_ids() == [6]
+        await cluster.close()
+
+
+async def test_a_client_that_is_closed_while_it_starts_says_so(
+    brokers: list[ScriptedBroker], new_cluster: NewCluster
+) -> None:
+    silence(*brokers)
+    cluster = new_cluster(quick_config(*brokers))
+    starting = asyncio.ensure_future(cluster.start())
+    await brokers[0].until_asked(ApiVersionsRequest)
+    await cluster.close()
+    with pytest.raises(ClientClosedError):
+        await starting
+    assert not brokers[1].connections
 
 
 # --- Credentials ----------------------------------------------------------------------------

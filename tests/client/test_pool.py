@@ -18,9 +18,11 @@ from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
+    ClientClosedError,
     ClusterAuthorizationFailedError,
     InsecureConfigError,
     KafkaConnectionError,
+    KafkaError,
     NodeNotReadyError,
     ThrottlingQuotaExceededError,
 )
@@ -319,6 +321,41 @@ async def test_nobody_waits_for_a_node_that_was_given_up(
     if is_known:
         await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
         assert len(broker.connections) == 2
+
+
+# --- Connecting to one of several ----------------------------------------------------------
+@pytest.mark.virtual_time
+async def test_a_node_that_leaves_before_its_turn_is_passed_over(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    failures: list[KafkaError] = []
+    async with ScriptedBroker(2) as gone, ScriptedBroker(3) as last:
+        pool.update_nodes(nodes(broker, gone, last))
+        connecting = asyncio.ensure_future(pool.connect_one([1, 2, 3], failures))
+        await broker.until_asked(ApiVersionsRequest)
+        pool.update_nodes(nodes(broker, last))
+        assert await connecting == {2}
+        assert pool.is_ready(3)
+        assert not gone.connections
+        await pool.close()
+    assert [type(error) for error in failures] == [NodeNotReadyError]
+    assert "node 2 is not in the client's metadata" in str(failures[0])
+
+
+@pytest.mark.virtual_time
+async def test_no_other_node_is_tried_once_the_client_is_closed(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    async with ScriptedBroker(2) as second:
+        pool.update_nodes(nodes(broker, second))
+        connecting = asyncio.ensure_future(pool.connect_one([1, 2], []))
+        await broker.until_asked(ApiVersionsRequest)
+        await pool.close()
+        with pytest.raises(ClientClosedError, match="the client is closed"):
+            await connecting
+        assert not second.connections
 
 
 # --- Failing and backing off -----------------------------------------------------------------
