@@ -12,7 +12,7 @@ from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.fetching.answer import SETTLED_AT_ONCE
 from aiokafka_lite.consumer.fetching.quick_lane import FIRST_PAUSE_S, MOST_AT_ONCE, OVERDUE_S
-from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S
+from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S, Source, Step
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     NotLeaderForPartitionError,
@@ -61,6 +61,20 @@ async def sought(fetching: Fetching, offsets: dict[int, int]) -> Sent:
 
 async def asks_nothing_quickly(fetching: Fetching) -> bool:
     return await fetching.cluster.sends_nothing() and not fetching.cluster.pool.sent_quickly
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch, *, at_most: int) -> list[float]:
+    """Return when sources look for something to ask for, and end what does nothing else."""
+    looks: list[float] = []
+    advance = Source.advance
+
+    def counted(self: Source) -> Step:
+        looks.append(asyncio.get_running_loop().time())
+        assert len(looks) <= at_most, "it looks again and again"
+        return advance(self)
+
+    monkeypatch.setattr(Source, "advance", counted)
+    return looks
 
 
 # --- What is asked at once -------------------------------------------------------------------
@@ -248,6 +262,27 @@ async def test_another_partition_need_not_wait_for_the_pause(start: Start) -> No
     fetching.seek(1, 9)
     quick = await fetching.cluster.next_sent_quickly()
     assert (quick.offsets, loop.time()) == ({1: 9}, began_at)
+
+
+async def test_a_pause_that_ends_while_another_partition_is_asked_for_waits_for_the_answer(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetching = start()
+    loop = asyncio.get_running_loop()
+    await beside_a_long_poll(fetching)
+    fetching.seek(0, 7)
+    (await fetching.cluster.next_sent_quickly()).answer(answer(0))
+    await fetching.cluster.settle()
+    fetching.seek(1, 9)
+    quick = await fetching.cluster.next_sent_quickly()
+    assert quick.offsets == {1: 9}
+    looks = count_looks(monkeypatch, at_most=20)
+    await asyncio.sleep(20 * FIRST_PAUSE_S)
+    assert looks.count(loop.time()) == 0
+    assert len(looks) <= 2
+    quick.answer(answer(1))
+    assert (await fetching.cluster.next_sent_quickly()).offsets == {0: 7}
+    assert loop.time() == looks[-1]
 
 
 @pytest.mark.parametrize("error_code", [0, OffsetNotAvailableError.errno])

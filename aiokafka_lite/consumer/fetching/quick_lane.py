@@ -84,12 +84,12 @@ class QuickLane:
 
     # --- Asking ---------------------------------------------------------------------------
     def ask(self, ready: Iterable[Cursor]) -> list[Cursor]:
-        if self._in_flight.exchange is not None:
-            return []
         now = self._loop.time()
         if self.look_at is not None and now >= self.look_at:
             self.look_at = None
             self._nothing_at.clear()
+        if self._in_flight.exchange is not None:
+            return []
         new = (each for each in ready if self._nothing_at.get(each) != each.fetched)
         asked = list(islice((each for each in new if not each.is_full), MOST_AT_ONCE))
         if not asked:
