@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite._compat import KT, VT
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import DeserializationError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 __all__ = ["BadRecord", "BadRecordHandler", "OnBadRecord", "RawRecord", "Verdict"]
@@ -22,7 +22,7 @@ class BadRecord(NamedTuple):
         offset: Of a batch the first unreadable one.
         next_offset: The position after a skip: the next record, or the end of the batch.
         error: The reason. ``error.__cause__`` is the exception of a deserialiser.
-        timestamp: Milliseconds since the epoch. None for a batch.
+        timestamp: Milliseconds since the epoch. None for a batch, and for messages of magic 0.
         headers: Pairs of name and value. Empty for a batch.
         key: The key's bytes, or None.
         value: The value's bytes, or None.
@@ -40,7 +40,7 @@ class BadRecord(NamedTuple):
     @property
     def is_batch(self) -> bool:
         """Whether it is a whole batch, without a readable record."""
-        return self.timestamp is None
+        return not isinstance(self.error, DeserializationError)
 
 
 class RawRecord(ConsumerRecord[KT, VT]):

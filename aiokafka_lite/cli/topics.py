@@ -382,14 +382,14 @@ class Sample:
             ):
                 async for records in found:
                     for record in records:
-                        self._take(record)
+                        self.take(record)
                     if not is_all_wanted and self._read_bytes >= MOST_SAMPLED_BYTES:
                         return
             self._record_count = self._read_count
         except asyncio.TimeoutError:
             pass
 
-    def _take(self, record: Record) -> None:
+    def take(self, record: Record) -> None:
         size = len(record.key or b"") + len(record.value or b"")
         for name, content in record.headers:
             size += len(name.encode()) + len(content or b"")
@@ -397,8 +397,9 @@ class Sample:
         self._read_bytes += size
         if self._largest is None or size > self._largest.bytes:
             self._largest = Largest(size, record.partition, record.offset)
-        if self._first_ms is None or record.timestamp < self._first_ms:
-            self._first_ms = record.timestamp
+        at: int | None = record.timestamp  # that of a message of magic 0 is missing
+        if at is not None and (self._first_ms is None or at < self._first_ms):
+            self._first_ms = at
 
     @property
     def _seconds(self) -> float | None:

@@ -365,16 +365,18 @@ class DeadLetters:
     def _headers(self, dead: DeadRecord) -> Headers:
         record, error = dead.record, dead.error
         kind = type(error)
+        timestamp: int | None = record.timestamp  # that of a message of magic 0 is missing
         added = {
             TOPIC: record.topic,
             PARTITION: str(record.partition),
             OFFSET: str(record.offset),
-            TIMESTAMP: str(record.timestamp),
             GROUP: self._group_id,
             DELIVERY_COUNT: str(dead.attempts),
             EXCEPTION: f"{kind.__module__}.{kind.__qualname__}",
             MESSAGE: str(error)[:LONGEST_MESSAGE],
         }
+        if timestamp is not None:
+            added[TIMESTAMP] = str(timestamp)
         return [
             *without_death(record.headers),
             *((name, text.encode(errors="replace")) for name, text in added.items()),

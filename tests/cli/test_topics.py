@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.cli import topics
 from aiokafka_lite.errors import TopicAuthorizationFailedError
+from aiokafka_lite.structs import ConsumerRecord
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import until
@@ -192,3 +193,15 @@ async def test_a_topic_that_is_deleted_during_the_command_is_one_line(
         ended = await running
     assert (ended.code, ended.out) == (1, b"")
     assert ended.errors.splitlines()[-1] == "error: topic t was deleted during the command"
+
+
+def test_messages_without_a_timestamp_do_not_date_a_sample() -> None:
+    """Those of magic 0 have none."""
+    sample = topics.Sample(None, 100.0)
+    for offset, timestamp in enumerate((None, 90_000, None, 95_000)):
+        sample.take(
+            ConsumerRecord(
+                "t", 0, offset, timestamp, None, b"k", b"v", None, 1, 1, ()  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+    assert (sample.row()["seconds"], sample.row()["read"]) == (10.0, 4)

@@ -24,6 +24,7 @@ from aiokafka_lite.events import ConsumerEvent, RecordSkipped
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers, batch, with_unknown_codec
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.crafted import message
 from tests.support.reading import reading
 
 
@@ -195,6 +196,30 @@ async def test_a_callable_decides_on_each(is_async: bool, deserializer: str, get
     )
     assert not asked[0].is_batch
     assert skips(buffers) == 1
+
+
+@pytest.mark.parametrize("deserializer", DESERIALIZERS)
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_a_message_of_an_old_format_is_a_record_and_no_batch(
+    deserializer: str, magic: int
+) -> None:
+    """Those of magic 0 have no timestamp."""
+    asked: list[BadRecord] = []
+
+    def decide(bad: BadRecord) -> Verdict:
+        asked.append(bad)
+        return "raw"
+
+    buffers = Buffers(value_deserializer=DESERIALIZERS[deserializer], on_bad_record=decide)
+    values = (b"0", b"bad", b"2", b"worse", b"4")
+    buffers.put({A: b"".join(message(n, v, magic=magic) for n, v in enumerate(values))})
+    seen: list[object] = []
+    while len(seen) < 5:
+        seen += await values_of(buffers)
+    assert seen == [0, b"bad", 2, b"worse", 4]
+    assert [(bad.offset, bad.value, bad.is_batch) for bad in asked] == [
+        (1, b"bad", False), (3, b"worse", False)
+    ]  # fmt: skip
 
 
 @pytest.mark.virtual_time  # a get also ends where its time slice of half a millisecond does

@@ -202,6 +202,17 @@ async def test_without_a_run_it_refuses_records_and_says_so() -> None:
         await DeadLetters("dead")(DeadRecord(record, ValueError("bad"), 1, None))
 
 
+@pytest.mark.parametrize("timestamp", [None, 0, 5])
+def test_a_dead_letter_has_the_timestamp_if_its_record_has_one(timestamp: int | None) -> None:
+    """A message of magic 0 has none."""
+    record: ConsumerRecord = ConsumerRecord(
+        "t", 0, 3, timestamp, None, b"k", b"v", None, 1, 1, ()  # type: ignore[arg-type]
+    )  # fmt: skip
+    headers = dict(DeadLetters("dead")._headers(DeadRecord(record, ValueError("bad"), 1, None)))
+    found = headers.get("__dlq.errors.timestamp")
+    assert found == (None if timestamp is None else b"%d" % timestamp)
+
+
 @pytest.mark.real_if_long
 async def test_a_producer_that_is_given_is_used_and_stays_started(kafka: KafkaHandle) -> None:
     topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic()
