@@ -58,6 +58,7 @@ class ProducerBatch:
         write: Adds a record to its bytes. The caller adds to receipts and timestamps.
         size_bytes: An upper bound of its uncompressed size. See `measure`.
         due_at: The loop time of its next attempt at the earliest.
+        place: The number of batches that the queue gave a sequence before this one.
         is_expired: It timed out in flight, so its records have failed. Its response only shows
             whether there is a gap.
     """
@@ -77,6 +78,7 @@ class ProducerBatch:
         "is_expired",
         "is_transactional",
         "last_error",
+        "place",
         "receipts",
         "size_bytes",
         "state",
@@ -105,6 +107,7 @@ class ProducerBatch:
         self.state = BatchState.WAITING
         self.identity: ProducerIdAndEpoch | None = None
         self.base_sequence = NO_SEQUENCE
+        self.place: int  # set with the sequence
         self.attempts = 0
         self.last_error: KafkaError | None = None
         self._builder: BatchBuilder | None = BatchBuilder(

@@ -5,8 +5,9 @@ retries, this gives order and exactly-once if the queue keeps four rules:
 
 1. A batch gets its sequence when it is first sent, and keeps it in every attempt.
 2. Batches to retry precede new ones, and are sent in order: the first alone, the next after its
-   acknowledgement. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, because a broker
-   remembers no more.
+   acknowledgement. Each is one of the last `MAX_IN_FLIGHT` batches with a sequence, acknowledged
+   ones included: a new leader may acknowledge later batches while the previous one's answer to the
+   first is lost. A broker remembers no more. It rejects an older batch in its log as out of order.
 3. A broker that does not know a producer accepts any first sequence. So the first batch under an
    identity is sent alone: if it were rejected, the next one would be accepted in its place.
 4. A failed batch that may have been written keeps its sequence in use. The broker decides whether
@@ -65,6 +66,7 @@ class PartitionQueue:
         "_acknowledged_next",
         "_is_log_new",
         "_most_in_flight",
+        "_next_place",
         "identity",
         "is_broken",
         "is_doubtful",
@@ -95,6 +97,7 @@ class PartitionQueue:
         self.retry_count = 0
         # The sequence behind the last batch that was acknowledged.
         self._acknowledged_next: int  # `adopt` sets it
+        self._next_place = 0
         # 1 until a broker has accepted a batch under the current identity.
         self._most_in_flight = 1
         # Some numbered batches may be older than the recreated topic.
@@ -132,10 +135,16 @@ class PartitionQueue:
         if self.retry_count:
             head = self.numbered[0]
             return head if head.state is BatchState.TO_RETRY and head.due_at <= now else None
-        if not self.waiting or self.is_doubtful or len(self.numbered) >= self._most_in_flight:
+        if not self.waiting or self.is_doubtful or self._is_full:
             return None
         batch = self.waiting[0]
         return batch if batch.due_at <= now else None
+
+    @property
+    def _is_full(self) -> bool:
+        if not self.numbered:
+            return False
+        return self._next_place - self.numbered[0].place >= self._most_in_flight
 
     def send(self, batch: ProducerBatch, identity: ProducerIdAndEpoch) -> None:
         """Note that the batch from `next_batch` is sent now.
@@ -150,6 +159,8 @@ class PartitionQueue:
                 self.adopt(identity)
             batch.number(self.identity or identity, self.next_sequence)
             self.next_sequence = batch.next_sequence
+            batch.place = self._next_place
+            self._next_place += 1
             self.close(self.waiting.popleft())
             self.numbered.append(batch)
         batch.state = BatchState.ON_WIRE
@@ -208,6 +219,7 @@ class PartitionQueue:
         del self.numbered[at]
         for offset, part in enumerate(parts):
             self.numbered.insert(at + offset, part)
+            part.place = batch.place
             part.state = BatchState.TO_RETRY
         self.retry_count += len(parts)
         batch.state = BatchState.DONE

@@ -9,7 +9,7 @@ most one for each leader.
     ---------  ------------------------------------  --------------------------------------
     empty      it has no batch                       a record
     lingers    its batch may take more records       a full batch, or the end of its time
-    full       MAX_IN_FLIGHT batches are in flight   a response
+    full       the broker might forget its oldest    a response
     backs off  its oldest batch has just failed      a timer
     homeless   the partition has no known leader     metadata
     broken     the broker accepts no more batches    another epoch, see partition_queue.py

@@ -223,6 +223,29 @@ async def test_repeated_batch_is_answered_with_its_first_offset(kafka: KafkaHand
         assert (await list_offset(client, topic, -1)).offset == 10
 
 
+async def test_batch_behind_five_later_ones_is_out_of_order(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with kafka.raw() as client:
+        producer = await new_producer_id(client)
+        sent = [
+            batch(2, producer_id=producer, producer_epoch=0, base_sequence=2 * number)
+            for number in range(6)
+        ]
+        for each in sent:
+            assert (await produce(client, topic, each)).error_code == 0
+        # The broker does not answer DUPLICATE_SEQUENCE_NUMBER, although the batch is in its log.
+        forgotten = await produce(client, topic, sent[0])
+        assert forgotten.error_code == OutOfOrderSequenceNumber.errno
+        assert [(await produce(client, topic, each)).base_offset for each in sent[1:]] == [
+            2,
+            4,
+            6,
+            8,
+            10,
+        ]
+        assert (await list_offset(client, topic, -1)).offset == 12
+
+
 async def test_sequence_gap_and_old_epoch_are_refused(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     steps = [  # epoch, sequence number, error

@@ -1,7 +1,8 @@
 """A partition's log as far as producers are concerned: which batches it takes, and what it answers.
 
 After `ProducerStateManager` of Kafka's storage module: five batches are remembered, a later epoch
-begins at sequence 0, and nothing is taken behind a gap.
+begins at sequence 0, and nothing is taken behind a gap. A batch that was written and is no longer
+remembered is out of order, too: Kafka's brokers never answer DUPLICATE_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class Answer(enum.Enum):
     """What the log says to a batch."""
 
     WRITTEN = "written"
-    DUPLICATE = "it was written long ago"
     OUT_OF_ORDER = "out of order"
     OLD_EPOCH = "of an old epoch"
     DELETED = "for a topic that was deleted"
@@ -60,9 +60,7 @@ class ModelLog:
             self._recent.clear()
         if (sent.base_sequence, sent.record_count) in self._recent:
             return Answer.WRITTEN
-        if sent.base_sequence < self._next_sequence:
-            return Answer.DUPLICATE
-        if sent.base_sequence > self._next_sequence:
+        if sent.base_sequence != self._next_sequence:
             return Answer.OUT_OF_ORDER
         self.values += sent.values
         self._next_sequence = sequence_after(sent.base_sequence, sent.record_count)
