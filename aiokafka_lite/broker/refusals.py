@@ -386,7 +386,6 @@ def _error_field(cls: type[Struct], version: int) -> str | None:
 
 
 def _copy_names(item: object, element: Struct) -> None:
-    """Copy the name or index of the request's element to the response's element."""
     names = {field.name for field in element.schema}
     if not isinstance(item, Struct):
         own = _INDEX_NAMES if isinstance(item, int) else ("group_id", "key", *_TOPIC_NAMES)

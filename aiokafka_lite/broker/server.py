@@ -285,7 +285,6 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         }
 
     def _bug(self, what: str, error: BaseException) -> None:
-        """Report an unexpected exception: it is a bug in this package."""
         if isinstance(error, LoopEndedError):
             return
         self.failure = self.failure or error

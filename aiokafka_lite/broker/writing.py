@@ -175,7 +175,6 @@ class TopicWriter:
         self._checked.clear()
 
     def places(self) -> list[RecordMetadata]:
-        """Return the offsets of the written records."""
         places: dict[int, RecordMetadata] = {}
         for batch, base_offset, stamp in self._written:
             tp = TopicPartition(self._topic.name, batch.partition.index)

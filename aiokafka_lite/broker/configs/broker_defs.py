@@ -130,7 +130,6 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
 
 
 def node_configs(node: Node, listeners: Mapping[str, Node]) -> Mapping[str, str]:
-    """Return the settings of one node with these listeners."""
     listening = ",".join(f"{name}://{at.host}:{at.port}" for name, at in listeners.items())
     settings = {
         "advertised.listeners": listening,

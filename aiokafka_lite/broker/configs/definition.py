@@ -115,7 +115,6 @@ class ConfigDef:
 
 
 def by_name(defs: Iterable[ConfigDef]) -> Mapping[str, ConfigDef]:
-    """Return settings by name, sorted."""
     return {each.name: each for each in sorted(defs, key=lambda each: each.name)}
 
 

@@ -70,7 +70,6 @@ class ClusterSettings:
     # Settings at run time
 
     def overrides(self, kind: ResourceType, name: str) -> Mapping[str, str]:
-        """Return a resource's own settings."""
         return MappingProxyType(self._overrides.get((kind, name), {}))
 
     def put(self, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:

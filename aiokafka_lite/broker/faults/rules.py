@@ -289,7 +289,6 @@ class Rule(AnyRule):
     # The reactor's side
 
     def note_hit(self) -> None:
-        """Count a hit, and wake the waiting calls of `reached`."""
         self.hits += 1
         for wanted, future in self._waiting:
             if self.hits >= wanted and not future.done():

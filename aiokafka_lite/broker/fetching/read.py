@@ -112,7 +112,6 @@ class FetchRead:
         self.keys: list[PartitionKey] = []
 
     def read_in_steps(self) -> Steps[Findings]:
-        """Read every partition within the limits, and yield after some."""
         results: list[tuple[CachedPartition, PartitionData]] = []
         self._served, self.keys = [], []
         left, size, is_final = self._limits.max_bytes, 0, False

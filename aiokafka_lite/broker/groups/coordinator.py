@@ -120,7 +120,6 @@ class GroupTimers:
         self._armed: dict[str, asyncio.TimerHandle] = {}
 
     def arm(self, group: Group) -> None:
-        """Set a group's timer to its next deadline."""
         self.cancel(group.group_id)
         deadline = group.next_deadline()
         if deadline is not None:
@@ -548,7 +547,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
 
 
 def _tombstones(group: Group) -> list[CoordinatorRecord]:
-    """Return the records that end a group."""
     if isinstance(group, ConsumerGroup):
         return group_tombstones(group)
     return [group_tombstone(group.group_id)]

@@ -184,7 +184,7 @@ class CoordinatorLog(InternalTopicLog[LogEntry]):
     topic = OFFSETS_TOPIC
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
-        """Append records as one batch, which a crash cannot split."""
+        """One batch, which a crash cannot split."""
         now_ms = self._clock()
         producer = records[0].producer
         batch = build_batch(

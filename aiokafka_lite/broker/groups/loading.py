@@ -77,7 +77,6 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
         return any(term.is_loading for term in self._terms.values())
 
     def partition_for(self, key: str) -> int:
-        """Return the partition of a group id or a transactional id."""
         return self._source.partition_for(key)
 
     def availability(self, key: str) -> ErrorType:

@@ -102,7 +102,6 @@ def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCo
 def txn_offset_commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    """Commit offsets as a part of a transaction."""
     is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
     resolved = [_resolved(ctx, item, is_by_id) for item in request.topics]
     offsets = _offsets(resolved)

@@ -69,7 +69,6 @@ FIRST_VERSIONS: Final[Mapping[int, int]] = {
 
 @handler(ListOffsetsRequest, is_by_element=True)
 def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look up the offset of a time in each partition."""
     is_committed = request.isolation_level == READ_COMMITTED
     return ListOffsetsResponse(
         topics=[

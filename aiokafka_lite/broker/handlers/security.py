@@ -70,7 +70,6 @@ async def sasl_authenticate(
 async def describe_user_scram_credentials(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Return mechanisms and iterations of the given users, or of all."""
     credentials = ctx.cluster.security.credentials
     asked: Counter[str] = Counter()
     async for user in in_slices(request.users or ()):

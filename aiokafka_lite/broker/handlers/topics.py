@@ -70,7 +70,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
 
 
 async def _by_name(topics: Iterable[TopicT]) -> tuple[Counter[str], dict[str, TopicT]]:
-    """Return the number of elements of each name, and the last element."""
+    """The dict has the last element of a repeated name."""
     named: Counter[str] = Counter()
     asked: dict[str, TopicT] = {}
     async for topic in in_slices(topics):
@@ -195,7 +195,6 @@ def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTo
 async def create_partitions(
     ctx: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Enlarge topics to the requested number of partitions."""
     named, asked = await _by_name(request.topics)
     results = []
     async for wanted in in_slices(asked.values()):

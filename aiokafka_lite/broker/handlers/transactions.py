@@ -262,7 +262,6 @@ def _producers_of(ctx: RequestContext, tp: TopicPartition) -> PartitionResponse:
 async def list_transactions(
     ctx: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """List the transactional ids of this node that match all filters."""
     if ctx.transactions.is_loading:
         return ListTransactionsResponse(error_code=CoordinatorLoadInProgressError.errno)
     wanted = request.transactional_id_pattern

@@ -155,7 +155,7 @@ class _Transactions:
 
 
 class _NewestOffsets:
-    """The newest offset of each key. `end` is the offset after the last record that was read."""
+    """`end` is the offset after the last record that was read."""
 
     def __init__(self, start: int) -> None:
         self._start = start

@@ -88,7 +88,6 @@ class Shape:
         return weight or 1
 
     def join(self, into: Struct, more: Struct, depth: int, level: int = 0) -> None:
-        """Append a piece's response to the response of all earlier pieces."""
         name = self.answered[level]
         for field in into.schema:
             if field.name == name:

@@ -449,7 +449,6 @@ class Processor(asyncio.BufferedProtocol):
             self._unmute()
 
     def mute(self) -> None:
-        """Handle no further request of the connection."""
         self._is_muted = True
 
     def mute_for(self, throttle_s: float) -> None:

@@ -64,8 +64,6 @@ PARTS: Final = 3
 
 
 class PlainServer:
-    """The exchange of PLAIN: one token."""
-
     is_slow: Final = True  # it hashes thousands of times
 
     def __init__(self, credentials: CredentialStore) -> None:

@@ -80,7 +80,6 @@ def ask_for_certificates(
     client_ca_file: str | Path | None = None,
     client_ca_pem: str | None = None,
 ) -> None:
-    """Set whether a server's context requests client certificates."""
     mode = ClientAuth(client_auth)
     if mode is not ClientAuth.NONE:
         if client_ca_file is None and client_ca_pem is None:

@@ -399,7 +399,6 @@ class ClusterTransactions:
             node.transactions.hold_markers()
 
     def release_markers(self) -> None:
-        """Write the delayed markers."""
         for node in self.nodes.values():
             node.transactions.release_markers()
 

@@ -133,8 +133,6 @@ class TransactionValue:
 
 
 class Marker(NamedTuple):
-    """A transaction marker for one partition."""
-
     producer_id: int
     epoch: int
     is_commit: bool

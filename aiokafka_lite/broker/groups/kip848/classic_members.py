@@ -137,7 +137,6 @@ class ClassicMembers:
     def heartbeat(
         self, change: GroupChange, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
-        """Extend a member's session. REBALANCE_IN_PROGRESS makes the member join again."""
         group = change.group
         member, classic = self._identify(group, member_id, instance_id, generation)
         change.start(MemberTimer.SESSION, member_id, classic.session_timeout_ms)

@@ -66,7 +66,6 @@ class ConsumerDriver:
     def heartbeat(
         self, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
     ) -> ConsumerGroupHeartbeatResponse:
-        """Answer a ConsumerGroupHeartbeat request, or raise (see `ConsumerMachine`)."""
         if beat.member_epoch < JOINING:
             change = _change(self._stored(beat.group_id))
             reply = self.machine.leave(change, beat)
@@ -129,7 +128,6 @@ class ConsumerDriver:
     # -- events of a group -----------------------------------------------------------------------
 
     def expire(self, group: ConsumerGroup, now: float) -> None:
-        """Handle the earliest deadline, which has passed."""
         timer = min(group.deadlines, key=lambda timer: group.deadlines[timer].at)
         deadline = group.deadlines.pop(timer)
         change = _change(group)

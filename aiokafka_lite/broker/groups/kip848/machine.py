@@ -388,7 +388,6 @@ class ConsumerMachine:
     def replace_static(
         self, change: GroupChange, former: ConsumerGroupMember, member_id: str
     ) -> ConsumerGroupMember:
-        """Move a static member to a new id."""
         group = change.group
         member = former.under_new_id(member_id)
         change.records += member_tombstones(group.group_id, former.member_id)

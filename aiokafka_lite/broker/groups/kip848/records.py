@@ -79,7 +79,6 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 
 
 def assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """Store a member's current assignment, epoch and state."""
     return CoordinatorRecord(
         stored.ConsumerGroupCurrentMemberAssignmentKey(
             group_id=group_id, member_id=member.member_id

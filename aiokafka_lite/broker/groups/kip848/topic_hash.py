@@ -27,8 +27,6 @@ class TopicFacts(NamedTuple):
 
 
 class Topics:
-    """The topics of the cluster."""
-
     def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, ServingNode]) -> None:
         self._catalog = catalog
         self._nodes = nodes
