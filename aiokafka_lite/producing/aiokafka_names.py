@@ -35,8 +35,6 @@ def choose_partition(
 
 
 class SenderNames:
-    """The attributes of ``producer._sender``."""
-
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
 
@@ -50,8 +48,6 @@ class SenderNames:
 
 
 class TransactionNames:
-    """The attributes of ``producer._txn_manager``."""
-
     def __init__(self, life: ProducerLife, transactional_id: str | None) -> None:
         self._life = life
         self.transactional_id = transactional_id

@@ -583,7 +583,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 self._raise_fatal_behind(exc)
 
     def _raise_fatal_behind(self, error: KafkaError) -> None:
-        """Raise the producer's fatal error from `error`, unless both are of one class."""
         fatal = self.fatal_error
         if fatal is not None and type(fatal) is not type(error):
             raise own_copy(fatal) from error

@@ -339,7 +339,7 @@ class BatchSender:
         names: dict[bytes, str],
         exchange: Exchange[ProduceResponse],
     ) -> None:
-        """Handle the outcome of a request; a callback of the connection, so it must not raise."""
+        """A callback of the connection, so it must not raise."""
         self._note_answer(leader)
         try:
             response = exchange.result()

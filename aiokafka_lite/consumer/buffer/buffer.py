@@ -100,7 +100,7 @@ def _do_nothing() -> None: ...
 
 
 class Buffer:
-    """Buffered responses of one consumer, and the reads that take from them.
+    """The buffer of one consumer.
 
     Args:
         on_error: Called when a partition cannot go on.
@@ -293,7 +293,6 @@ class Buffer:
             self._seek(frozenset(self.waiters.awaited()))
 
     def _keep_to_budget(self, kept: Chunk) -> None:
-        """Drop the least useful chunks until the rest and `kept` fit into the budget."""
         for partition in _least_useful_first(self.queue.order, kept):
             self._state.refetch(partition)
             if not self.budget.is_over:
@@ -628,7 +627,7 @@ class Buffer:
         limit: int | None,
         taken: list[tuple[Chunk, Taken | None]],
     ) -> Chunk:
-        """Let a sink take up to `limit` of a partition; return the last chunk that it used."""
+        """Return the last chunk that the sink used."""
         before = sink.count
         chunks = partition.chunks
         for chunk in chunks:

@@ -521,7 +521,7 @@ class Commits(CommittedReader):
         return True
 
     async def _attempt(self, commit: PendingCommit, deadline: float) -> None:
-        """Send the rest of a commit once. Refused offsets stay in `commit.left`."""
+        """Refused offsets stay in `commit.left`."""
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
                 commit.left.pop(tp, None)
@@ -752,7 +752,7 @@ class Commits(CommittedReader):
     def _raise_refusals(
         commit: PendingCommit, codes: Mapping[TopicPartition, int], sent: Collection[TopicPartition]
     ) -> None:
-        """Raise the gravest of the partitions' errors. A missing partition counts as a timeout."""
+        """Raise the gravest error. A missing partition counts as a timeout."""
         refused = {
             tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
             for tp in sorted(commit.left.keys() & sent)

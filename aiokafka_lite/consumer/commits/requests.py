@@ -108,7 +108,6 @@ def commit_results(response: OffsetCommitResponse, ids: TopicIds) -> dict[TopicP
 
 
 def is_about_the_group(error_code: int) -> bool:
-    """Whether a partition's error code concerns the whole request."""
     kind = for_code(error_code)
     return kind in RECOVERIES or kind is GroupAuthorizationFailedError
 

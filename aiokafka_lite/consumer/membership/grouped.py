@@ -163,7 +163,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         return uncommitted
 
     async def _send_leave(self, request: Request[Any], deadline: float, reason: str = "") -> bool:
-        """Send a request to leave, again after errors. Return whether the member has left."""
+        """Retry after errors. Return whether the member has left."""
         backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         group_id = self._member.group_id
         while True:

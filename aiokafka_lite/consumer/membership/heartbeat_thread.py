@@ -348,7 +348,7 @@ class HeartbeatThread:
             )
 
     def _send(self, snapshot: Snapshot, sent_as: Identity) -> tuple[Identity, Response]:
-        """Send a heartbeat. If the coordinator has moved, look it up and retry once."""
+        """If the coordinator has moved, look it up and retry once."""
         if snapshot.node != self._told_node:
             self._told_node = self._node = snapshot.node
         try:

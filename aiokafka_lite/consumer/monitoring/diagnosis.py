@@ -503,7 +503,6 @@ def _in_flight(
 
 
 def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | None:
-    """Describe the returned and unfinished records, if any."""
     first, end = partition.finished_to, partition.position
     if first is None or end is None or first >= end:
         return None

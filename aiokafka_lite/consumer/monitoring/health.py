@@ -195,7 +195,6 @@ def _heartbeats_then(running: Running) -> str:
 
 
 def _lost(running: Running) -> dict[int, float]:
-    """Return the loop times since when nodes are unreachable."""
     pool = running.cluster.pool
     return {
         node_id: lost_at
@@ -331,7 +330,6 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> b
 
 
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:
-    """Yield remarks about a consumer without problems."""
     state = engine.state
     status, view = running.membership.status, running.cluster.view
     if status is not None and status.kept_classic_by:

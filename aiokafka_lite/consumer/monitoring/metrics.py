@@ -134,7 +134,6 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
 
 
 def _processing(engine: Engine) -> dict[str, int]:
-    """Return the counters of handlers and acknowledgements, and the records in each state."""
     processing = engine.reads.processing
     present = {} if processing is None else processing.counts()
     return engine.works.totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present

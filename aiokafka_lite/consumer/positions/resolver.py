@@ -397,7 +397,6 @@ class PositionResolver:
     async def _ask_for_starts(
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, KafkaError]]:
-        """Look up start offsets at a leader, and the starts of its logs if needed."""
         found, failures = await self._lookup.ask(node_id, timestamps)
         if quiet := {tp: timestamps[tp] for tp, offset in found.items() if offset.offset < 0}:
             ends, failed = await self._ends_of_quiet(node_id, quiet)
@@ -432,7 +431,7 @@ class PositionResolver:
         reason: str,
         log_start: int | None = None,
     ) -> None:
-        """Publish a reset, and the offsets that it skips.
+        """Without `log_start`, the log starts at the new position, or its start is unknown.
 
         Without `log_start`, the log starts at the new position, or its start is unknown.
         """

@@ -116,7 +116,6 @@ class AckedRecords(ReadyRecords):
             self._queue.give_back(chunk, count)
 
     def _put_back(self) -> Chunk | None:
-        """Put back the receipts of records that were not returned; return their chunk."""
         left, chunk = self._receipts[self._settled_count :], self._chunk
         self.clear()
         if chunk is None:

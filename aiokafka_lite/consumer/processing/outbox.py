@@ -397,7 +397,6 @@ class Outbox:
         return sum(len(entry.jobs) for entry in self._all())
 
     def undone(self) -> Iterator[Job]:
-        """Yield the records that a rebalance waits for."""
         waiting = self._waiting if self._asked_for else ()
         for entry in (*self._writing, *self._entries, *waiting):
             yield from entry.jobs
@@ -520,7 +519,7 @@ class Outbox:
     async def _write(
         self, lease: ProducerLease, offsets: OffsetsByCursor, seeks: Seeks
     ) -> dict[int, Exception]:
-        """Write the chosen entries in one transaction. Return the refused outputs, with errors."""
+        """Return the refused outputs, with errors."""
         # The generation of the offsets: a later one may have reassigned the partitions.
         group = self._offsets.group()
         by_tp = {

@@ -486,7 +486,6 @@ class Run:
         return found is not None
 
     async def _work(self) -> None:
-        """Call the handler for one record, or list of records, after the other."""
         if self._is_starting:  # an eager task factory runs this worker within `offer`
             await asyncio.sleep(0)
         task = _current_task()
@@ -645,7 +644,7 @@ class Run:
         self._note_end(error)
 
     async def _write_dead_letter(self, job: Job) -> None:
-        """Write a record to the dead letters. Only their acknowledgement finishes it."""
+        """Only the acknowledgement finishes the record."""
         dead_letter, error = self._handling.dead_letter, job.error
         assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
         assert error is not None  # noqa: S101 -- it is dead
@@ -742,7 +741,6 @@ class Run:
         return {cursor.tp for cursor in self._allowance if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return the records in handlers, and those handled and not committed."""
         jobs = (*self._running, *(() if self._outbox is None else self._outbox.undone()))
         places = ((job.cursor, job.record.offset) for job in jobs if job.is_current)
         return spans_of(places, partitions)

@@ -221,7 +221,6 @@ class Rebalance:
     async def _join(
         self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
     ) -> JoinGroupResponse:
-        """Send JoinGroup, twice if the coordinator assigns a member id first."""
         while True:
             self.joining_since = asked_at = asyncio.get_running_loop().time()
             response = await self._coordinator.request(
