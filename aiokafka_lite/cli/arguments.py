@@ -92,7 +92,6 @@ def partition_numbers(text: str) -> tuple[int, ...]:
 def new_parser(
     subparsers: Subparsers, name: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Add the parser of a command, whose help ends with examples."""
     return subparsers.add_parser(
         name,
         description=description,

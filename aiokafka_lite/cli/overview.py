@@ -15,7 +15,6 @@ def decoder_note() -> str | None:
 
 
 def overview() -> str:
-    """Describe this installation and its commands."""
     loops = ", ".join(available_loops())
     if LoopKind.UVLOOP not in available_loops():
         loops += " (faster with uvloop: pip install 'aiokafka-lite[uvloop]')"

@@ -263,7 +263,7 @@ class _Replay:
             print(_line(letter.record, _death(letter.record), letter.target))
 
     async def _write(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
-        """Write letters, and commit up to the first that is not acknowledged, however it ends."""
+        """Commit up to the first letter that is not acknowledged, however it ends."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         failure: BaseException | None = None
         try:
@@ -292,7 +292,7 @@ class _Replay:
     async def _write_in_transactions(
         self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int
     ) -> None:
-        """Write letters and their offsets in one transaction, or in one for each of them."""
+        """One transaction, or one for each letter."""
         if await self._try_to_write({tp: read_to}, letters) is None:
             return
         # The letters before the rejected one can be written.

@@ -184,7 +184,6 @@ def run_create(options: argparse.Namespace) -> int:
 
 
 def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicView:
-    """Return a new topic once all its partitions have leaders, or raise CommandError."""
     give_up_at = time.monotonic() + timeout_s
     while True:
         topic = ask_for_topics(cluster, [name]).topics.get(name)

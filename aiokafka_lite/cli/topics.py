@@ -302,7 +302,7 @@ def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dic
 
 
 def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the sizes of leaders' logs, except of brokers that do not support it."""
+    """Omit brokers that do not support it."""
     by_leader: dict[int, dict[str, list[int]]] = {}
     for tp in led:
         if (partition := cluster.view.leader(tp)) is not None:

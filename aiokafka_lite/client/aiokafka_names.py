@@ -142,7 +142,6 @@ class ClientNames:
         return Later(_true if topics and not new else partial(self._fetch, new or None))
 
     async def fetch_all_metadata(self) -> ClusterNames:
-        """Fetch and return the current metadata of all topics."""
         answer = await self._running().request_any(metadata_request(None, may_create=False))
         view = ClusterView().updated(answer, 0.0)
         return ClusterNames(lambda: view, self._running)
@@ -230,7 +229,6 @@ class ClusterNames:
         return self._of().partitions_for_topic(topic)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return a topic's partitions that have a leader."""
         return self._of().available_partitions_for_topic(topic)
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:
@@ -239,7 +237,6 @@ class ClusterNames:
         return None if found is None else found.leader
 
     def partitions_for_broker(self, broker_id: int | str) -> set[TopicPartition] | None:
-        """Return the partitions that a broker leads, if any."""
         led = {
             TopicPartition(name, number)
             for name, topic in self._of().topics.items()

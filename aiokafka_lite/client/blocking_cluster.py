@@ -167,7 +167,7 @@ class BlockingCluster:
         return is_newer
 
     def _take(self, view: ClusterView) -> None:
-        """Replace the view, and close connections to addresses that are no longer in it."""
+        """Close connections to addresses that are no longer in the view."""
         self.view = view
         wanted = {
             Address(node.host, node.port) for node in (*view.nodes.values(), *self._bootstrap_nodes)
@@ -265,7 +265,6 @@ class BlockingCluster:
 
     # --- Requests --------------------------------------------------------------------------
     def request(self, node_id: int, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        """Send a request to a node and return the response."""
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         connection = self.connection(node_id)
         return connection.request(request, timeout_s=min(timeout_s, self.left_s))

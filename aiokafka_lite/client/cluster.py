@@ -105,7 +105,7 @@ class Waiter(NamedTuple):
 
 
 class Cluster:
-    """A client's view of the cluster, and its connections, for one event loop.
+    """The view and the connections, for one event loop.
 
     Call ``close`` also after a failed start. `unknown_topics` and `has_topic_ids` (whether the
     latest metadata could contain them, KIP-516) are written by the refresh task.

@@ -77,7 +77,6 @@ def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoor
 
 
 def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
-    """Return the coordinator in a response."""
     # Before version 4, responses contain no key.
     answers = [answer for answer in response.coordinators if answer.key in (key, "")]
     if not answers:
@@ -95,7 +94,6 @@ def is_refused(error: KafkaError) -> bool:
 
 
 def no_usable_broker(failures: Sequence[KafkaError]) -> KafkaConnectionError:
-    """Return the error if no broker could be used."""
     is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
     reasons = "; ".join(reason(error) for error in failures) or "no broker is known"
     error_class = TLSError if is_tls else KafkaConnectionError

@@ -103,7 +103,6 @@ class FailedAddresses:
 def unresolved(
     address: Address, error: BaseException, timeout_s: float | None = None
 ) -> KafkaConnectionError:
-    """Return the error for a host name that cannot be resolved."""
     return caused(
         KafkaConnectionError(
             f"cannot resolve the host name of {address}: {explain(error, timeout_s)}. Check "

@@ -30,7 +30,6 @@ def commit_request(group_id: str, offsets: Mapping[TopicPartition, int]) -> Offs
 
 
 def commit_codes(response: OffsetCommitResponse) -> dict[TopicPartition, int]:
-    """Return the error code of each partition."""
     return {
         TopicPartition(topic.name, outcome.partition_index): outcome.error_code
         for topic in response.topics

@@ -124,7 +124,7 @@ class Lookups:
     def _ask(
         self, queries: Sequence[OffsetQuery], found: Sequence[Offsets], *, with_metadata: bool
     ) -> dict[TopicPartition, KafkaError]:
-        """Send all queries once and add to `found`. Return the errors of the other partitions."""
+        """Return the errors of the partitions that are not in `found`."""
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
         lookups = [self._by_leader(query, failures) for query in queries]

@@ -53,7 +53,6 @@ class WatchedTopics:
                 self.missing.add(topic)
 
     def remove(self, owner: object, topic: str) -> None:
-        """Undo `add`."""
         wanted = self._wanted.get(owner)
         if wanted is None:
             return
@@ -69,7 +68,6 @@ class WatchedTopics:
         self._look()
 
     def were_added(self, topics: Iterable[str]) -> None:
-        """Add topics that the view was requested for."""
         if self._asked is not None:
             self._asked.update(topics)
         self.missing.difference_update(topics)

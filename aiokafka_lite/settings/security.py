@@ -297,7 +297,6 @@ def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
 
 
 def _class_name(name: str | None) -> str:
-    """Return a class's name without the prefix that some platforms give Kafka's classes."""
     return trimmed(name or "").removeprefix("kafkashaded.")
 
 

@@ -203,7 +203,6 @@ def _check_type(raw: RawOptions, name: str) -> None:
 
 
 def _stored(raw: RawOptions, name: str) -> bytes:
-    """Return the content of an option, or of the file that it names."""
     value = raw.text(name) or ""
     if not name.endswith(".location"):
         return _ONE_LINE.sub(_in_lines, value).encode()

@@ -178,7 +178,7 @@ def wheel_places() -> Iterator[str]:
 
 
 def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
-    """Return the Java of a folder. Add the reason to `refused` if it is not usable."""
+    """Add to `refused` the reason why it is not usable."""
     command = home / "bin" / _JAVA
     if not command.is_file():
         if found == "JAVA_HOME":

@@ -371,7 +371,7 @@ def _assigned_text(broker: Broker, member: ConsumerGroupMember) -> str:
 
 
 def _decoded_text(assignment: bytes) -> str:
-    """Return the partitions of a member, if its leader's assignment can be decoded."""
+    """Empty if the leader's assignment cannot be decoded."""
     if not assignment:
         return ""
     if len(assignment) > MOST_DECODED_BYTES:
