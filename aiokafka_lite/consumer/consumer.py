@@ -1099,6 +1099,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             IllegalOperation: The consumer has no group.
             CommitFailedError: The group has removed this member.
+            FencedInstanceIdError: Another consumer uses the group_instance_id.
         """
         self._engine.owner.check_now()
         self._require_group()

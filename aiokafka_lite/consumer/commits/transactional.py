@@ -24,7 +24,6 @@ from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import (
     AutoCommitError,
     BatchRevokedError,
-    CommitFailedError,
     KafkaError,
     OffsetMetadataTooLargeError,
 )
@@ -72,7 +71,7 @@ class OffsetsInTransaction:
     def group(self) -> HeldGroup:
         held_as = self.commits.assigned_as
         if held_as is None:
-            raise CommitFailedError()
+            raise self.commits.member.why_lost()
         group_id, instance_id = self.commits.group
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
         group.offsets, group.held_as = self, held_as

@@ -112,6 +112,8 @@ async def test_a_commit_by_a_fenced_member_says_so_and_every_get_does(kafka: Kaf
         for _ in range(2):
             with pytest.raises(FencedInstanceIdError):
                 await asyncio.wait_for(older.getone(), PATIENCE_S)
+        with pytest.raises(FencedInstanceIdError, match="'twin'"):
+            older.group_metadata()
         assert older.assignment() == set()
 
 
@@ -136,6 +138,8 @@ async def test_a_commit_after_too_long_a_pause_says_how_long_and_at_which_record
             await broker.wait_until(lambda: bool(goodbyes(broker)))
             with pytest.raises(MaxPollIntervalError) as caught:
                 await consumer.commit({TP: record.offset + 1})
+            with pytest.raises(MaxPollIntervalError, match="max_poll_interval_ms=150"):
+                consumer.group_metadata()  # for a transaction
             assert (await consumer.getone()).offset == 0  # it has joined again
             await consumer.commit()
     text = str(caught.value)
