@@ -283,6 +283,7 @@ _COMMITS: Final = (
                 "                return dict.fromkeys(asked)\n",
             ),
         ),
+        faults=("refusals",),
     ),
     Bug(
         "the last commit of stop is left out",
@@ -461,6 +462,7 @@ _FETCHING: Final = (
                 "                last_error = error\n                await asyncio.sleep(1e9)\n",
             ),
         ),
+        faults=("refusals",),
     ),
     Bug(
         "a reset goes to the end",
@@ -488,6 +490,7 @@ _FETCHING: Final = (
         ),
         protocols=CLASSIC,
         faults=("recreated",),
+        missed_because="the new log is shorter, so the position is out of range and is reset",
     ),
     Bug(
         "a record is skipped after a chunk",
@@ -512,6 +515,22 @@ _FETCHING: Final = (
                 "            self._base_offset + offset_delta + 1,\n",
             ),
         ),
+    ),
+    Bug(
+        "two records swap their values",
+        "The first two records of a read have each other's values.",
+        "another record",
+        (
+            _edit(
+                "consumer.buffer.chunk",
+                "            self.held_bytes = 0\n            return decoded\n",
+                "            self.held_bytes = 0\n            if len(decoded) > 1:\n"
+                "                one, two = decoded[:2]\n"
+                "                one.value, two.value = two.value, one.value\n"
+                "            return decoded\n",
+            ),
+        ),
+        ways=("getmany", "batch", "run", "dead letters"),
     ),
 )
 
