@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).parents[2]
 # A planted bug may run without an end; a seed takes less than a second.
 MOST_CPU_S: Final = 10.0
 # Seeds of one bug: each takes half a second. Those that cannot meet the bug are not run.
-MOST_SEEDS: Final = 60
+MOST_SEEDS: Final = 50
 LIVELOCK: Final = "course failed"
 # The name of no bug: the seeds run on the source as it is.
 NOTHING: Final = "nothing"
