@@ -101,7 +101,7 @@ class ClusterSecurity:
     # For endpoints
 
     def ssl_context(self, listener: Listener) -> ssl.SSLContext | None:
-        """Return the TLS context of a listener, or None without TLS."""
+        """Return the TLS context of a listener with TLS."""
         if not listener.protocol.has_tls:
             return None
         if listener.ssl_context is not None:
@@ -109,7 +109,7 @@ class ClusterSecurity:
         return self.certificates.server_context(ClientAuth(self._config.ssl_client_auth))
 
     def new_session(self, listener: Listener) -> SaslSession | None:
-        """Return the SASL session of a new connection, or None without SASL."""
+        """Return a new connection's SASL session, if any."""
         if not listener.protocol.has_sasl:
             return None
         authenticator = SaslServerAuthenticator(

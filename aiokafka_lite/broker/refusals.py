@@ -67,8 +67,6 @@ _BESIDE_ERROR: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Level:
-    """One level of a response: its elements' class, their lists in request and response."""
-
     struct: type[Struct]
     asked_in: str | None
     answered_in: str | None

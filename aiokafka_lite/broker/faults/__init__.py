@@ -1,10 +1,4 @@
-"""Faults for tests, which the broker applies to chosen requests and connections.
-
-builder.py    `broker.on(...)`, `broker.on_connect(...)` and their methods
-rules.py      the requests or connections of a rule, how often it applies, its action
-handling.py   actions on a request, before it is handled or instead
-answering.py  actions on the response, as a message or as bytes
-"""
+"""Faults for tests, which the broker applies to chosen requests and connections."""
 
 from __future__ import annotations
 

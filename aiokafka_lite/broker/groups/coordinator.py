@@ -141,7 +141,7 @@ class GroupTimers:
 
 
 class GroupCoordinator(PartitionCoordinator[LogEntry]):
-    """The groups that this node coordinates. One writer: this class, on the broker's event loop."""
+    """One writer: this class, on the broker's event loop."""
 
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
@@ -477,7 +477,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         return self._written(what, lambda: self._log.append(group_id, records))
 
     def _replay(self, record: LogEntry) -> None:
-        """Apply one record. No other code changes offsets, or loads and ends groups."""
         if isinstance(record, TransactionEnd):
             self.offsets.end_transaction(
                 record.partition, record.producer_id, is_commit=record.is_commit

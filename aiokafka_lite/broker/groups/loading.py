@@ -80,7 +80,7 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
         return self._source.partition_for(key)
 
     def availability(self, key: str) -> ErrorType:
-        """Return NoError if this coordinator serves a group id or a transactional id now."""
+        """Return NoError if this coordinator serves the key now."""
         if not self._is_open:
             return CoordinatorNotAvailableError
         return self.availability_of(self.partition_for(key))

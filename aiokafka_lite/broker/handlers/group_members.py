@@ -63,7 +63,6 @@ FIRST_THAT_MUST_NAME_THE_PROTOCOL = 5
 
 @handler(SyncGroupRequest)
 async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    """Return the member's assignment. The leader's request contains all assignments."""
     is_named = request.protocol_type is not None and request.protocol_name is not None
     if ctx.api_version >= FIRST_THAT_MUST_NAME_THE_PROTOCOL and not is_named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocolError.errno)
@@ -72,7 +71,6 @@ async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGrou
 
 @handler(HeartbeatRequest)
 def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Extend a member's session, or have it join again."""
     error = ctx.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )

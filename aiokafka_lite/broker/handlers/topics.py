@@ -80,7 +80,6 @@ async def _by_name(topics: Iterable[TopicT]) -> tuple[Counter[str], dict[str, To
 
 
 def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
-    """Check a new topic, and choose its replicas and settings."""
     catalog = ctx.cluster.catalog
     catalog.check_name(wanted.name)
     if wanted.name == CLUSTER_METADATA_TOPIC:

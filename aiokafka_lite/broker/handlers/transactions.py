@@ -193,7 +193,6 @@ def _why_refused(ctx: RequestContext, tp: TopicPartition) -> ErrorType | None:
 async def add_offsets_to_txn(
     ctx: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Add a group's partition of the offsets topic to a transaction."""
     try:
         await ctx.cluster.open_offsets_topic()
     except KafkaStorageError:

@@ -71,10 +71,7 @@ class TimedOffset(NamedTuple):
 
 
 class PartitionLog:
-    """The segments of a partition, its leader epochs and its producers' state.
-
-    `run_slowly` runs blocking disk work in order, off the loop.
-    """
+    """`run_slowly` runs blocking disk work in order, off the loop."""
 
     def __init__(
         self, store: LogStore, *, run_slowly: Callable[[Callable[[], None]], None]
@@ -265,7 +262,7 @@ class PartitionLog:
     # Compaction
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
-        """Return an empty segment for `replace_segments`. `delete` it if unused."""
+        """`delete` the segment if it is unused."""
         return self._store.new_cleaned(base_offset, max_bytes)
 
     def replace_segments(

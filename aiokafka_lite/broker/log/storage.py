@@ -86,7 +86,7 @@ class LoadedLog:
 
 
 class LogStore(ABC):
-    """Creates, stores and loads the segments of one log. `segment_bytes` limits future segments."""
+    """`segment_bytes` limits future segments."""
 
     def __init__(self, segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes

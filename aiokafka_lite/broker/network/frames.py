@@ -216,7 +216,6 @@ def write(fd: int, parts: deque[Part]) -> bool:
 
 
 def take(parts: deque[Part], size: int) -> Part:
-    """Remove and return the first part, or its first `size` bytes."""
     first = parts.popleft()
     if len(first) > size:
         view = memoryview(first)

@@ -16,10 +16,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 @dataclass(slots=True, eq=False)
 class RequestWork:
-    """A request in a node.
-
-    `refused` is the response for elements that a fault refuses, while the rest is handled.
-    """
+    """`refused` is the response for elements that a fault refuses, while the rest is handled."""
 
     processor: ServedConnection
     entry: HandlerEntry

@@ -1,8 +1,7 @@
 """The transaction coordinator of a node: serves the transactional ids of its partitions.
 
-Requests are decided by the machine, appended to `__transaction_state`, then applied. Markers of
-transactions that end are written again after a restart, which has no effect if they exist (Kafka:
-TransactionMarkerChannelManager).
+Markers of transactions that end are written again after a restart, which has no effect if they
+exist (Kafka: TransactionMarkerChannelManager).
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ SETTLED: Final = (
 
 
 class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
-    """The transactions that a node coordinates. One writer: this class, on the broker's loop."""
+    """One writer: this class, on the broker's loop."""
 
     load_task_name = "transaction-load"
 
@@ -299,7 +298,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     # -- time ----------------------------------------------------------------------------------
 
     def _proceed(self, transaction: Transaction) -> None:
-        """Write the markers of a transaction that ends, or limit the time of an open one."""
         transactional_id, value = transaction.transactional_id, transaction.value
         if transaction.is_ending:
             self._write_markers(transaction)

@@ -200,7 +200,6 @@ class ClassicMembers:
             change.start(MemberTimer.JOIN, member.member_id, member.rebalance_timeout_ms)
 
     def _downgrade(self, change: GroupChange) -> None:
-        """Append the records that make the group, after the change's records, a classic group."""
         future = copy.deepcopy(change.group)
         replay(future, change.records)
         change.records += downgraded(future, (), self.machine.topics, self.machine.clock)
@@ -216,7 +215,6 @@ def _supports(group: ConsumerGroup, call: Join) -> bool:
 
 
 def _is_waiting(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """Return whether other members still hold partitions of the member's target."""
     return any(
         partition not in member.assigned.get(topic_id, {})
         and group.held_in(topic_id, partition) != NOT_OWNED

@@ -69,7 +69,7 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """One group, as stored in the log. Only the driver writes deadlines and metadata_version.
+    """Only the driver writes deadlines and metadata_version.
 
     Attributes:
         metadata_version: Topics version to which `metadata_hash` was compared.
@@ -143,7 +143,7 @@ class ConsumerGroup:
         return member_id in self.members
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorType:
-        """Return NoError if committed offsets may be fetched, as always without a member."""
+        """Return NoError if committed offsets may be fetched."""
         if member_id is None and epoch < 0:
             return NoError
         member = self.members.get(member_id or "")
@@ -185,7 +185,6 @@ class ConsumerGroup:
         changed: ConsumerGroupMember | None = None,
         regexes: Mapping[str, ResolvedRegex] | None = None,
     ) -> frozenset[str]:
-        """Return the topics of all members, optionally without some members and after a change."""
         gone = {*without}
         members = [member for member in self.members.values() if member.member_id not in gone]
         if changed is not None:

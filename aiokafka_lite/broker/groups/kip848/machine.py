@@ -92,7 +92,7 @@ class ConsumerGroupSettings:
 
 @dataclass
 class GroupChange:
-    """The outcome of a request to a group. Takes effect only when the records are stored.
+    """The outcome of a request to a group.
 
     Attributes:
         deadlines: Timers to set, or to stop (None), by timer and member id.
@@ -222,7 +222,6 @@ class ConsumerMachine:
             self._time_revocation(change, member)
 
     def resolve(self, change: GroupChange) -> None:
-        """Find the topics that the members' regular expressions match."""
         group = change.group
         resolved = dict(group.regexes)
         found_at_ms, version = self.clock(), self.topics.version
@@ -248,7 +247,6 @@ class ConsumerMachine:
         updated: ConsumerGroupMember,
         owned: Owned,
     ) -> ConsumerGroupMember:
-        """Store the subscription, compute the target, and move the member one step towards it."""
         group = change.group
         group_epoch, has_new_subscription = self._subscribe(change, member, updated)
         target_epoch, partitions = self._compute_target(change, group_epoch, updated)

@@ -69,7 +69,6 @@ def encode_assignment(
 
 
 def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-    """Return the KIP-848 group that a classic group becomes, with the records for it."""
     try:
         members = [_upgraded_member(group, member, topics) for member in group.members.values()]
     except GroupIdNotFound:
@@ -132,7 +131,7 @@ def _upgraded_member(
 def downgraded(
     group: ConsumerGroup, leaving: Collection[str], topics: Topics, clock: Callable[[], int]
 ) -> list[CoordinatorRecord]:
-    """Return the records that make a group classic. All remaining members must be classic."""
+    """All remaining members must be classic."""
     members = Members()
     for member in group.members.values():
         if member.member_id not in leaving and member.classic is not None:
