@@ -810,7 +810,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def _keep(
         self, dead_letter: DeadLetter, run: Run, outbox: Outbox | None, stack: AsyncExitStack
     ) -> None:
-        """Open the dead letters, and keep serialised keys and values for them, on the stack."""
+        """Keep serialised keys and values for the dead letters."""
         from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
 
         if isinstance(dead_letter, DeadLetterKeeper):

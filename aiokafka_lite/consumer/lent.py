@@ -1,6 +1,6 @@
 """Objects of the application, which often refer to the consumer, for background tasks.
 
-Only the consumer keeps them alive: a consumer that nothing else refers to can be collected.
+Only the consumer keeps them alive: a consumer without other references can be collected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A consumer's engine: its state, its stages (client/life.py), and what the stages mean for reads.
 
     STARTING   `start` connects, looks topics up and joins the group
-    DEAD       every read raises the error of the background task until the stop
     FINISHING  `stop` waits for unfinished records. Reads return none, everything else continues
     STOPPING   `stop` commits, leaves the group and disconnects
 

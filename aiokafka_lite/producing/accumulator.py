@@ -1,7 +1,7 @@
 """The choice of a record's partition and batch, and the buffer memory.
 
-`append` is the path of every record, and awaits nothing. If the topic's metadata or buffer memory
-is missing, it returns None, and the caller fetches metadata or waits `in_turn`.
+`append` is the path of every record, without an await. If the topic's metadata or buffer memory is
+missing, it returns None, and the caller fetches metadata or waits `in_turn`.
 
 A record counts with an upper bound of its size, until its outcome. Callers get free memory in the
 order of their calls. No batch lingers while a caller waits for memory.
@@ -444,7 +444,6 @@ class Accumulator:
         return batch.created_at + self._delivery_timeout_s
 
     def finished(self, batch: ProducerBatch) -> None:
-        """Free the memory of a batch that has an outcome."""
         self.used_bytes -= batch.room_bytes
         if self._room:
             self._wake_first()

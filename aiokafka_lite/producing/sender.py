@@ -169,7 +169,6 @@ class BatchSender:
 
     # --- Queues with a batch to send ---------------------------------------------------------
     def wake(self, queue: PartitionQueue) -> None:
-        """List a queue at its leader, and process the list soon."""
         if queue.is_broken:  # listed queues, too, because `_take` unlists broken ones
             self._mend(queue)
         if queue.is_listed:
@@ -240,7 +239,6 @@ class BatchSender:
             self._send(leader, connection, batches)
 
     def _take(self, leader: Destination) -> list[ProducerBatch]:
-        """Take the batches of one request, and unlist queues without more."""
         now = self._loop.time()
         left_bytes = self._max_request_size
         batches: list[ProducerBatch] = []

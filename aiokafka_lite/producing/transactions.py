@@ -409,7 +409,6 @@ class Transactions:
             self.spoil(error)
 
     def spoil(self, error: KafkaError) -> None:
-        """Make the open transaction, if any, abort because of an error."""
         if self.state in (TransactionStage.OPEN, TransactionStage.COMMITTING):
             log.warning(
                 "the transaction of transactional_id %r must be aborted: %s", self._id, error

@@ -87,7 +87,7 @@ class RecordSink(Protocol):
         """Whether it takes undecoded batches, by `Buffer.decoder.fill`."""
 
     def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
-        """Take up to `limit` records; None: none were taken yet."""
+        """Take up to `limit` records. None: not yet."""
 
     def finish(self) -> None:
         """Build the read's result; then the positions move."""
@@ -178,7 +178,6 @@ class Buffer:
         return next((chunk.failure for chunk in partition.chunks if chunk.is_sticky), None)
 
     def can_serve(self, wanted: Wanted) -> bool:
-        """Whether wanted records can be returned, or an error raised."""
         return bool(self._in_order(wanted, 1))
 
     def _has_decoded(self, wanted: Wanted) -> bool:
@@ -509,7 +508,6 @@ class Buffer:
         return is_for_one or chunk.failure is None or not self._has_decoded(wanted)
 
     async def _pause_if_due(self, wanted: Wanted) -> None:
-        """Pause if the first chunk in turn needs that before it is decoded."""
         while (chunk := self._first(wanted)) is not None and not chunk.decoded:
             if chunk.response is not None and not chunk.response.is_taken:
                 self.queue.mark_taken(chunk.response)

@@ -601,8 +601,8 @@ class Commits(CommittedReader):
     def overtake(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
         """Update waiting commits after a transaction has committed offsets, which they would undo.
 
-        Offsets that add nothing are left out. After a seek back, and if records are finished one by
-        one, the next attempt computes its offsets. If it is unknown whether the transaction has
+        Superfluous offsets are left out. After a seek back, and if records are finished one by one,
+        the next attempt computes its offsets. If it is unknown whether the transaction has
         committed (None), the cursor's waiting commits are dropped.
         """
         tp, position = cursor.tp, cursor.position

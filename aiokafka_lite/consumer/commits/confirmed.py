@@ -48,7 +48,7 @@ class ConfirmedTopics:
 
         Raises:
             CommitFailedError: A topic was deleted, or recreated under another id.
-            KafkaError: A broker refuses, or none answers in time.
+            KafkaError: A broker refuses, or no broker answers in time.
         """
         asked_at = asyncio.get_running_loop().time()
         valid = {each: at for each, at in self._confirmed.items() if asked_at < at + CONFIRMED_S}

@@ -136,7 +136,7 @@ class OffsetsInTransaction:
         """Return the commit that finishes records, and the records that fit into its metadata.
 
         If not all fit, the first ones do, as many as leave room for the list of earlier finished
-        records. None: none fits, or the topic was deleted.
+        records. None: no record fits, or the topic was deleted.
         """
         if self.commits.topics.is_former(cursor.tp.topic, cursor.topic_id):
             return None

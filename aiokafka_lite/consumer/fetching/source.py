@@ -10,8 +10,7 @@ contain. So the next response arrives while the application works.
 
 Usually this needs no task switch: `advance` sends the next request, called by the response that a
 read waits for, or by the read that takes a response. The task (`run`) does everything that waits:
-it connects, backs off, and settles large responses a slice at a time. It ends when no partition is
-left.
+it connects, backs off, and settles large responses a slice at a time.
 """
 
 from __future__ import annotations

@@ -156,7 +156,6 @@ class GroupedMembership(ABC, Generic[MemberT]):
         await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
 
     async def _commit_at_the_end(self, offsets: Offsets, deadline: float) -> Offsets:
-        """Commit, settle unsubscribed partitions, and return the uncommitted offsets."""
         uncommitted = await self._commits.commit_at_the_end(offsets, deadline=deadline)
         if not self.is_called_by_listener():
             await self._handover.settle_departed(UNSUBSCRIBED, deadline)
@@ -259,7 +258,6 @@ class GroupedMembership(ABC, Generic[MemberT]):
         )
 
     def _application_acted(self) -> None:
-        """Wake the group task for a new subscription, or for a read while it sits out."""
         # A read after the loop was blocked must not return records of lost partitions.
         self._heartbeat.lease.look()
         version = self._state.subscription_version

@@ -203,7 +203,6 @@ class Handover:
 
         Args:
             gone: Those that are not assigned are ignored.
-            reason: For events and logs.
             deadline: Loop time.
             waits: Take step 2.
             tells_of_none: Call the listener even without partitions, as aiokafka.
@@ -273,7 +272,6 @@ class Handover:
         return self._left is not None or self._commits.has_departed
 
     async def settle_departed(self, reason: str, deadline: float | None = None) -> None:
-        """Wait for the commit of unsubscribed partitions, and call their listener."""
         deadline = self._time_for_all() if deadline is None else deadline
         await self._commits.settle_departed((self._loop.time() + deadline) / 2)
         await self._tell_of_departed(reason, deadline)

@@ -4,8 +4,7 @@ A member holds its partitions until a session has passed without a response. The
 assigns them to other members, without a message to this one. So the lease checks the clock.
 
 While the loop is blocked, a thread may send heartbeats (heartbeat_thread.py). The lease asks for
-its latest response, so that a read right after the block uses it. Only the heartbeats know the
-thread.
+its latest response, so that a read right after the block uses it.
 """
 
 from __future__ import annotations

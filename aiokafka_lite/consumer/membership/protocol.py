@@ -1,8 +1,5 @@
 """The interfaces of a group membership, the same for both group protocols.
 
-    Membership      for the consumer and monitoring: start, wait, leave, status
-    LastCommits     for memberships: the commits before a revocation and at a stop
-
 Implementations: `none.py` without a group, `classic/` and `kip848/`. `choice.py` chooses between
 the last two. Commits ask the `GroupMember` (stateful.py).
 """
@@ -117,7 +114,8 @@ class Membership(Protocol):
         """Commit `offsets`, leave the group, and return the offsets that could not be committed.
 
         A static member keeps its place for one session timeout (KIP-1092), unless `leaves` is true.
-        A dynamic one does so if `leaves` is false.
+        A dynamic one does so if `leaves` is false. Returns by the deadline. No listener is called,
+        except for partitions that were unsubscribed just before.
         """
 
     def leave_nowait(self, reason: str) -> None:

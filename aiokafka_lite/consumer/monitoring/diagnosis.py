@@ -89,7 +89,7 @@ NO_TOPICS: Final = (
 
 
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
-    """Return the cause for a partition at loop time `now`, without changes."""
+    """Does not change the engine."""
     running = engine.current
     if running is None:
         if engine.is_over:

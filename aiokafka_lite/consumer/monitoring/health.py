@@ -102,7 +102,7 @@ class Health:
 
 
 def examine(engine: Engine, now: float) -> Health:
-    """Return a consumer's health at loop time `now`, without changes or waits."""
+    """Does not change the engine, and does not wait."""
     engine.reads.settle()
     running = engine.current
     troubles = tuple(_deaths(engine, running))

@@ -86,10 +86,9 @@ class LoopProbe:
     """Measures the loop's lag between `start` and `stop`.
 
     Attributes:
-        lag_s: The latest lag.
         max_lag_s: The longest lag since the start.
         blocked_s: The latest lag of more than BLOCKED_S.
-        blocked_at: Loop time of its end. None: there was none.
+        blocked_at: Loop time of its end, if any.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class LoopProbe:
         return max(self.lag_s, late_s)
 
     def blocked_lately_s(self, now: float) -> float:
-        """Return the length of a block within the last seconds; 0 if there was none."""
+        """Return the length of a block within the last seconds, or 0."""
         if self.blocked_at is None or now - self.blocked_at > RECENT_S:
             return 0.0
         return self.blocked_s
@@ -153,7 +152,6 @@ class LoopProbe:
         )
 
     def _blocker(self, *, has_handed_out: bool) -> str:
-        """Describe the code that probably blocked the loop."""
         reads = self._reads
         if has_handed_out and (partition := reads.latest_hand_out) is not None:
             offset = (partition.position or 0) - 1
@@ -181,7 +179,6 @@ def _where_records_are_asked_for(reads: Reads) -> str:
 
 
 def _frame_above_ours(awaited: object, reads: Reads) -> FrameType | None:
-    """Return the application's frame that awaits a read of this consumer, if any."""
     above: FrameType | None = None
     while not isinstance(awaited, NextRecord):
         frame: FrameType | None = getattr(awaited, "cr_frame", None)

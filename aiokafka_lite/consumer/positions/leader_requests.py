@@ -87,10 +87,7 @@ class RequestKind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
 
 
 class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
-    """Sends requests of one kind to the leaders of partitions.
-
-    A wish is a hashable object that identifies one wanted result.
-    """
+    """A wish is a hashable object that identifies one wanted result."""
 
     def __init__(
         self,
@@ -174,7 +171,6 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
                 self._fail(wish, failures[tp], leader, delays)
 
     def _watch(self, node_id: int) -> None:
-        """Refresh metadata while a node's response is overdue."""
         self._timers[node_id] = self._loop.call_later(OVERDUE_S, self._ask_others, node_id)
 
     def _ask_others(self, node_id: int) -> None:

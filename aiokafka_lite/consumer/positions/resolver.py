@@ -431,10 +431,7 @@ class PositionResolver:
         reason: str,
         log_start: int | None = None,
     ) -> None:
-        """Without `log_start`, the log starts at the new position, or its start is unknown.
-
-        Without `log_start`, the log starts at the new position, or its start is unknown.
-        """
+        """Without `log_start`, the log starts at the new position, or its start is unknown."""
         from aiokafka_lite.events import OffsetRange, OffsetReset
 
         events = self._events

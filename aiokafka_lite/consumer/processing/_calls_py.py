@@ -12,11 +12,7 @@ from aiokafka_lite.consumer.processing.steps import Steps
 
 
 class Calls:
-    """The calls of one worker.
-
-    Attributes:
-        job: The record that is being handled, the first of a list.
-    """
+    """`job` is the record that is being handled, the first of a list."""
 
     __slots__ = ("job",)
 

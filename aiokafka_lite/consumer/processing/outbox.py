@@ -287,7 +287,6 @@ class Outbox:
         return job in self._awaited
 
     def look_again(self) -> None:
-        """Continue with entries that wait for records which are no longer to be finished here."""
         if self._waits_from:
             self._place_anew([*self._entries, *self._waiting])
             self._is_blocked = False

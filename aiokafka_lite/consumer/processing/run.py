@@ -12,7 +12,6 @@
 - A worker is a task that calls the handler for one record after the other.
 - A timer makes a record ready again that waits for another attempt (attempts.py).
 - With transactions, the commit of its outputs and its offset finishes a record (outbox.py).
-- A rebalance waits for handlers, and cancels them after the limit (membership/handover.py).
 
 A result of an earlier assignment is ignored: the partition's table no longer has its job.
 """
@@ -96,8 +95,6 @@ MOST_WOKEN: Final = 32
 
 
 class JobReceipt(NamedTuple):
-    """A record that a handler has, for a transaction that finishes it."""
-
     run: Run
     job: Job
     refusal_count: int = 0
@@ -200,7 +197,6 @@ class Run:
 
     # --- The whole ------------------------------------------------------------------------
     def write_into(self, outbox: Outbox) -> None:
-        """Give handlers an argument for their outputs, and finish records in transactions."""
         self._outbox, handler = outbox, self._handler
         self.watch(outbox)
 
@@ -277,7 +273,6 @@ class Run:
             self._note_end(error)
 
     async def _take_bad_record(self, error: DeserializationError) -> None:
-        """Make a dead letter of a record that cannot be deserialised, or raise its error."""
         cursor = None if error.tp is None else self._state.assignment.get(error.tp)
         record, next_offset = error.record, error.next_offset
         if isinstance(error, DeserializerUnavailableError):
@@ -364,7 +359,7 @@ class Run:
             self.offer()
 
     def _assignment_changed(self) -> None:
-        """Forget partitions that are no longer assigned; their lanes continue."""
+        """Lanes of partitions that are no longer assigned continue."""
         self._allowance.forget_unassigned()
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
@@ -425,7 +420,6 @@ class Run:
             self.offer(count)
 
     def _next(self, now: float) -> Job | None:
-        """Return the record that begins now, if there is one."""
         if (slice_ends_at := self._steps.slice_ends_at) is None:
             self.begin_slice(now)
         elif now >= slice_ends_at:
@@ -606,7 +600,6 @@ class Run:
             raise asyncio.CancelledError from error
 
     def _note_returned(self, cursor: Cursor) -> None:
-        """Notify the rebalance or the end of `run` that a record has no worker now."""
         if cursor.is_withheld or not cursor.is_assigned:
             self._observers.acted()  # a rebalance may wait for it
         if self._steps.is_finishing:

@@ -84,10 +84,7 @@ class ClassicMembership(GroupedMembership[Member]):
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Commit, and send LeaveGroup if the member gives up its place; returns by the deadline.
-
-        No listener is called, except for partitions that were unsubscribed just before.
-        """
+        """Send LeaveGroup if the member gives up its place."""
         member, loop = self._member, self._loop
         await self._end_what_runs(deadline)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
@@ -189,7 +186,7 @@ class ClassicMembership(GroupedMembership[Member]):
 
         An eager member revokes all, and their positions can be read until the next assignment. A
         cooperative one keeps those it still subscribes to. One whose application stays away
-        (`leaves`) keeps none, and waits for no records.
+        (`leaves`) keeps no partitions, and waits for no records.
         """
         member, state = self._member, self._state
         self._settle_interruption()

@@ -136,11 +136,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Commit, and leave the group; returns by the deadline.
+        """See Membership.
 
         A static member that keeps its place announces its return: otherwise its successor would be
-        refused for one session. No listener is called, except for partitions that were unsubscribed
-        just before.
+        refused for one session.
         """
         member, loop = self._member, self._loop
         await self._end_what_runs(deadline)
