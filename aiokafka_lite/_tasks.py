@@ -314,7 +314,7 @@ class Event:
         self.pulse()
 
     def pulse(self) -> None:
-        """Wake the tasks that wait, but none that begins to wait later."""
+        """Wake only the tasks that wait now."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(True)

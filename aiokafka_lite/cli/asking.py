@@ -45,7 +45,7 @@ def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name equals or matches one of some patterns, or there are no patterns."""
+    """Return True without patterns."""
     return not patterns or any(name == each or fnmatchcase(name, each) for each in patterns)
 
 
@@ -93,7 +93,7 @@ def bounds(
 def partitions_of(
     topic: TopicView, wanted: Iterable[int] | None, *, action: str
 ) -> list[TopicPartition]:
-    """Return a topic's partitions, or some of them. Warn about those without a leader."""
+    """Warn about partitions without a leader."""
     numbers = sorted(topic.partitions) if wanted is None else sorted(set(wanted))
     for number in numbers:
         if number not in topic.partitions:

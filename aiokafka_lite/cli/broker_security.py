@@ -27,10 +27,7 @@ OWNER_ONLY: Final = 0o600
 
 
 class BrokerSecurity(NamedTuple):
-    """The options about listeners, users and TLS, checked.
-
-    `client_auth` is for temporary certificates. `out_dir` is for files that clients need.
-    """
+    """`client_auth` is for temporary certificates. `out_dir` is for files that clients need."""
 
     listeners: tuple[Listener, ...]
     users: Mapping[str, Secret]

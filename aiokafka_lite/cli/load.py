@@ -96,7 +96,7 @@ class _Loading:
             raise self._refused(topic, refused) from refused
 
     def _writer(self, topic: str) -> TopicWriter | None:
-        """Return the writer of a topic, or None if the topic already has records."""
+        """None: the topic already has records."""
         if topic in self._left_alone:
             return None
         if topic not in self._writers:

@@ -49,7 +49,7 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code of the process."""
+    """Return the exit code of the process."""
     if completion.ASKED in os.environ:
         completion.offer(build_parser(*_command(completion.words_to_complete())))
     _open_closed_streams()
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code_of(run: Callable[[], int], help_command: str) -> int:
-    """Run a command. Returns the exit code of the process, and prints an error in one line."""
+    """Return the exit code of the process, and print an error in one line."""
     try:
         logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
         code = run()

@@ -37,7 +37,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool = False) -> None:
-    """Print rows, as a table or as objects. A table without rows is not printed."""
+    """A table without rows is not printed."""
     if as_json:
         for row in rows:
             print_object(row)

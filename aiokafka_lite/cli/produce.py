@@ -202,7 +202,7 @@ class LineSender:
             raise CommandError(f"{problem}; {self._outcome(named)}")
 
     async def _send_all(self) -> str | None:
-        """Send lines up to the end of the stream, or to a failure, whose text is returned."""
+        """Return the text of a failure."""
         send_nowait, to_record, topic = self._producer.send_nowait, self._to_record, self._topic
         while not self._producer.losses:
             try:
@@ -291,7 +291,7 @@ class LineReader:
         self._pieces.put_nowait(None)
 
     async def lines(self) -> Sequence[bytes] | None:
-        """Return the lines of the next input, possibly none. None at the end.
+        """Return the lines of the next input, perhaps an empty list. None at the end.
 
         The text after the last delimiter is a line, unless it is empty.
         """

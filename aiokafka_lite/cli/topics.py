@@ -179,7 +179,7 @@ def _topic_rows(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[R
 
 
 def _total(rows: Sequence[Row], name: str) -> int | None:
-    """Return the sum of a column. None if a value is unknown."""
+    """Return the sum of a column, if all values are known."""
     numbers = [row[name] for row in rows]
     known = [each for each in numbers if isinstance(each, int)]
     return sum(known) if len(known) == len(numbers) else None
@@ -257,7 +257,7 @@ def _sample(
     until_s: float,
     is_all_wanted: bool,
 ) -> Sample | None:
-    """Return the records since some time. None if they cannot be read."""
+    """Return the records since some time, if they can be read."""
     found = Sample(since.time_ms if since.is_time else None, until_s)
     try:
         loops.run(found.read(where, spans, is_all_wanted=is_all_wanted))
@@ -325,7 +325,7 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
 
 
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
-    """Return the topic's own settings. None if they cannot be read."""
+    """Return the topic's own settings, if they can be read."""
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
     )

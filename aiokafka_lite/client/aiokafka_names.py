@@ -205,7 +205,6 @@ class ClusterNames:
         return self._of().cluster_id
 
     def is_bootstrap(self, node_id: int | str) -> bool:
-        """Return whether a node id belongs to a bootstrap server instead of a broker."""
         return isinstance(node_id, str) or node_id < 0
 
     # --- Topics ------------------------------------------------------------------------------

@@ -1,19 +1,13 @@
 """One connection to one broker without an event loop, for Spark's readers and planners.
 
 It is a shell around a `Wire`. Several requests may be in flight. ``receive`` waits for one response
-and keeps those that arrive before it. The first error (see wire.py) closes the connection, and
-every unanswered request gets it.
+and keeps those that arrive before it.
 
-A request's time begins when it is sent, and again with bytes of its response, unless they trickle.
-A response that arrived in time is accepted even if ``receive`` is called later; one too large for
+A response that arrived in time is accepted even if ``receive`` is called later. One too large for
 the socket's buffer then gets its time again.
 
 Any number of threads may use a connection: writes and reads are each serialised. ``send`` and
-``close`` may be called while another thread waits in ``receive``; ``close`` wakes it. Record sets
-are slices of a frame that is not overwritten while one of them is referenced.
-
-In a forked child the connections are closed with ForkedError, without an effect on the parent's
-(forking.py).
+``close`` may be called while another thread waits in ``receive``; ``close`` wakes it.
 """
 
 from __future__ import annotations

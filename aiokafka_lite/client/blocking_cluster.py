@@ -69,7 +69,7 @@ class _NodeState:
 
 
 class BlockingCluster:
-    """A client's view of the cluster, and its connections. It never creates topics."""
+    """It never creates topics."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class BlockingCluster:
         return state
 
     def _usable(self, state: _NodeState) -> BlockingConnection | None:
-        """Return the connection if it can be used. Otherwise drop it and start its backoff."""
+        """Drop a connection that cannot be used, and start its backoff."""
         connection, max_idle_s = state.connection, self.config.connections_max_idle_s
         if connection is None:
             return None
@@ -280,7 +280,7 @@ class BlockingCluster:
         return response
 
     def coordinator(self, group_id: str) -> int:
-        """Return the node id of a group's coordinator and add it to the view."""
+        """Add the group's coordinator to the view."""
         request = coordinator_request(group_id)
         node = self.retrying(lambda: coordinator_of(group_id, self.request_any(request)))
         self._take(self.view.with_coordinator(node))

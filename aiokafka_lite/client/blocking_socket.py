@@ -37,7 +37,7 @@ LEAST_WAIT_S: Final = 0.001
 
 
 class BlockingSocket:
-    """A blocking connection's socket. One thread may write while another reads."""
+    """One thread may write while another reads."""
 
     def __init__(self, sock: socket.socket, timeout_s: float | None = None) -> None:
         self._socket = sock
@@ -210,7 +210,6 @@ def _timeval(duration_s: float) -> bytes:
 
 
 def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> bool:
-    """Wait until a socket is readable or writable. Return whether it is."""
     if not hasattr(select, "poll"):  # Windows
         sockets = [sock]
         return any(

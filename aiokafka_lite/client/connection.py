@@ -1,7 +1,6 @@
 """One connection to one broker on an event loop: the shell around a `Wire`.
 
-It adds a transport, a timer and waiting tasks. The first error (see wire.py) poisons it: the socket
-is closed and every exchange gets the error. The pool then opens another.
+It adds a transport, a timer and waiting tasks.
 
 One timer serves the connection. It is moved ahead for an earlier deadline, and otherwise only when
 it fires, so that a request costs no timer. If the loop was blocked, or the kernel waits for a large
@@ -121,7 +120,7 @@ class Exchange(Pending[R_co]):
 
 
 class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
-    """A connection, open from ``open`` until it is poisoned or closed; used from one event loop.
+    """Open from ``open`` until it is poisoned or closed. For one event loop.
 
     Attributes:
         wire: The requests in flight; written only here.
@@ -201,7 +200,6 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
             first_versions: Knows the version of ApiVersions for this address.
             authenticate: Uses the new connection and returns the session's lifetime. Before,
                 responses are limited to 64 KiB.
-            node_id: The broker's, if known.
             known_versions: Returns the broker's versions, called after connecting; None: ask.
             cluster_id: With it and ``node_id`` another broker at this address is refused
                 (KIP-1242).
@@ -395,7 +393,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
     ) -> Exchange[R]:
         """Send a request at once, even if earlier bytes are unsent, and return its exchange.
 
-        ``on_done`` does not get errors that are raised here; the module's docstring has its rules.
+        ``on_done`` does not get errors that are raised here.
 
         Raises: as ``request``, except for errors of the exchange.
         """

@@ -276,7 +276,7 @@ def _missing(known: TopicView | None, now: float) -> TopicView | None:
 def _merged_topic(
     known: TopicView | None, topic: MetadataResponseTopic, name: str, now: float
 ) -> TopicView:
-    """Return the topic of a response, without details that would be older than the known ones."""
+    """Omit details that would be older than the known ones."""
     error = _error_class(topic.error_code)
     known = known or TopicView(name)
     is_same, former_ids = known.topic_id == topic.topic_id, known.former_ids

@@ -135,7 +135,7 @@ class EncoderSource(SourceWriter):
             self.write_value(field.wire, value, is_nullable, path)
 
     def write_tags(self, fields: list[Field], source: str, path: str) -> None:
-        """Write the tagged fields. Usually there are none, and a 0 ends the pending fields."""
+        """Write the tagged fields. Usually a 0 ends the pending fields."""
         conditions = {field: is_set for field in fields if (is_set := self.is_set(field, source))}
         if not conditions:
             self.pending.append(("x", ""))

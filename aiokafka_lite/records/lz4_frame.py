@@ -43,7 +43,7 @@ def compress_frame(records: bytes) -> bytes:
 
 
 def content_size(view: memoryview) -> int:
-    """Return the size in the first frame's header, 0 if it has none.
+    """Return the size in the first frame's header, or 0.
 
     Raises:
         CorruptRecordException: A frame of this length cannot have so many bytes.

@@ -18,10 +18,7 @@ _GROWTH: Final = 4
 
 
 class BatchPieces:
-    """The pieces of one batch.
-
-    `cursor` reads the current piece, and `is_last` is whether the batch ends with it.
-    """
+    """`cursor` reads the current piece, and `is_last` is whether the batch ends with it."""
 
     def __init__(
         self,

@@ -53,10 +53,7 @@ Into = TypeVar("Into")  # a list of records, or columns
 
 
 class RecordSet:
-    """The records of one partition in a Fetch response.
-
-    Not for concurrent threads. Only `inflate` may run in another thread, without any other call.
-    """
+    """Not for concurrent threads. Only `inflate` may run in another thread, without other calls."""
 
     __slots__ = (
         "_aborted",
@@ -327,7 +324,7 @@ class RecordSet:
             self._fail(failure, is_in_plain=True)
 
     def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
-        """Return the batch's records, still compressed, or None if there are none to deliver."""
+        """Return the batch's records, still compressed, if any are to be delivered."""
         if header.magic < 2:
             if header.last_offset < self.next_offset:
                 return None

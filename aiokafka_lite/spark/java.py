@@ -203,7 +203,7 @@ def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
 
 
 def _release(home: Path) -> dict[str, str]:
-    """Read a Java's properties from its file `release`, which is faster than starting it."""
+    """Read the file `release`, which is faster than starting Java."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:

@@ -55,7 +55,7 @@ class GroupDescription(NamedTuple):
 
 
 def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
-    """Return the groups of every node. Waits while a node loads its groups."""
+    """Wait while a node loads its groups."""
 
     def of(node: int) -> list[GroupListing]:
         response = cluster.request(node, ListGroupsRequest())
@@ -74,10 +74,7 @@ def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
 def describe(
     cluster: BlockingCluster, node: int, group_ids: Iterable[str]
 ) -> list[GroupDescription]:
-    """Return a coordinator's description of some groups, of either protocol.
-
-    A group that does not exist has the state `DEAD`.
-    """
+    """A group that does not exist has the state `DEAD`."""
     found: dict[str, GroupDescription] = {}
     left = list(group_ids)
     try:
@@ -102,7 +99,7 @@ def describe(
 
 
 def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDescription]:
-    """Return a group's coordinator and its description, waiting for it to load the group."""
+    """Wait for the coordinator to load the group."""
 
     def ask() -> tuple[int, GroupDescription]:
         node = cluster.coordinator(group_id)
@@ -152,7 +149,7 @@ def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
 
 
 def _assigned(blob: bytes) -> frozenset[TopicPartition]:
-    """Return a member's partitions, which are empty if the assignment is not a consumer's."""
+    """Empty if the assignment is not a consumer's."""
     try:
         assignment = decode_versioned(ConsumerProtocolAssignment, blob) if blob else None
     except (KafkaProtocolError, UnsupportedVersionError):

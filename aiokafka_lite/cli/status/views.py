@@ -90,7 +90,7 @@ class BrokerPageQuery(NamedTuple):
 async def overview(
     broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
 ) -> dict[str, Json]:
-    """Return the cluster, and the numbers of everything, which are above every view."""
+    """Return the numbers above every view."""
     config = broker.config
     return {
         "version": __version__,
@@ -239,7 +239,7 @@ async def _lags(
 async def connections(
     broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
 ) -> dict[str, Json]:
-    """Return the open connections, with the latest request of each that the log still has."""
+    """Include the latest request of each that the log still has."""
     latest: dict[str, SeenRequest] = {}
     for seen in broker.requests:
         latest[seen.peer] = seen

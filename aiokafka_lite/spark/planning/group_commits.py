@@ -1,7 +1,7 @@
 """Offsets of processed micro-batches, committed to a Kafka group so that its lag can be seen.
 
-Spark uses its checkpoint only. So a failed commit neither fails a query nor delays it for long: it
-is retried for some seconds. Then a later micro-batch commits its own offsets. The log warns once.
+Spark uses its checkpoint only. So a failed commit is only retried for some seconds, and the log
+warns once.
 
 The group has no members (Kafka's tools show it as Empty). A group with members rejects the commits.
 """

@@ -6,8 +6,7 @@ query that continues from a checkpoint, Spark first asks for ranges or names the
 
 **No checkpoint has the start of a query**, but it has the end of the first batch. So the first
 batch reads no records of partitions that begin at their end (startingOffsets "latest"), and a query
-that stops before its first batch is finished finds its start there. Spark's own source has a file
-for it.
+that stops before its first batch is finished finds its start there.
 """
 
 from __future__ import annotations

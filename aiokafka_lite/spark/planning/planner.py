@@ -1,6 +1,6 @@
 """Determines the offsets that a query reads, by requests of the driver to Kafka.
 
-The rules are those of Spark's own Kafka source (`KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`).
+The rules are those of Spark's `KafkaOffsetReaderAdmin` and `KafkaMicroBatchStream`.
 """
 
 from __future__ import annotations
