@@ -799,7 +799,7 @@ async def test_a_flush_ends_though_the_topic_is_deleted_before_it_is_added_to_th
         broker.create_topic("t")
         broker.create_topic("gone")
         async with producer_of(
-            broker, transactional_id="tx", request_timeout_ms=200, delivery_timeout_ms=400
+            broker, transactional_id="tx", request_timeout_ms=500, delivery_timeout_ms=1_500
         ) as producer:
             async with producer.transaction():
                 await producer.send("gone", b"known")

@@ -7,9 +7,10 @@ import pytest
 from tests.simulation.plan import draw
 from tests.simulation.planted import BUGS, Bug
 from tests.simulation.planting import planted_source, source_path
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+@for_each(BUGS.values(), BUGS)
 def test_bug_fits_the_source(bug: Bug) -> None:
     for module in {edit.module for edit in bug.edits}:
         source = source_path(module).read_text("utf-8")

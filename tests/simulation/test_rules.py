@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from tests.simulation import plan, rules
 from tests.simulation.history import Event, Facts, History, Kind
 from tests.simulation.plan import Fault, Order, Plan
 from tests.simulation.rules import Rule, Run
+from tests.support.for_each import for_each
 
 TP = TopicPartition("in", 0)
 RESET = Fault(1.0, 1.0, "reset", 0, 0.0)
@@ -223,8 +225,7 @@ def test_record_that_is_left_out_is_found() -> None:
     assert story.broken_by(rules.one_assignment_is_in_order) == ["order"]
 
 
-@pytest.mark.parametrize("way", plan.WAYS)
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+@for_each(itertools.product(rules.RULES, plan.WAYS), "{0.__name__}, {1}")
 def test_sound_run_breaks_no_rule(rule: Rule, way: str) -> None:
     assert not Story(way).broken_by(rule)
 
