@@ -142,6 +142,7 @@ class PendingCommit:
         exact: Collection[TopicPartition] = (),
     ) -> None:
         self.kind: Final = kind
+        self.sequence: Final = sequence
         self.state = CommitState.MADE
         # The application makes it.
         self.is_asked_for: Final = kind in (CommitKind.POSITIONS, CommitKind.NAMED)
@@ -319,7 +320,8 @@ class Commits(CommittedReader):
         return {**self._auto_commit.forgone, **uncommitted}
 
     async def _until_answered(self, deadline: float) -> None:
-        while any(map(self._is_under_way, self._pending)):
+        awaited = [*self._pending]  # later ones would never end, if tasks commit again and again
+        while any(each in self._pending and self._is_under_way(each) for each in awaited):
             if not await self.member.wait_for_change(deadline):
                 return  # they fail by themselves
 
@@ -350,9 +352,14 @@ class Commits(CommittedReader):
                 )
                 self._auto_commit.settle(departed)
 
-    def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
+    def next_number(self) -> int:
+        return next(self._sequence)
+
+    def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
         return any(
-            self._is_under_way(commit) and not commit.left.keys().isdisjoint(partitions)
+            commit.sequence < before
+            and self._is_under_way(commit)
+            and not commit.left.keys().isdisjoint(partitions)
             for commit in self._pending
         )
 

@@ -146,6 +146,8 @@ class HoldLimits(NamedTuple):
     # For records of reads, and for each work.
     of_gets: float
     works: Mapping[Work, float]
+    # For works that are finished, the number of commits by then. None: of reads.
+    finished: dict[Work | None, int]
 
 
 Partitions = frozenset[TopicPartition]
@@ -360,7 +362,7 @@ class Handover:
             hold_s = config.rebalance_hold_s if work.hold_s is None else work.hold_s
             works[work] = until = now + min(hold_s, config.most_hold_s, left_s)
             work.is_wanted_by(until)
-        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
+        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works, {})
 
     def _next_limit(self, gone: Partitions, limits: HoldLimits) -> float | None:
         """Update `awaited_work`, and return until when to wait for work and commits, if at all."""
@@ -374,16 +376,28 @@ class Handover:
             of_work = gone & work.partitions()
             others -= of_work
             undone = work.undone(of_work)
-            if until > now and (undone or self._commits.is_committing(of_work)):
+            if until > now and self._is_awaited(limits, work, of_work, undone):
                 offsets |= undone
                 waits.append(until)
         if limits.of_gets > now:
             undone = self._works.unfinished(others)
-            if undone or self._commits.is_committing(others):
+            if self._is_awaited(limits, None, others, undone):
                 offsets |= undone
                 waits.append(limits.of_gets)
         self.awaited_work = AwaitedWork(offsets, max(waits)) if waits else None
         return min(waits, default=None)
+
+    def _is_awaited(
+        self, limits: HoldLimits, work: Work | None, partitions: Partitions, undone: object
+    ) -> bool:
+        """Whether work is undone, or commits are in flight that began before it was finished."""
+        finished = limits.finished
+        if undone:
+            finished.pop(work, None)
+            return True
+        if work not in finished:
+            finished[work] = self._commits.next_number()
+        return self._commits.is_committing(partitions, finished[work])
 
     # --- Assignment -----------------------------------------------------------------------
     async def assign(

@@ -130,8 +130,14 @@ class LastCommits(Protocol):
     def has_departed(self) -> bool:
         """Whether commits of partitions that the application gave up are pending."""
 
-    def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a commit of theirs by the application is in flight, and was not put off."""
+    def next_number(self) -> int:
+        """Return a number between those of earlier and of later commits."""
+
+    def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
+        """Whether a commit of theirs by the application is in flight, and was not put off.
+
+        Only those with a lower number count: tasks may commit again and again.
+        """
 
     async def settle_departed(self, deadline: float) -> None:
         """Wait for pending commits of partitions that were given up. They fail at the deadline."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedInstanceIdError,
+    IllegalStateError,
     KafkaTimeoutError,
     MaxPollIntervalError,
 )
@@ -115,6 +117,44 @@ async def test_a_commit_by_a_fenced_member_says_so_and_every_get_does(kafka: Kaf
         with pytest.raises(FencedInstanceIdError, match="'twin'"):
             older.group_metadata()
         assert older.assignment() == set()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_tasks_that_commit_again_and_again_hold_up_neither_a_rebalance_nor_a_stop(
+    protocol: str,
+) -> None:
+    async with Broker(group_consumer_heartbeat_interval_ms=100) as broker:
+        broker.create_topic("t", 2)
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings: dict[str, Any] = {
+            "group_id": "g",
+            "group_protocol": protocol,
+            "heartbeat_interval_ms": 100,
+            "rebalance_hold_ms": 40_000,
+            "enable_auto_commit": False,
+        }
+        async with reading(handle, "t", **settings) as consumer:
+
+            async def commit_again_and_again() -> None:
+                while not is_over:
+                    try:
+                        await consumer.commit(dict.fromkeys(consumer.assignment() or [TP], 0))
+                    except (CommitFailedError, IllegalStateError):
+                        await asyncio.sleep(0)  # revoked in the meantime
+
+            is_over = False
+            tasks = [asyncio.ensure_future(commit_again_and_again()) for _ in range(5)]
+            await asyncio.sleep(0.1)
+            try:
+                async with reading(handle, "t", **settings) as other:
+                    await until(other.assignment)
+                await until(lambda: len(consumer.assignment()) == 2)
+                began_at = asyncio.get_running_loop().time()
+                await consumer.stop()
+                assert asyncio.get_running_loop().time() - began_at < 5  # it may take 10
+            finally:
+                is_over = True
+            await asyncio.gather(*tasks)
 
 
 # --- What the application is told ----------------------------------------------------------

@@ -76,6 +76,32 @@ async def test_a_commit_that_has_waited_wakes_those_who_wait_for_it() -> None:
     assert group.coordinator.commits == [{A: 5}]
 
 
+def is_committing(group: Group, partitions: list[TopicPartition]) -> bool:
+    return group.commits.is_committing(partitions, group.commits.next_number())
+
+
+async def test_commits_that_begin_later_hold_up_neither_a_stop_nor_a_revocation() -> None:
+    """Tasks of an application may commit again and again, so that there is always one."""
+    group = Group()
+    group.coordinator.gate.clear()
+    number = group.commits.next_number()
+    committing = await begun(group.commits.commit({A: 5}))
+    assert is_committing(group, [A])
+    assert not group.commits.is_committing([A], number)
+    stopping = await begun(group.commits.commit_at_the_end({}, deadline=in_s(60)))
+
+    async def commit_again_and_again() -> None:
+        while not stopping.done() and in_s(0) < 1:
+            await group.commits.commit({A: 6})
+            await asyncio.sleep(0.001)
+
+    tasks = [await begun(commit_again_and_again()) for _ in range(5)]
+    group.coordinator.gate.set()
+    assert await took_s(stopping) < 0.01
+    await committing
+    await asyncio.gather(*tasks)
+
+
 async def test_what_is_committed_for_the_application_to_no_avail_wakes_those_who_wait() -> None:
     group = Group()
     group.coordinator.errors = [errors.GroupAuthorizationFailedError]
@@ -94,26 +120,26 @@ async def test_a_refusal_because_of_a_rebalance_wakes_a_stop_which_does_not_wait
     group.coordinator.errors = [errors.RebalanceInProgressError]
     group.coordinator.gate.clear()
     committing = await begun(group.commits.commit({A: 5}))
-    assert group.commits.is_committing([A])
-    assert not group.commits.is_committing([B])
+    assert is_committing(group, [A])
+    assert not is_committing(group, [B])
     stopping = await begun(group.commits.commit_at_the_end({}, deadline=in_s(60)))
     group.member.is_taking = False
     group.coordinator.gate.set()
     assert await took_s(stopping) < 0.01
-    assert not group.commits.is_committing([A])
+    assert not is_committing(group, [A])
     group.rebalance(A, B)
-    assert group.commits.is_committing([A])
+    assert is_committing(group, [A])
     stopping = await begun(group.commits.commit_at_the_end({}, deadline=in_s(60)))
     await committing
     assert await took_s(stopping) < 0.01
-    assert not group.commits.is_committing([A])
+    assert not is_committing(group, [A])
 
 
 async def test_a_commit_that_nobody_asked_for_holds_up_no_stop() -> None:
     group = Group()
     group.coordinator.gate.clear()
     committing = await begun(group.commits.commit_by_itself({A: at(5)}))
-    assert not group.commits.is_committing([A])
+    assert not is_committing(group, [A])
     assert await took_s(group.commits.commit_at_the_end({}, deadline=in_s(60))) < 0.01
     group.coordinator.gate.set()
     await committing

@@ -137,7 +137,10 @@ class Changing:
         return await self._changed.wait(until)
 
     # --- Its commits ----------------------------------------------------------------------
-    def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
+    def next_number(self) -> int:
+        return 0
+
+    def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
         return False
 
     async def settle_departed(self, deadline: float) -> None:

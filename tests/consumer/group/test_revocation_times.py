@@ -48,7 +48,10 @@ class Commits:
         self.committing = set[TopicPartition]()
         self.offsets: Offsets = {}
 
-    def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
+    def next_number(self) -> int:
+        return 0
+
+    def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
         return not self.committing.isdisjoint(partitions)
 
     async def settle_departed(self, deadline: float) -> None:
