@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
@@ -179,13 +180,8 @@ class ClientArguments(_Given, Settings):
 
     def _kinds(self) -> Iterator[tuple[str, str]]:
         """Yield the arguments with their annotations, except those that are None and may be."""
-        init = type(self).__init__
-        for name in init.__kwdefaults__ or {}:
-            if name in self._own_checks:
-                continue
-            annotation = str(init.__annotations__[name])
-            kind = annotation.removesuffix(" | None")
-            if kind == annotation or getattr(self, name) is not None:
+        for name, kind, may_be_none in _annotated(type(self).__init__, self._own_checks):
+            if not (may_be_none and getattr(self, name) is None):
                 yield name, kind
 
     @property
@@ -200,17 +196,19 @@ class ClientArguments(_Given, Settings):
             if kind != "int" or name == "seed":
                 continue
             value = getattr(self, name)
-            shown = reprlib.repr(value)
-            if name not in self._may_be_any:
-                if value < 0 and name in self._may_be_zero:
-                    raise ValueError(f"{name} must not be negative, but is {shown}")
-                if value <= 0 and name not in self._may_be_zero:
-                    raise ValueError(f"{name} must be a positive number, not {shown}")
             bits = 31 if name in self._sent else 63
-            if value >= 1 << bits:
+            may_be_any, may_be_zero = name in self._may_be_any, name in self._may_be_zero
+            lowest = -(1 << bits) if may_be_any else 0 if may_be_zero else 1
+            if lowest <= value < 1 << bits:
+                continue
+            shown = reprlib.repr(value)
+            if value > 0:
                 raise ValueError(f"{name} must be at most 2**{bits} - 1, not {shown}")
-            if value < -(1 << bits):
+            if may_be_any:
                 raise ValueError(f"{name} must be at least -2**{bits}, not {shown}")
+            if may_be_zero:
+                raise ValueError(f"{name} must not be negative, but is {shown}")
+            raise ValueError(f"{name} must be a positive number, not {shown}")
 
     def _check_bootstrap(self) -> None:
         servers: object = self.bootstrap_servers
@@ -341,3 +339,16 @@ def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenti
     from aiokafka_lite.client.sasl import Authenticator
 
     return Authenticator(mechanism, timeout_s=client.connect_timeout_s)
+
+
+@cache
+def _annotated(
+    init: Callable[..., None], left_out: frozenset[str]
+) -> Sequence[tuple[str, str, bool]]:
+    """Return a constructor's arguments: name, annotation but None, and whether it may be None."""
+    texts = {name: str(init.__annotations__[name]) for name in init.__kwdefaults__ or {}}
+    return [
+        (name, text.removesuffix(" | None"), text.endswith(" | None"))
+        for name, text in texts.items()
+        if name not in left_out
+    ]
