@@ -105,7 +105,7 @@ class Waiter(NamedTuple):
 
 
 class Cluster:
-    """The view and the connections, for one event loop.
+    """A client's view of the cluster, and its connections, for one event loop.
 
     Call ``close`` also after a failed start. `unknown_topics` and `has_topic_ids` (whether the
     latest metadata could contain them, KIP-516) are written by the refresh task.
@@ -536,6 +536,7 @@ class Cluster:
         return self._view.fetched_at + self.config.metadata_max_age_s
 
     def _some_topics(self) -> frozenset[str] | None:
+        """Return the topics of a partial refresh, or None for all watched ones."""
         watched = self._watched.topics
         is_old = self._loop.time() >= self._view.fetched_at + self.config.metadata_max_age_s
         if is_old or self._is_stale or self._is_leader_missing or watched is None:
@@ -548,7 +549,7 @@ class Cluster:
         return frozenset(topics) or None
 
     async def _refresh(self, failures: list[KafkaError]) -> None:
-        """After a failure, a refresh is still due."""
+        """Request metadata once and replace the view. After a failure, it is still due."""
         some = self._some_topics()
         is_spaced = some is None or (self._watched.are_covered and not self._waiters)
         asked = some

@@ -262,6 +262,7 @@ class Pool:
         return False
 
     async def connect(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection:
+        """Return an open connection, after backoff, one attempt to connect, and throttle."""
         while True:
             state = self._known(node_id)
             slot = state.slots[lane]

@@ -103,7 +103,7 @@ class GroupOfConsumer(Protocol):
 
 
 class OffsetsOfGroup:
-    """The offsets are not checked."""
+    """Offsets of a group without a known consumer, which are not checked."""
 
     def __init__(self, group: ConsumerGroupMetadata, offsets: DecidedOffsets) -> None:
         self.source = group

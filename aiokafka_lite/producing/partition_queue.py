@@ -214,6 +214,7 @@ class PartitionQueue:
             self.give_up(batch)
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Replace a rejected batch by parts with the same sequences."""
         at = self.numbered.index(batch)
         del self.numbered[at]
         for offset, part in enumerate(parts):

@@ -87,7 +87,7 @@ class Verdict(enum.Enum):
 
 
 class SaslServerAuthenticator:
-    """Times are the loop's, in seconds."""
+    """The state machine of one connection. Times are the loop's, in seconds."""
 
     def __init__(
         self,

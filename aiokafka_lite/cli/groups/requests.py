@@ -74,7 +74,7 @@ def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
 def describe(
     cluster: BlockingCluster, node: int, group_ids: Iterable[str]
 ) -> list[GroupDescription]:
-    """A group that does not exist has the state `DEAD`."""
+    """Return descriptions of groups. A group that does not exist has the state `DEAD`."""
     found: dict[str, GroupDescription] = {}
     left = list(group_ids)
     try:

@@ -33,7 +33,7 @@ CONFIRMED_S: Final = 1.0
 
 
 class ConfirmedTopics:
-    """One writer: `confirm`."""
+    """Topic ids that brokers have confirmed. One writer: `confirm`."""
 
     def __init__(self, cluster: Cluster, commits: CommittedReader) -> None:
         self._cluster = cluster

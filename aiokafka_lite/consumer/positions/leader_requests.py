@@ -87,7 +87,7 @@ class RequestKind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
 
 
 class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
-    """A wish is a hashable object that identifies one wanted result."""
+    """Sends requests to leaders. A wish is a hashable object that identifies one wanted result."""
 
     def __init__(
         self,

@@ -119,7 +119,7 @@ class Timer(enum.Enum):
 
 
 class ClassicGroup:
-    """Times are seconds of the driver's clock."""
+    """The state machine of one group. Times are seconds of the driver's clock."""
 
     def __init__(
         self,

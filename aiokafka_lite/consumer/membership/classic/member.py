@@ -97,7 +97,7 @@ BEFORE_STABLE: Final = REBALANCING | {MemberState.PREPARING}
 
 
 class Member(StatefulMember[MemberState]):
-    """`member_id` is that of an earlier start."""
+    """One member of one group. `member_id` is that of an earlier start."""
 
     def __init__(
         self,

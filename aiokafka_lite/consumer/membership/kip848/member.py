@@ -107,7 +107,7 @@ def new_member_id(chance: Chance = UNSEEDED) -> str:
 
 
 class ConsumerMember(StatefulMember[MemberState]):
-    """`member_id` is that of an earlier start."""
+    """One member of one group. `member_id` is that of an earlier start."""
 
     def __init__(
         self,
