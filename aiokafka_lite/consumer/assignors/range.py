@@ -9,7 +9,6 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
-    Racks,
     StatelessAssignor,
     assigned_numbers,
     do_racks_matter,
@@ -48,16 +47,11 @@ class RangePartitionAssignor(StatelessAssignor):
         shares: Shares = {member: [] for member in members}
         subscribers = subscribers_of(members)
         at = racks_of_members(members)
-        are_named = any(at.values())
-        cuts: list[_Cut] = []
-        for topic in sorted(subscribers):
-            if not (numbers := assigned_numbers(cluster, topic)):
-                continue
-            if are_named:
-                replicas = racks_of_partitions(cluster, topic, numbers)
-                cuts.append(_Cut(topic, numbers, subscribers[topic], at, replicas))
-            else:
-                _give_in_runs(topic, numbers, subscribers[topic], shares)
+        cuts = [
+            _Cut(topic, numbers, subscribers[topic], at, cluster)
+            for topic in sorted(subscribers)
+            if (numbers := assigned_numbers(cluster, topic))
+        ]
         if any(cut.do_racks_matter for cut in cuts):
             _give_what_is_near(cuts)
         for cut in cuts:
@@ -75,13 +69,15 @@ class _Cut:
         numbers: list[int],
         members: Sequence[str],
         at: Mapping[str, str | None],
-        replicas: Mapping[int, Racks],
+        cluster: ClusterTopics,
     ) -> None:
         self.topic = topic
         self.members = tuple(members)
         self.numbers = numbers
-        self._at, self._replicas = at, replicas
-        self.do_racks_matter = do_racks_matter((at[each] for each in members), replicas.values())
+        self._at = at
+        are_named = any(map(at.get, members))
+        self._replicas = racks_of_partitions(cluster, topic, numbers) if are_named else {}
+        self.do_racks_matter = do_racks_matter(map(at.get, members), self._replicas.values())
         self._size, self._longer = divmod(len(numbers), len(members))
         self._left = numbers
         self._given: dict[str, list[int]] = {}
@@ -113,28 +109,14 @@ class _Cut:
                 self.drop_given()
 
     def finish(self, shares: Shares) -> None:
-        if not self._given:
-            _give_in_runs(self.topic, self.numbers, self.members, shares)
-            return
+        """Assign the other partitions in runs, as far as the members have room."""
         start = 0
         for member in self.members:
-            if end := self.room(member):
-                run = self._left[start : start + end]
+            if run := self._left[start : start + self.room(member)]:
                 start += len(run)
-                if run:
-                    self.give(member, run)
+                self.give(member, run)
             if given := self._given.get(member):
                 shares[member].append((self.topic, sorted(given)))
-
-
-def _give_in_runs(topic: str, numbers: list[int], members: Sequence[str], shares: Shares) -> None:
-    size, longer_runs = divmod(len(numbers), len(members))
-    start = 0
-    for turn, member in enumerate(members):
-        end = start + size + (turn < longer_runs)
-        if end > start:
-            shares[member].append((topic, numbers[start:end]))
-        start = end
 
 
 def _give_what_is_near(cuts: Iterable[_Cut]) -> None:
