@@ -19,13 +19,13 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from aiokafka_lite._compat import is_being_cancelled
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.errors import (
     IllegalArgumentError,
     IllegalStateError,
     KafkaError,
     KafkaProtocolError,
 )
-from aiokafka_lite.simulation import simulation_of
 
 log = logging.getLogger(__name__)
 

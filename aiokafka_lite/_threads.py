@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiokafka_lite.simulation import simulation_of
+from aiokafka_lite._virtual import simulation_of
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from aiokafka_lite._arguments import TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import nearest
+from aiokafka_lite._virtual import chance_here, monotonic
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.simulation import chance_here, monotonic
 
 if TYPE_CHECKING:
     import ssl

@@ -12,12 +12,12 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._chance import UNSEEDED, Chance
+from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.broker import Broker, BrokerConfig
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.sasl import Scram
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.simulation import chance_for
 
 
 def drawn(chance: random.Random) -> int:

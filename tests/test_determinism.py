@@ -1,6 +1,6 @@
 """A lint: what a seed cannot decide is used in the listed places only.
 
-On a simulated loop (aiokafka_lite/simulation.py), one seed decides a run. Each rule finds one kind
+On a simulated loop (aiokafka_lite/simulation/), one seed decides a run. Each rule finds one kind
 of use of the outside world in the package's source. An exception names a file or a folder, the
 rule, and why a simulation does not depend on it.
 """
@@ -377,7 +377,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "_chance.py": {
             "chance": "the one source of random numbers and ids",
         },
-        "simulation.py": {"clock": "the clocks of real loops, and of the simulated ones"},
+        "_virtual.py": {"clock": "the clocks of real loops, and of the simulated ones"},
         "_sockets.py": {"descriptor": "decides which sockets are real"},
         "_threads.py": {
             "thread": "the threads of real loops, which simulated loops replace",
@@ -418,6 +418,9 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "producing/transactions.py": {"order": "asyncio.wait makes a set of it anyway"},
         "protocol/source.py": {"count": "only names generated code"},
         "pytest_plugin.py": {"count": "names topics of the fixture's broker, which has a thread"},
+        "simulation": dict.fromkeys(
+            ("chance",), "makes the simulation: a seed decides its random numbers"
+        ),
         "settings": dict.fromkeys(("chance", "clock", "descriptor"), COMMANDS),
         "spark": dict.fromkeys(
             ("address", "chance", "clock", "descriptor", "thread", "order"),
@@ -448,7 +451,7 @@ def test_a_seed_decides_everything_but_the_exceptions() -> None:
         if each.rule not in EXCEPTIONS.get(place_of(path), {})
     ]
     assert not found, (
-        "use simulation.py, _chance.py, _threads.py or _sockets.py, or an order that no hash "
+        "use _virtual.py, _chance.py, _threads.py or _sockets.py, or an order that no hash "
         "decides; if a simulation does not depend on it, list it with the reason:\n"
         + "\n".join(found)
     )

@@ -12,6 +12,8 @@ PACKAGE = Path(__file__).parent.parent / "aiokafka_lite"
 ALLOWED = {
     "AIOKafkaConsumer": "ours, and the same with the defaults that aiokafka's has",
     "Columns": "an interface, and the plain Python that implements it beside the compiled one",
+    "Event": "the waiting tasks' in `_tasks.py`, and an event of a simulated run",
+    "Kind": "of an argument, and of an event of a simulated run",
     "Heartbeat": "the task of that name, for the classic protocol and for KIP-848",
     "MemberState": "each of the two protocols has its own states",
     "Node": "exported by `aiokafka_lite.broker`; the client's own is not exported",

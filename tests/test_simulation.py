@@ -16,8 +16,7 @@ from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, co
 from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite._threads import aside, compute, resolve
-from aiokafka_lite.broker import Broker
-from aiokafka_lite.simulation import (
+from aiokafka_lite._virtual import (
     START_MS,
     chance_for,
     chance_here,
@@ -27,6 +26,7 @@ from aiokafka_lite.simulation import (
     wall_clock,
     wall_ms,
 )
+from aiokafka_lite.broker import Broker
 
 HOUR_S = 3_600.0
 

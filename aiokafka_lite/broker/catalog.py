@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Final, TypedDict
 
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.settings import ClusterSettings, ResourceType, StoredSettings
 from aiokafka_lite.broker.configs.topic_config import parse_topic_config
@@ -39,7 +40,6 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.wire import uuid_from_str, uuid_to_str
-from aiokafka_lite.simulation import simulation_of
 
 CATALOG_FILE: Final = "cluster.json"
 LOCK_FILE: Final = ".lock"

@@ -27,6 +27,7 @@ from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite._threads import aside
+from aiokafka_lite._virtual import chance_for, wall_ms
 from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
@@ -49,7 +50,6 @@ from aiokafka_lite.broker.transactions.coordinator import EXPIRY_CHECK_S, Cluste
 from aiokafka_lite.errors import BrokerNotAvailableError
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret
-from aiokafka_lite.simulation import chance_for, wall_ms
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates

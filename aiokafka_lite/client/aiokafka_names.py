@@ -23,6 +23,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Final
 
+from aiokafka_lite._virtual import chance_here
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.cluster import Cluster, Listener
 from aiokafka_lite.client.cluster_requests import metadata_request
@@ -36,7 +37,6 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.simulation import chance_here
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 
 # As in aiokafka, ConsumerStoppedError is not a KafkaError.

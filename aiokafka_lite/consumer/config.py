@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
 from aiokafka_lite._arguments import is_int, is_list, is_number
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
+from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import (
     MOST_LONG,
@@ -29,7 +30,6 @@ from aiokafka_lite.client.arguments import (
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

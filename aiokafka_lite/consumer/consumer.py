@@ -33,6 +33,7 @@ from aiokafka_lite._arguments import FLAG, NUMBER
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import sleep_before
+from aiokafka_lite._virtual import chance_for, wall_ms
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
@@ -85,7 +86,6 @@ from aiokafka_lite.errors import (
     RecordTooLargeError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.simulation import chance_for, wall_ms
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,

@@ -25,6 +25,7 @@ from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite._transaction import transaction_around
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
@@ -39,7 +40,6 @@ from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
-from aiokafka_lite.simulation import simulation_of
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._virtual import wall_clock
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import (
     IllegalArgumentError,
@@ -40,7 +41,6 @@ from aiokafka_lite.producing.own_batch import OwnBatch, OwnReceipt
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.partitioner import partition_for_key
-from aiokafka_lite.simulation import wall_clock
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from aiokafka_lite._virtual import chance_here
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
 from aiokafka_lite.producing.engine import ProducerLife
 from aiokafka_lite.producing.transactions import NOBODY
 from aiokafka_lite.records.partitioner import partition_for_key
-from aiokafka_lite.simulation import chance_here
 
 
 def choose_partition(

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Self
+from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.engine import ProducerLife
-from aiokafka_lite.simulation import chance_for
 from aiokafka_lite.structs import RecordMetadata
 
 # The size of unacknowledged records, in bytes, at which `send` waits. Less than buffer_memory,

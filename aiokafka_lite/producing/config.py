@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
 from aiokafka_lite._compat import SentKT, SentVT, override
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.client.arguments import ClientArguments, InSeconds
 from aiokafka_lite.errors import UnsupportedCodecError
 from aiokafka_lite.records.codec import Codec
-from aiokafka_lite.simulation import simulation_of
 
 if TYPE_CHECKING:
     import asyncio

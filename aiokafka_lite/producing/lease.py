@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._tasks import own_copy
+from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.errors import (
     IllegalArgumentError,
     InvalidTopicError,
@@ -27,7 +28,6 @@ from aiokafka_lite.producing.engine import ProducerEngine
 from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
 from aiokafka_lite.producing.own_batch import check_timestamp
 from aiokafka_lite.producing.transactions import Transactions
-from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import RecordMetadata
 
 Encode = Callable[[object, object, "Headers | None"], "tuple[bytes | None, bytes | None, Headers]"]

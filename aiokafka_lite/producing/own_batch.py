@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite._tasks import own_copy
+from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import BATCH_OVERHEAD_BYTES, Headers, record_size_bound
-from aiokafka_lite.simulation import wall_ms
 from aiokafka_lite.structs import RecordMetadata
 
 MAX_TIMESTAMP_MS: Final = 2**63 - 1

@@ -18,6 +18,7 @@ from aiokafka_lite._compat import Self, SentKT, SentVT
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
+from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.client.arguments import MOST_INT, check_text
 from aiokafka_lite.client.life import Owner
@@ -42,7 +43,6 @@ from aiokafka_lite.producing.group_offsets import (
 from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
-from aiokafka_lite.simulation import chance_for
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     ConsumerRecord,

@@ -17,14 +17,14 @@ from aiokafka_lite.consumer.assignors.cooperative_sticky import (
 from aiokafka_lite.errors import BatchRevokedError, ConsumerStoppedError, KafkaError
 from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.simulation.history import History, Kind
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.simulation.cluster import DEAD, GROUP, INPUT, OUTPUT, SESSION_MS, SimulatedCluster
-from tests.simulation.history import History, Kind
 from tests.simulation.plan import Plan
 from tests.simulation.rules import fails, number_of
 
 if TYPE_CHECKING:
-    from tests.simulation.engine import Loop
+    from aiokafka_lite.simulation.engine import Loop
 
 ASSIGNORS: Final = {
     "range": RangePartitionAssignor,

@@ -20,9 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from aiokafka_lite.simulation.schedule import Order
 from tests.simulation import plan
 from tests.simulation.course import Outcome, run_plan
-from tests.simulation.plan import Order, Plan
+from tests.simulation.plan import Plan
 from tests.simulation.planting import hunt_all
 
 SHOWN: Final = 3

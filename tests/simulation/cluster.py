@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from aiokafka_lite._virtual import START_MS
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned
@@ -13,10 +14,9 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.records import RecordSet
-from aiokafka_lite.simulation import START_MS
+from aiokafka_lite.simulation.engine import Loop
+from aiokafka_lite.simulation.history import Event, Facts, History, Kind
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.simulation.engine import Loop
-from tests.simulation.history import Event, Facts, History, Kind
 from tests.simulation.plan import NODES, Plan
 
 INPUT: Final = "in"

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from aiokafka_lite.simulation.engine import Loop
+from aiokafka_lite.simulation.history import Facts, History, Kind, Violation
 from tests.simulation.applications import Member, Producer
 from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.engine import Loop
 from tests.simulation.faults import Faults
-from tests.simulation.history import Facts, History, Kind, Violation
 from tests.simulation.plan import Plan
 from tests.simulation.rules import Run, check
 

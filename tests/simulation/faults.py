@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite import errors
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.simulation.history import Kind
+from aiokafka_lite.simulation.schedule import Fault
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import GROUP, INPUT, host_of
-from tests.simulation.history import Kind
-from tests.simulation.plan import NODES, Fault
+from tests.simulation.plan import NODES
 
 if TYPE_CHECKING:
     from tests.simulation.applications import Member

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import random
 from dataclasses import dataclass, field
 from typing import Final
+
+from aiokafka_lite.simulation.schedule import RARE, WEIGHTS, Fault, Order, draw_faults
 
 PROTOCOLS: Final = ("range", "cooperative", "consumer")
 WAYS: Final = ("async for", "getmany", "batch", "run", "dead letters", "copy")
@@ -15,76 +16,6 @@ NODES: Final = (1, 2, 3)
 WARM_UP_S: Final = 5.0
 # Faults begin and end before this part of a run's time is over; then all must settle.
 FAULTY_SHARE: Final = 0.65
-
-
-class Order(enum.Enum):
-    """Which of the ready callbacks runs next."""
-
-    FIFO = "fifo"
-    """The first, as asyncio promises."""
-    NEARLY = "nearly"
-    """Nearly always the first."""
-    ANY = "any"
-    """Any of them."""
-    PCT = "pct"
-    """Priorities of tasks, which change a few times (Burckhardt et al., ASPLOS 2010)."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault of the schedule.
-
-    Attributes:
-        at_s: When it begins.
-        lasts_s: How long it lasts.
-        name: What happens: a key of `faults.FAULTS`.
-        target: To which node or member, or which partition: a number that each fault reads its way.
-        detail: Which variant of the fault.
-    """
-
-    at_s: float
-    lasts_s: float
-    name: str
-    target: int
-    detail: float
-
-    def text(self) -> str:
-        return (
-            f"{self.at_s:7.2f} s  {self.name:<18} for {self.lasts_s:5.2f} s, "
-            f"target {self.target}, detail {self.detail:.2f}"
-        )
-
-
-# Faults and how often they are drawn.
-WEIGHTS: Final = {
-    "crash": 4,
-    "power cut": 3,
-    "shutdown": 2,
-    "hang": 3,
-    "partition": 4,
-    "one-way cut": 3,
-    "half-close": 2,
-    "reset": 4,
-    "slow link": 2,
-    "pieces": 2,
-    "lost answers": 4,
-    "lost requests": 2,
-    "refusals": 3,
-    "leader moves": 4,
-    "coordinator moves": 3,
-    "throttling": 2,
-    "clock skew": 1,
-    "retention": 1,
-    "truncation": 1,
-    "recreated": 1,
-    "member killed": 4,
-    "member stops": 3,
-    "member joins": 2,
-    "loop blocked": 3,
-    "session expires": 2,
-}
-# Any of these may end a record that was acknowledged, or move positions.
-RARE: Final = ("retention", "truncation", "recreated")
 
 
 @dataclass(frozen=True)
@@ -143,15 +74,7 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
     end_s = length_s * FAULTY_SHARE
     may_lose = rng.random() < 0.2
     names = [name for name in WEIGHTS if may_lose or name not in RARE]
-    weights = [WEIGHTS[name] for name in names]
-    faults = []
-    for _ in range(count):
-        at_s = rng.uniform(1.0, end_s - 1.0)
-        name = rng.choices(names, weights)[0]
-        lasts_s = min(rng.choice((0.3, 2.0, 8.0, 15.0)) * rng.uniform(0.3, 1.0), end_s - at_s)
-        faults.append(
-            Fault(round(at_s, 3), round(lasts_s, 3), name, rng.randrange(12), rng.random())
-        )
+    faults = draw_faults(rng, count, end_s, names)
     pause_s = rng.choice((0.1, 0.25, 1.0))
     return Plan(
         seed=seed,
@@ -170,5 +93,5 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
             rng.choices(("plain", "idempotent", "transactional"), (3, 4, 2), k=rng.randint(1, 2))
         ),
         pause_s=pause_s,
-        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        faults=faults,
     )

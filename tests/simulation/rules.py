@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from aiokafka_lite.simulation.history import Event, Facts, History, Kind, Violation
 from aiokafka_lite.structs import TopicPartition
-from tests.simulation.history import Event, Facts, History, Kind, Violation
 from tests.simulation.plan import Plan
 
 # Timestamps of commits are whole milliseconds.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.simulation.engine import Loop
+    from aiokafka_lite.simulation.engine import Loop
 
 pytest.importorskip("simloop", reason="simloop is not installed")
 # Killed processes end nothing themselves.
@@ -62,8 +62,8 @@ class Pair:
 
 
 def run(course: Callable[[Loop, Pair], Coroutine[Any, Any, None]]) -> None:
-    from tests.simulation.engine import Loop
-    from tests.simulation.plan import Order
+    from aiokafka_lite.simulation.engine import Loop
+    from aiokafka_lite.simulation.schedule import Order
 
     loop = Loop(1, Order.ANY)
     asyncio.set_event_loop(loop)

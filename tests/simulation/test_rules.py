@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from aiokafka_lite.simulation.history import Event, Facts, History, Kind
+from aiokafka_lite.simulation.schedule import Fault, Order
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation import plan, rules
-from tests.simulation.history import Event, Facts, History, Kind
-from tests.simulation.plan import Fault, Order, Plan
+from tests.simulation.plan import Plan
 from tests.simulation.rules import Rule, Run
 from tests.support.for_each import for_each
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from aiokafka_lite._compat import Buffer
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.errors import KafkaStorageError
-from aiokafka_lite.simulation import simulation_of
 
 FILE_MODE: Final = 0o644
 

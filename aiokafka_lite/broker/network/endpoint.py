@@ -18,11 +18,11 @@ from typing import Any, Final, cast
 
 from aiokafka_lite._sockets import is_real
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.broker.network.processor import Host, Processor
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import KafkaConnectionError
-from aiokafka_lite.simulation import simulation_of
 
 log = logging.getLogger(__name__)
 

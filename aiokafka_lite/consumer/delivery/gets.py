@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import task_of
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
@@ -21,7 +22,6 @@ from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.gate import Gate
-from aiokafka_lite.simulation import simulation_of
 from aiokafka_lite.structs import TopicPartition
 
 try:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.simulation import wall_ms
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import (
     GroupRequests,

@@ -28,8 +28,8 @@ from typing import Any, Final, TypeAlias
 import simloop
 from simloop import _net, _policy, _transports
 
-from aiokafka_lite.simulation import START_MS, simulate, simulation_of
-from tests.simulation.plan import Order
+from aiokafka_lite._virtual import START_MS, simulate, simulation_of
+from aiokafka_lite.simulation.schedule import Order
 
 # Python 3.11 lacks it. simloop needs nothing else of 3.12.
 if not hasattr(asyncio.Handle, "get_context"):
@@ -346,9 +346,8 @@ class Loop(simloop.SimLoop):
 
     def jump_wall_clock(self, offset_s: float) -> None:
         """Have the time of day of all clients differ from the cluster's."""
-        simulation = simulation_of(self)
-        assert simulation is not None
-        simulation.start_ns = START_MS * 1_000_000 + round(offset_s * 1e9)
+        if (simulation := simulation_of(self)) is not None:
+            simulation.start_ns = START_MS * 1_000_000 + round(offset_s * 1e9)
 
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **settings: Any
