@@ -27,6 +27,9 @@ The modules of this package run brokers and applications on such a loop, and nee
 |---|---|
 | `engine.py` | loop, network and hosts: simloop's, with more faults |
 | `schedule.py` | the order of callbacks, and the faults that a seed draws |
+| `cluster.py` | nodes of the embedded broker, each on a host of its own |
+| `world.py` | the processes of applications |
+| `faults.py` | carries out the faults of a schedule |
 | `history.py` | what happened, in order |
 """
 

@@ -7,16 +7,16 @@
 | module | what it does |
 |---|---|
 | `plan.py` | what a seed decides: the group, the producers, the schedule of faults |
-| `cluster.py` | three nodes of the embedded broker, each on a host of its own |
+| `cluster.py` | three nodes, with the topics of the group |
 | `applications.py` | members of the group, and producers |
-| `faults.py` | carries out the faults of the schedule |
+| `faults.py` | the table of faults |
 | `course.py` | one run: faults, then calm, in which all must settle |
 | `rules.py` | what must hold of it |
 | `campaign.py` | the command: many seeds, or one again, with fewer faults, as a timeline |
 | `planted.py` | bugs that the campaign has to find |
 | `planting.py` | runs seeds with each of these bugs until a rule is broken |
 
-`aiokafka_lite/simulation/` has the loop, the network, the schedule of faults and the history.
+`aiokafka_lite/simulation/` has the loop, the network, the faults and the history.
 
 A run is the same each time: it has virtual time, and all randomness comes from its seed. Members
 are processes on hosts, which are killed, cut off or stopped. The nodes of the cluster share their

@@ -18,8 +18,9 @@ from aiokafka_lite.errors import BatchRevokedError, ConsumerStoppedError, KafkaE
 from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.simulation.history import History, Kind
+from aiokafka_lite.simulation.world import Process
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.simulation.cluster import DEAD, GROUP, INPUT, OUTPUT, SESSION_MS, SimulatedCluster
+from tests.simulation.cluster import DEAD, GROUP, INPUT, OUTPUT, SESSION_MS, GroupCluster
 from tests.simulation.plan import Plan
 from tests.simulation.rules import fails, number_of
 
@@ -64,54 +65,30 @@ class _Listener(ConsumerRebalanceListener):
         self._history.note_partitions(Kind.LOST, self._name, lost)
 
 
-class Member:
-    """A member of the group, in a process of its own: it ends when it is told, or killed.
-
-    Args:
-        name: Its host, which no other member has.
-        slot: Members of one slot come one after the other, with the same instance id.
-    """
+class Member(Process):
+    """A member of the group, in a process of its own. Those of a slot have one instance id."""
 
     def __init__(
         self,
         loop: Loop,
-        cluster: SimulatedCluster,
+        cluster: GroupCluster,
         plan: Plan,
         history: History,
         name: str,
         slot: int,
     ) -> None:
-        self.name, self.slot = name, slot
-        self._loop, self._cluster, self._plan, self._history = loop, cluster, plan, history
+        self._cluster, self._plan = cluster, plan
         self.consumer: AIOKafkaConsumer[Any, Any] | None = None
-        self._is_handling = self._is_stopping = False
-        self.is_killed = self.is_stopped = False
-        # Its application has ended with an error, and nobody has seen that yet.
-        self.has_failed = False
-        self.task = loop.start(name, self._live())
-
-    @property
-    def is_alive(self) -> bool:
-        return not (self.is_killed or self._is_stopping or self.task.done())
+        self._is_handling = False
+        super().__init__(loop, history, name, slot)
 
     # Its life
 
-    def kill(self, *, is_silent: bool) -> None:
-        self._history.note(Kind.KILLED, self.name)
-        self.is_killed = True
-        self._loop.kill(self.name, is_silent=is_silent)
-
-    async def stop(self) -> None:
-        """End it as applications do."""
-        self._is_stopping = True
-        self._history.note(Kind.STOPPING, self.name)
+    async def _end(self) -> None:
         if self._plan.way in RUNS and self.consumer is not None:
             await self._loop.start(self.name, self.consumer.stop(STOP_S))
         if not self._is_handling:
             self.task.cancel()
-        await asyncio.wait([self.task])
-        self.is_stopped = True
-        self._history.note(Kind.STOPPED, self.name)
 
     async def _live(self) -> None:
         plan = self._plan
@@ -259,7 +236,7 @@ class Producer:
     def __init__(
         self,
         loop: Loop,
-        cluster: SimulatedCluster,
+        cluster: GroupCluster,
         plan: Plan,
         history: History,
         name: str,

@@ -8,20 +8,18 @@ from typing import Final
 
 from aiokafka_lite.simulation.engine import Loop
 from aiokafka_lite.simulation.history import Facts, History, Kind, Violation
+from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
+from aiokafka_lite.structs import TopicPartition
 from tests.simulation.applications import Member, Producer
-from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.cluster import GroupCluster
 from tests.simulation.faults import Faults
 from tests.simulation.plan import Plan
 from tests.simulation.rules import Run, check
 
-# How often the course looks at the run.
-LOOK_EACH_S: Final = 0.5
 # After faults have stopped, producers go on for so long.
 GOES_ON_S: Final = 3.0
 # Then all must have settled within so long.
 SETTLED_WITHIN_S: Final = 40.0
-# A supervisor starts an application again that ended with an error.
-RESTARTED_AFTER_S: Final = 1.0
 
 
 @dataclass
@@ -37,61 +35,48 @@ class Outcome:
     timeline: str = ""
 
 
-class Course:
+class Course(World):
     """Runs a plan in its loop."""
 
+    cluster: GroupCluster
+
     def __init__(self, loop: Loop, plan: Plan) -> None:
-        self.loop, self.plan = loop, plan
-        self.history = History(lambda: loop.now)
-        self.cluster = SimulatedCluster(loop, plan)
+        super().__init__(loop, GroupCluster(loop, plan), History(lambda: loop.now))
+        self.plan = plan
         self.members: list[Member] = []
         self.producers: list[Producer] = []
-        self.violations: list[Violation] = []
-        self._slots = plan.members
-        self._lives = 0
 
     # Members
 
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.members]
+
     def hosts(self) -> list[str]:
-        """Return the hosts of clients that are not killed."""
         members = [member.name for member in self.members if not member.is_killed]
         return members + [producer.name for producer in self.producers]
 
-    def alive_members(self) -> list[Member]:
-        return [member for member in self.members if member.is_alive]
+    def faulty_partitions(self) -> list[TopicPartition]:
+        return self.cluster.input_partitions()
 
-    def new_slot(self) -> int:
-        self._slots += 1
-        return self._slots - 1
-
-    def start_member(self, slot: int) -> None:
-        name = f"m{slot}.{self._lives}"
-        self._lives += 1
+    def start(self, slot: int) -> None:
+        name = self._new_name("m", slot)
         self.members.append(Member(self.loop, self.cluster, self.plan, self.history, name, slot))
 
-    async def stop_member(self, member: Member) -> None:
-        await member.stop()
-        await asyncio.sleep(1.0)
-        left = self.loop.net.tasks_on(member.name)
-        if left and not member.is_killed:
-            self._violated("task left", f"{member.name} has left {', '.join(left)}")
-        if self.loop.net.connections_of(member.name) and not member.is_killed:
-            self._violated("connection left", f"{member.name} has left connections")
-
-    def _violated(self, rule: str, text: str) -> None:
-        self.violations.append(Violation(rule, text, self.loop.now))
+    def alive_members(self) -> list[Member]:
+        return [member for member in self.members if member.is_alive]
 
     # The run
 
     async def run(self) -> Facts:
         plan, history = self.plan, self.history
         await self.cluster.start()
-        for slot in range(plan.members):
-            self.start_member(slot)
+        for _ in range(plan.members):
+            self.start(self.new_slot())
         for number, kind in enumerate(plan.producers):
             name = f"p{number}"
             self.producers.append(Producer(self.loop, self.cluster, plan, history, name, kind))
-        faults = Faults(self)
+        faults = Faults(self, plan.faults)
         faults.start()
         await self._look_until(plan.calm_at_s)
         await faults.stop()
@@ -102,7 +87,7 @@ class Course:
             self._violated("producer stands", "a producer does not end")
         await self._settle()
         facts = self.cluster.facts()
-        await asyncio.gather(*(self.stop_member(member) for member in self.alive_members()))
+        await asyncio.gather(*(self.stop(member) for member in self.alive_members()))
         self.cluster.read_commits(history)
         facts.committed = self.cluster.broker.committed("g")
         await self.cluster.broker.stop()
@@ -113,20 +98,13 @@ class Course:
     async def _look_until(self, at_s: float) -> None:
         while self.loop.now < at_s:
             await asyncio.sleep(min(LOOK_EACH_S, at_s - self.loop.now))
-            self._look()
-
-    def _look(self) -> None:
-        self.cluster.read_commits(self.history)
-        for member in self.members:
-            if member.has_failed:
-                member.has_failed = False
-                self.loop.call_later(RESTARTED_AFTER_S, self.start_member, member.slot)
+            self.look()
 
     async def _settle(self) -> None:
         until = self.loop.now + SETTLED_WITHIN_S
         while (missing := self._unsettled()) and self.loop.now < until:
             await asyncio.sleep(LOOK_EACH_S)
-            self._look()
+            self.look()
         if missing:
             why = "; ".join(
                 f"{member.name}: {member.consumer.health()}"

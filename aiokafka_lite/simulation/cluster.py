@@ -1,0 +1,114 @@
+"""The cluster of a run: nodes of the embedded broker, each on a simulated host of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiokafka_lite._virtual import START_MS
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
+from aiokafka_lite.errors import NoError
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned
+from aiokafka_lite.protocol.messages.group_records import (
+    KEY_CLASSES,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from aiokafka_lite.records import RecordSet
+from aiokafka_lite.simulation.engine import Loop
+from aiokafka_lite.simulation.history import Event, Facts, History, Kind
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+PORT: Final = 9092
+READ_BYTES: Final = 1 << 20
+
+
+def host_of(node_id: int) -> str:
+    return f"b{node_id}"
+
+
+class SimulatedCluster:
+    """An embedded broker whose nodes are machines of the simulated network.
+
+    Args:
+        nodes: How many nodes.
+        settings: Of the `Broker`.
+    """
+
+    def __init__(self, loop: Loop, nodes: int, **settings: Any) -> None:
+        self.loop = loop
+        self.node_ids = range(1, nodes + 1)
+        addresses = []
+        for host in self.hosts:
+            loop.net.host(host)
+            addresses.append(loop.net.address(host))
+        self.broker = Broker(
+            nodes=nodes,
+            host=addresses[0],
+            port=PORT,
+            allow_remote=True,
+            default_replication_factor=nodes,
+            offsets_topic_partitions=3,
+            transaction_topic_partitions=3,
+            clock=lambda: START_MS + int(loop.now * 1000),
+            **settings,
+        )
+        for node, address in zip(self.broker.nodes.values(), addresses, strict=True):
+            for endpoint in node.endpoints.values():
+                endpoint.address = endpoint.address._replace(host=address)
+        self.bootstrap_servers = ",".join(
+            f"{address}:{PORT + n}" for n, address in enumerate(addresses)
+        )
+        self._read_to: dict[int, int] = {}
+
+    @property
+    def hosts(self) -> list[str]:
+        return [host_of(node_id) for node_id in self.node_ids]
+
+    def group_members(self) -> list[tuple[str, str]]:
+        """Return the groups that have a coordinator now, with each of their member ids."""
+        return sorted(
+            (group, member_id)
+            for node in self.broker.nodes.values()
+            for group, known in node.groups.groups.items()
+            if node.groups.availability(group) is NoError
+            for member_id in known.members
+        )
+
+    def partitions_of(self, *topics: str) -> list[TopicPartition]:
+        """Return the partitions of these topics, without those of unknown topics."""
+        known = [found for name in topics if (found := self.broker.topic(name)) is not None]
+        return [TopicPartition(each.name, n) for each in known for n in range(each.partition_count)]
+
+    def read_commits(self, history: History) -> None:
+        """Note the commits of all groups that the log has got since the last call."""
+        topic = self.broker.topic(GROUP_METADATA_TOPIC)
+        for partition in () if topic is None else topic.partitions:
+            position = max(self._read_to.get(partition.index, 0), partition.log_start_offset)
+            while position < partition.high_watermark:
+                view = partition.log.read(position, READ_BYTES)
+                batch = RecordSet(partition.topic, partition.index, view, fetch_offset=position)
+                for record in batch.take(READ_BYTES):
+                    self._note_commit(history, record)
+                position = batch.next_offset
+            self._read_to[partition.index] = position
+
+    def _note_commit(self, history: History, record: ConsumerRecord[Any, Any]) -> None:
+        if record.key is None or record.value is None:
+            return
+        key = decode_key(KEY_CLASSES, record.key)
+        if isinstance(key, OffsetCommitKey):
+            commit = decode_versioned(OffsetCommitValue, record.value)
+            tp = TopicPartition(key.topic, key.partition)
+            at_s = (record.timestamp - START_MS) / 1000
+            history.events.append(Event(at_s, Kind.COMMITTED, key.group, tp, commit.offset))
+
+    def add_logs(self, facts: Facts, partitions: Iterable[TopicPartition]) -> None:
+        """Add the records that a read_committed reader gets of some partitions."""
+        for tp in partitions:
+            facts.starts[tp] = self.broker.partition(*tp).log.log_start_offset
+            facts.logs[tp] = {
+                record.offset: record.value or b""
+                for record in self.broker.records(*tp, isolation_level="read_committed")
+            }
