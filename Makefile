@@ -22,7 +22,7 @@ WORKERS ?= 6
 SCENARIO ?= plain
 VERSION ?=
 CONTESTANT ?=
-# It asks for Python 3.12, and runs on 3.11, too: aiokafka_lite/simulation/engine.py adds what it lacks there.
+# It asks for Python 3.12. What aiokafka_lite/simulation uses of it runs on 3.11, too.
 SIMULATOR := simloop==0.2.2
 comma := ,
 

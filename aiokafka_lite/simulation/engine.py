@@ -20,27 +20,26 @@ import asyncio
 import contextlib
 import gc
 import hashlib
-import operator
 import random
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import simloop
-from simloop import _net, _policy, _transports
+from simloop import _loop, _net, _transports
 
 from aiokafka_lite._virtual import START_MS, simulate, simulation_of
 from aiokafka_lite.simulation.schedule import Order
 
-# Python 3.11 lacks it. simloop needs nothing else of 3.12.
-if not hasattr(asyncio.Handle, "get_context"):
-    asyncio.Handle.get_context = lambda self: self._context  # type: ignore[attr-defined]
-
-RUN: Final = operator.methodcaller("_run")
 # A callback takes some time, or a wait below the clock's resolution would never end.
 CALLBACK_S: Final = 1e-6
 STEPS_OF_A_RUN: Final = 15_000
 # A run with more is not going to end.
 MOST_STEPS: Final = 200_000
+# How often the order "nearly" is FIFO.
+NEARLY: Final = 0.95
 LATENCY_S: Final = (0.0005, 0.005)
 # The latency to and from a slow host.
 SLOW_S: Final = (0.2, 1.5)
@@ -53,48 +52,92 @@ class LivelockError(Exception):
     """Callbacks run without an end."""
 
 
-class _Fifo:
-    diverged_at = None
+class SimulatedHandle(asyncio.TimerHandle):
+    """A callback that is ready, or a timer. It has what the loop needs of a handle, and no more."""
 
-    def choose(self, ready: Sequence[object]) -> int:
-        return 0
+    def __init__(
+        self,
+        number: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+        when: float = 0.0,
+    ) -> None:
+        self.number = number
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._when = when
+        self._cancelled = False
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<SimulatedHandle {self.number} {self.label}>"
+
+    @property
+    def label(self) -> str:
+        return "cancelled" if self._cancelled else str(_loop._label(self._callback))
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
-class _Nearly:
-    diverged_at = None
-
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(f"{seed}:nearly")
-
-    def choose(self, ready: Sequence[object]) -> int:
-        count = len(ready)
-        return 0 if count == 1 or self._rng.random() < 0.95 else self._rng.randrange(count)
+Choose: TypeAlias = Callable[[list[SimulatedHandle]], int]
+PCT_CHANGES: Final = 2
 
 
-def _policy_of(order: Order, seed: int) -> Any:
+class _Pct:
+    """Runs the callback whose task has the highest priority.
+
+    A task draws its priority when it is first ready. A callback of no task has one of its own.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._priorities: dict[object, float] = {}
+        self._change_at = set(rng.sample(range(STEPS_OF_A_RUN), PCT_CHANGES))
+        self._changes = self._choices = 0
+
+    def _chain(self, entry: SimulatedHandle) -> object:
+        task = getattr(entry._callback, "__self__", None)
+        return task if isinstance(task, asyncio.Task) else entry
+
+    def _priority(self, entry: SimulatedHandle) -> float:
+        chain = self._chain(entry)
+        if chain not in self._priorities:
+            self._priorities[chain] = self._rng.random()
+        return self._priorities[chain]
+
+    def choose(self, ready: list[SimulatedHandle]) -> int:
+        priorities = [self._priority(entry) for entry in ready]
+        index = priorities.index(max(priorities))
+        if self._choices in self._change_at:
+            self._changes += 1
+            self._priorities[self._chain(ready[index])] = -self._changes
+        self._choices += 1
+        return index
+
+
+def _choice(order: Order, seed: int) -> Choose:
+    """Return a function that returns the index of the next of several ready callbacks."""
+    rng = random.Random(f"{seed}:{order.value}")
+    draw = rng.random
     if order is Order.FIFO:
-        return _Fifo()
+        return lambda ready: 0
     if order is Order.NEARLY:
-        return _Nearly(seed)
+        return lambda ready: 0 if draw() < NEARLY else int(draw() * len(ready))
     if order is Order.PCT:
-        return _policy.PCTPolicy(seed, 3, STEPS_OF_A_RUN)
-    return _policy.SeededPolicy(seed)
-
-
-class _NoTrace:
-    """Records nothing: a trace is needed for a timeline only."""
-
-    events = ()
-
-    def record(self, *event: object) -> None:
-        pass
-
-    def __len__(self) -> int:
-        return 0
+        return _Pct(rng).choose
+    return lambda ready: int(draw() * len(ready))
 
 
 class Transport(_transports._SimStreamTransport):
     """A transport that treats the time after `close` as asyncio's own does."""
+
+    _out_seq: int
 
     def write(self, data: Any) -> None:
         if self._closing or self._closed:
@@ -108,9 +151,23 @@ class Transport(_transports._SimStreamTransport):
             super().write(view[start:end])
             start = end
 
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def _send(self, kind: str, payload: bytes = b"") -> None:
+        number, self._out_seq = self._out_seq, self._out_seq + 1
+        net, (host, port), (peer, peer_port) = self._net, self._local, self._remote
+        uid = net._new_uid()
+        packet = _net._Packet(kind, host, peer, port, peer_port, self._conn, number, payload, uid)
+        net._transmit(packet)
+
     def _data_arrived(self, data: bytes) -> None:
-        if not self._closing:
+        if self._closing:
+            return
+        if self._buffered or self._read_paused or self._net._flow_control:
             super()._data_arrived(data)
+        else:
+            self._protocol.data_received(data)
 
     def _eof_arrived(self) -> None:
         if not self._closing:
@@ -160,6 +217,9 @@ class Network(_net.SimNetwork):
         self._slow: set[str] = set()
         self._pieces_rng = random.Random(f"{seed}:pieces")
         self.pieces: Callable[[int], Iterable[int]] | None = None
+        # Packets are nobody's while they are under way.
+        self._wire = _net._wire_context()
+        self._contexts: dict[str, Context] = {}
         self.set_defaults(latency=LATENCY_S)
 
     # Faults
@@ -221,12 +281,20 @@ class Network(_net.SimNetwork):
         finally:
             _net._current_host.reset(token)
 
+    def _on_host(self, host: str) -> Context:
+        """Return the context in which packets arrive at a host."""
+        context = self._contexts.get(host)
+        if context is None:
+            with self.on(host):
+                context = self._contexts[host] = copy_context()
+        return context
+
     def freeze(self, host: str) -> None:
         self._frozen_packets.setdefault(host, [])
 
     def thaw(self, host: str) -> None:
         for packet in self._frozen_packets.pop(host):
-            self._loop.call_soon(self._deliver, packet, context=_net._wire_context())
+            self._loop.call_soon(self._deliver, packet, context=self._wire)
 
     def cut_power(self, host: str) -> None:
         """Have a host neither send nor receive, until `give_power`."""
@@ -259,7 +327,7 @@ class Network(_net.SimNetwork):
     def _ends(self) -> list[Any]:
         return [*self._streams.values()]
 
-    # What simloop does otherwise
+    # What simloop does otherwise, or takes longer for
 
     def _is_cut(self, a: str, b: str) -> bool:
         return any((a, b) in links for links in self._cut_links)
@@ -269,30 +337,60 @@ class Network(_net.SimNetwork):
             return SLOW_S, 0.0, 0.0
         return super()._resolved(src, dst)
 
+    def _trace(self, verb: str, packet: Any) -> None:
+        if self._loop.is_traced:
+            super()._trace(verb, packet)
+
+    def _register_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks[_net._current_host.get()].append(task)
+
+    def _schedule(self, packet: Any, latency: tuple[float, float]) -> None:
+        self._trace("send", packet)
+        least_s, most_s = latency
+        delay_s = least_s + (most_s - least_s) * self._rng.random()
+        self._loop.call_later(delay_s, self._deliver, packet, context=self._wire)
+
     def _deliver(self, packet: Any) -> None:
-        frozen = self._frozen_packets.get(packet.dst)
-        if frozen is not None:
-            frozen.append(packet)
+        frozen = self._frozen_packets
+        if frozen and packet.dst in frozen:
+            frozen[packet.dst].append(packet)
+        elif not (self._alive[packet.src] and self._alive[packet.dst]):
+            self._trace("lost", packet)
+        elif self._cut_links and self._is_cut(packet.src, packet.dst):
+            self._blackhole(packet)
         else:
-            super()._deliver(packet)
+            self._trace("deliver", packet)
+            self._on_host(packet.dst).run(self._dispatch_stream, packet)
+
+    def _dispatch_stream(self, packet: Any) -> None:
+        key = (packet.conn, packet.dst, packet.dst_port)
+        order = self._inbound.get(key)
+        if order is None:
+            order = self._inbound[key] = _net._InOrder(self)
+        if packet.seq == order._next and not order._early:
+            order._next += 1
+            self._dispatch_ready(packet)
+        else:
+            order.push(packet)
 
     def _dispatch_ready(self, packet: Any) -> None:
-        is_unknown = (
-            packet.conn not in self._pending
-            if packet.kind == "accept"
-            else (packet.conn, packet.dst, packet.dst_port) not in self._streams
-        )
-        if is_unknown and packet.kind in ("accept", "data"):
+        if packet.kind == "data":
+            end = self._streams.get((packet.conn, packet.dst, packet.dst_port))
+            is_known = end is not None
+            if is_known:
+                end._data_arrived(packet.payload)
+        else:
+            is_known = packet.kind != "accept" or packet.conn in self._pending
+            if is_known:
+                super()._dispatch_ready(packet)
+        if not is_known:
             # Nobody has this connection (any more): a machine answers with a reset.
             remote = (packet.src, packet.src_port)
             self._reset_later(packet.dst, packet.src, packet.conn, remote)
-            return
-        super()._dispatch_ready(packet)
 
     def _reset_later(self, src: str, dst: str, conn: int, remote: tuple[str, int]) -> None:
         delay_s = self._rng.uniform(*self._resolved(src, dst)[0])
-        context = _net._wire_context()
-        self._loop.call_later(delay_s, self._reset_end, src, (conn, *remote), context=context)
+        self._loop.call_later(delay_s, self._reset_end, src, (conn, *remote), context=self._wire)
 
     def _reset_end(self, src: str, key: tuple[int, str, int]) -> None:
         end = self._streams.get(key)
@@ -303,7 +401,7 @@ class Network(_net.SimNetwork):
         ):
             return
         if key[1] in self._frozen_packets:
-            self._loop.call_later(0.05, self._reset_end, src, key, context=_net._wire_context())
+            self._loop.call_later(0.05, self._reset_end, src, key, context=self._wire)
             return
         with self.on(key[1]):
             end.reset_now()
@@ -318,27 +416,28 @@ class Loop(simloop.SimLoop):
         is_traced: Whether to record what `timeline` shows.
     """
 
+    _now: float
+
     def __init__(self, seed: int, order: Order = Order.ANY, *, is_traced: bool = False) -> None:
         super().__init__(seed)
-        if not is_traced:
-            self._recorder = _NoTrace()
-        self._policy = _policy_of(order, seed)
+        self.is_traced = is_traced
+        self._choose = _choice(order, seed)
+        self._number = count().__next__
         self._net = Network(self, seed)
         simulate(self, seed)
         # Entries of hosts that stand still, to run later; of dead ones, kept so that no `finally`
         # runs when they are collected.
-        self._frozen: dict[str, list[Any]] = {}
+        self._frozen: dict[str, list[SimulatedHandle]] = {}
         self._dead: set[str] = set()
-        self._buried: list[Any] = []
+        self._buried: list[SimulatedHandle] = []
         self.steps = 0
 
     @property
     def now(self) -> float:
-        """The true time, without a host's clock skew."""
-        return float(self._now)
+        return self._now
 
     def time(self) -> float:
-        return self._now + self._net._offset_now() if self._net._clock_offsets else self._now
+        return self._now
 
     @property
     def net(self) -> Network:
@@ -385,35 +484,92 @@ class Loop(simloop.SimLoop):
         """The errors that nobody has caught."""
         return self._unhandled
 
+    # What simloop does as well: here without clocks that differ, and seldom with a trace
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        entry = SimulatedHandle(self._number(), callback, args, context)
+        self._ready.append(entry)
+        if self.is_traced:
+            self._record("schedule", entry, _net._current_host.get())
+        return entry
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        entry = SimulatedHandle(self._number(), callback, args, context, when)
+        heappush(self._timers, (when, entry.number, entry))
+        if self.is_traced:
+            self._record("schedule", entry, _net._current_host.get())
+        return entry
+
+    def _record(self, verb: str, entry: SimulatedHandle, host: str) -> None:
+        self._recorder.record(verb, self._now, entry.number, entry.label, host)
+
+    def _advance_clock(self) -> None:
+        """Make the next timers ready."""
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not timers:
+            raise simloop.SimulationDeadlockError("nothing is left to run")
+        self._now = now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= now:
+            entry = heappop(timers)[2]
+            if not entry._cancelled:
+                ready.append(entry)
+
     def _step(self) -> None:
-        if not self._ready:
+        ready = self._ready
+        if not ready:
             self._advance_clock()
-        index = self._policy.choose(self._ready_views)
+        index = self._choose(ready) if len(ready) > 1 else 0
         self._choice_log.append(index)
-        entry = self._ready.pop(index)
-        seq, label, handle, _ = entry
-        if handle.cancelled():
+        entry = ready.pop(index)
+        if entry._cancelled:
             return
-        host = handle.get_context().get(_net._current_host, _net.DRIVER)
-        if host in self._frozen:
-            self._frozen[host].append(entry)
-            return
-        if host in self._dead:
-            self._buried.append(entry)
-            return
+        context = entry._context
+        if self._frozen or self._dead or self.is_traced:
+            host = context.get(_net._current_host, _net.DRIVER)
+            if host in self._frozen:
+                self._frozen[host].append(entry)
+                return
+            if host in self._dead:
+                self._buried.append(entry)
+                return
+            if self.is_traced:
+                self._record("run", entry, host)
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise LivelockError(
-                f"{MOST_STEPS} callbacks by {self._now:.1f} virtual seconds: {label}"
+                f"{MOST_STEPS} callbacks by {self._now:.1f} virtual seconds: {entry.label}"
             )
-        self._recorder.record("run", self._now, seq, label, host)
-        RUN(handle)
+        try:
+            context.run(entry._callback, *entry._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 — as asyncio's handles do
+            self.call_exception_handler({"message": "a callback failed", "exception": error})
         self._now += CALLBACK_S
 
     def digest(self) -> str:
         """Return a digest of all choices so far. Equal runs have equal ones."""
         digest = hashlib.sha256(self._choice_log.tobytes())
-        digest.update(f"{self._now!r} {self._next_seq} {self._net._next_uid}".encode())
+        digest.update(f"{self._now!r} {self._number()} {self._net._next_uid}".encode())
         return digest.hexdigest()[:16]
 
     def timeline(self) -> str:
@@ -432,7 +588,16 @@ class Loop(simloop.SimLoop):
             gc.enable()
         if not task.done():
             raise simloop.SimulationDeadlockError("nothing is left to run, and the course waits")
-        return task.result()
+        result = task.result()
+        self._unhandled.extend(self._lost_errors())
+        return result
+
+    def _lost_errors(self) -> Iterator[BaseException]:
+        """Yield the errors of tasks that nobody has looked at."""
+        for host, tasks in self._net._tasks.items():
+            for task in tasks:
+                if host not in self._dead and task.done() and task._log_traceback:
+                    yield task.exception()
 
     def _abandon(self) -> None:
         for tasks in self._net._tasks.values():

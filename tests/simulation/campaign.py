@@ -42,8 +42,8 @@ class Finding:
     rules: tuple[str, ...]
 
 
-class HangError(BaseException):
-    """A seed takes too long. Not an Exception, so that nothing in the run catches it."""
+class HangError(KeyboardInterrupt):
+    """A seed takes too long. Tasks and callbacks let a KeyboardInterrupt pass."""
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:

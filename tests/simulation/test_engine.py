@@ -168,3 +168,18 @@ def test_writes_arrive_in_pieces() -> None:
         assert len(pair.got) > 30
 
     run(course)
+
+
+def test_error_of_a_forgotten_task_is_reported() -> None:
+
+    async def fail() -> None:
+        raise LookupError
+
+    async def course(loop: Loop, pair: Pair) -> None:
+        loop.create_task(fail())
+        await asyncio.sleep(1)
+        loops.append(loop)
+
+    loops: list[Loop] = []
+    run(course)
+    assert [type(error) for error in loops[0].unhandled] == [LookupError]
