@@ -55,18 +55,6 @@ class KnownTopic:
     know the sequences if the log turns out to be the same.
     """
 
-    __slots__ = (
-        "_rng",
-        "_sticky_bytes",
-        "all",
-        "available",
-        "every_queue",
-        "name",
-        "queues",
-        "sticky",
-        "topic_id",
-    )
-
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name
         self.queues: list[PartitionQueue] = []

@@ -62,25 +62,6 @@ class PartitionQueue:
         is_in_transaction: The coordinator has the partition in the transaction. Also the sender's.
     """
 
-    __slots__ = (
-        "_acknowledged_next",
-        "_is_log_new",
-        "_most_in_flight",
-        "_next_place",
-        "identity",
-        "is_broken",
-        "is_doubtful",
-        "is_in_transaction",
-        "is_listed",
-        "leader",
-        "next_sequence",
-        "numbered",
-        "open",
-        "retry_count",
-        "tp",
-        "waiting",
-    )
-
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.numbered: deque[ProducerBatch] = deque()

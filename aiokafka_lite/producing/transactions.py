@@ -124,16 +124,6 @@ class ProducerTransaction:
         is_being_committed: Whether EndTxn was sent to commit it.
     """
 
-    __slots__ = (
-        "blocks",
-        "deliveries",
-        "is_being_committed",
-        "is_committed",
-        "is_over",
-        "is_settled",
-        "stored",
-    )
-
     def __init__(self) -> None:
         self.is_committed: bool | None = None
         self.is_over = self.is_settled = self.is_being_committed = False

@@ -40,20 +40,6 @@ class BatchBuilder:
         UnsupportedCodecError: The codec does not exist.
     """
 
-    __slots__ = (
-        "_attributes",
-        "_base_offset",
-        "_base_timestamp",
-        "_built",
-        "_codec",
-        "_last_delta",
-        "_leader_epoch",
-        "_max_timestamp",
-        "_records",
-        "count",
-        "size_estimate",
-    )
-
     def __init__(
         self,
         *,

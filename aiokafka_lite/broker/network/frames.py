@@ -39,19 +39,6 @@ class FrameReceiver:
     The owner may change `max_frame_bytes`.
     """
 
-    __slots__ = (
-        "_end",
-        "_large",
-        "_large_end",
-        "_large_size",
-        "_proven_size",
-        "_scratch",
-        "_size",
-        "_start",
-        "has_frame",
-        "max_frame_bytes",
-    )
-
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._scratch = memoryview(bytearray(FIRST_SCRATCH_BYTES))
