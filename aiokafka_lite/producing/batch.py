@@ -37,6 +37,18 @@ HEADER_OVERHEAD_BYTES: Final = 10
 _new_metadata = tuple.__new__
 
 
+class Output(NamedTuple):
+    """A serialized record. `size` is an upper bound of its bytes in a batch."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None
+    timestamp_ms: int | None
+    headers: Headers
+    size: int
+
+
 class ProducerIdAndEpoch(NamedTuple):
     """The producer of a batch (KIP-98)."""
 

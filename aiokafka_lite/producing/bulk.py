@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import Self
 from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.producing.batch import Headers, record_size_bound
+from aiokafka_lite.producing.batch import Headers, Output, record_size_bound
 from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.engine import ProducerLife
 from aiokafka_lite.structs import RecordMetadata
@@ -87,18 +87,14 @@ class BulkProducer:
     ) -> None:
         """Put a record into a batch once there is room. Raises as `AIOKafkaProducer.send`."""
         engine = self._life.running
-        accumulator = engine.accumulator
 
-        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
+        def must_wait() -> bool:
             self._life.raise_if_fatal()
-            if accumulator.used_bytes >= MOST_WAITING_BYTES:
-                return None
-            return accumulator.append(
-                topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
-            )
+            return engine.accumulator.used_bytes >= MOST_WAITING_BYTES
 
         size = record_size_bound(key, value, headers)
-        await engine.append_in_time(append, topic, partition, size)
+        output = Output(topic, key, value, partition, timestamp_ms, headers, size)
+        await engine.append(output, must_wait)
 
     def _tell(self, numbers: Sequence[int], outcome: RecordMetadata | KafkaError) -> None:
         if isinstance(outcome, RecordMetadata):

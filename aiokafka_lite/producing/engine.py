@@ -33,7 +33,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.producing.accumulator import Accumulator
-from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch, Tell
+from aiokafka_lite.producing.batch import Output, ProducerBatch, ProducerIdAndEpoch, Tell
 from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender, is_fatal
@@ -353,6 +353,18 @@ class ProducerEngine:
         return True
 
     # --- Topics ----------------------------------------------------------------------------
+    async def append(
+        self, output: Output, must_wait: Callable[[], object]
+    ) -> asyncio.Future[RecordMetadata]:
+        """Append a record as `append_in_time`. `must_wait` may raise instead, before each try."""
+
+        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
+            if must_wait():
+                return None
+            return self.accumulator.append(*output[:6], is_in_turn=is_in_turn)
+
+        return await self.append_in_time(append, output.topic, output.partition, output.size)
+
     async def append_in_time(
         self,
         append: Callable[..., asyncio.Future[RecordMetadata] | None],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._tasks import own_copy
@@ -23,7 +23,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka_lite.producing.batch import Headers, record_size_bound
+from aiokafka_lite.producing.batch import Headers, Output, record_size_bound
 from aiokafka_lite.producing.engine import ProducerEngine
 from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
 from aiokafka_lite.producing.own_batch import check_timestamp
@@ -48,16 +48,6 @@ REFUSALS_AT_ONCE: Final[tuple[type[Exception], ...]] = (
     TypeError,
     ValueError,
 )
-
-
-class Output(NamedTuple):
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    partition: int | None
-    timestamp_ms: int
-    headers: Headers
-    size: int
 
 
 class ProducerLease:
@@ -177,7 +167,7 @@ class ProducerLease:
         try:
             for output in outputs:
                 try:
-                    futures.append(await self._send(output))
+                    futures.append(await self._engine.append(output, self._check_is_open))
                 except REFUSALS_AT_ONCE as refusal:
                     refused[len(futures)] = refusal
                     return None
@@ -185,19 +175,6 @@ class ProducerLease:
             return await self._transactions.outcome(self._transactions.begin_commit())
         except KafkaError as error:
             return error
-
-    async def _send(self, output: Output) -> asyncio.Future[RecordMetadata]:
-        accumulator = self._engine.accumulator
-
-        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
-            self._check_is_open()
-            return accumulator.append(*output[:6], is_in_turn=is_in_turn)
-
-        if (future := append(is_in_turn=False)) is not None:
-            return future
-        return await self._engine.append_in_time(
-            append, output.topic, output.partition, output.size
-        )
 
     def _check_is_open(self) -> None:
         if not self._transactions.takes_records:

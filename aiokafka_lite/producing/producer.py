@@ -31,7 +31,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
-from aiokafka_lite.producing.batch import record_size_bound
+from aiokafka_lite.producing.batch import Output, record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import ProducerEngine, ProducerLife
 from aiokafka_lite.producing.group_offsets import (
@@ -273,7 +273,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             check_text("a topic's name", topic)
             raise
         if future is None:
-            return await self._send_in_time(topic, sent_key, sent, partition, timestamp_ms, checked)
+            engine, size = self._running(), record_size_bound(sent_key, sent, checked)
+            transaction = engine.transaction
+            output = Output(topic, sent_key, sent, partition, timestamp_ms, checked, size)
+            return await engine.append(output, lambda: self._raise_if_in_vain(engine, transaction))
         return future
 
     async def send_and_wait(
@@ -290,27 +293,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         If the call is cancelled, the record may have been written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
-
-    async def _send_in_time(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-    ) -> asyncio.Future[RecordMetadata]:
-        engine = self._running()
-        transaction = engine.transaction
-
-        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
-            self._raise_if_in_vain(engine, transaction)
-            return engine.accumulator.append(
-                topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
-            )
-
-        size = record_size_bound(key, value, headers)
-        return await engine.append_in_time(append, topic, partition, size)
 
     def create_batch(self) -> OwnBatch:
         """Return an empty batch for `send_batch`."""

@@ -22,8 +22,9 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.group_offsets import NO_EPOCH, OffsetsOfGroup
-from aiokafka_lite.producing.lease import Output, ProducerLease
+from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 from tests.producing.sending import producer_of, values_in
 
@@ -201,6 +202,7 @@ async def test_a_record_that_no_request_or_buffer_takes_is_refused_when_it_is_en
     before_ms = int(time.time() * 1_000)
     encoded = lease.encoded("t", b"v", None, None, None, None)
     for each in (encoded, ProducerLease.output("t", None, b"v", 0, None, ())):
+        assert each.timestamp_ms is not None
         assert before_ms <= each.timestamp_ms <= time.time() * 1_000
     for topic, partition in (("", 0), (None, 0), ("t", True), ("t", "0"), ("t", -1)):
         with pytest.raises((TypeError, ValueError), match=r"topic|partition"):

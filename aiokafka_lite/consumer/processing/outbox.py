@@ -56,7 +56,8 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.producing.lease import Output, ProducerLease
+    from aiokafka_lite.producing.batch import Output
+    from aiokafka_lite.producing.lease import ProducerLease
     from aiokafka_lite.producing.producer import AIOKafkaProducer
 
 log = logging.getLogger(__name__)

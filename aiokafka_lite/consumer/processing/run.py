@@ -79,7 +79,7 @@ except ModuleNotFoundError:  # the extension is not built: the same in plain Pyt
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.commits.transactional import Deliverer, DeliveryToCommit
-    from aiokafka_lite.producing.lease import Output
+    from aiokafka_lite.producing.batch import Output
 
 log = logging.getLogger(__name__)
 
