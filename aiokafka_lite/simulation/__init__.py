@@ -31,6 +31,7 @@ The modules of this package run brokers and applications on such a loop, and nee
 | `world.py` | the processes of applications |
 | `faults.py` | carries out the faults of a schedule |
 | `history.py` | what happened, in order |
+| `rules.py` | what must hold of it |
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 | `applications.py` | members of the group, and producers |
 | `faults.py` | the table of faults |
 | `course.py` | one run: faults, then calm, in which all must settle |
-| `rules.py` | what must hold of it |
+| `rules.py` | what must hold of a run, next to the rules of the package |
 | `campaign.py` | the command: many seeds, or one again, with fewer faults, as a timeline |
 | `planted.py` | bugs that the campaign has to find |
 | `planting.py` | runs seeds with each of these bugs until a rule is broken |

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from aiokafka_lite.simulation.history import Event, Facts, History, Kind, Violation
+from aiokafka_lite.simulation.rules import (
+    Evidence,
+    acknowledged_records_stay,
+    commits_cover_finished_records,
+    commits_do_not_go_back,
+    every_record_is_seen,
+    idempotent_records_are_written_once,
+    no_aborted_record_is_read,
+    no_record_is_lost,
+    place_of,
+    polls_are_monotonic,
+    polls_skip_nothing,
+    records_keep_their_order,
+    values_are_those_of_the_log,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.plan import Plan
 
-# Timestamps of commits are whole milliseconds.
-COMMIT_SLACK_S: Final = 0.002
 SESSION_S: Final = 6.0
 # How long a member may take to notice that its session is over.
 NOTICED_WITHIN_S: Final = 1.0
@@ -34,27 +46,22 @@ HARMLESS: Final = frozenset(
         "clock skew",
     }
 )
-# Faults that change what a log has had.
-REWRITTEN: Final = frozenset({"truncation", "recreated"})
 READS_IN_ORDER: Final = frozenset({"async for", "getmany", "batch"})
 
 
-@dataclass
-class Run:
-    """One run, as the rules read it."""
+class Run(Evidence):
+    """One run of a plan, as the rules read it."""
 
-    plan: Plan
-    history: History
-    facts: Facts
-
-    def rewritten(self) -> set[TopicPartition]:
-        """Return the partitions whose offsets have not always had the same records."""
-        cuts = self.history.of(Kind.CUT_LOG)
-        return {event.tp for event in cuts if event.tp is not None and event.who in REWRITTEN}
+    def __init__(self, plan: Plan, history: History, facts: Facts) -> None:
+        super().__init__(history, facts)
+        self.plan = plan
 
     def is_dead(self, value: bytes) -> bool:
-        """Whether a record becomes a dead letter."""
         return self.plan.way == "dead letters" and fails(value)
+
+    def is_idempotent(self, value: bytes) -> bool:
+        number = int(value.partition(b"-")[0].removeprefix(b"p"))
+        return self.plan.producers[number] != "plain"
 
 
 Rule: TypeAlias = Callable[[Run], Iterator[Violation]]
@@ -71,111 +78,30 @@ def fails(value: bytes) -> bool:
     return number_of(value) % FAILS_EACH == FAILS_EACH - 1
 
 
-def _place(tp: TopicPartition | None, offset: int) -> str:
-    return "" if tp is None else f"{tp.topic}/{tp.partition}@{offset}"
-
-
-# --- Records --------------------------------------------------------------------------------
-def no_record_is_lost(run: Run) -> Iterator[Violation]:
-    """Each record that the log has was handled, or is a dead letter."""
-    handled = {event.value for event in run.history.of(Kind.HANDLED)}
-    for tp, log in run.facts.logs.items():
-        for offset, value in log.items():
-            if value not in handled and not run.is_dead(value):
-                yield Violation("lost", f"{value!r} at {_place(tp, offset)} was never handled")
-
-
-def acknowledged_records_stay(run: Run) -> Iterator[Violation]:
-    """The log has each acknowledged record, unless the log itself was changed."""
-    cuts = list(run.history.of(Kind.CUT_LOG))
-    there = {value for log in run.facts.logs.values() for value in log.values()}
-    for event in run.history.of(Kind.ACKED):
-        may_be_gone = any(event.tp in (None, cut.tp) for cut in cuts)
-        if event.value not in there and not may_be_gone:
-            text = f"{event.value!r} was acknowledged and is not in the log"
-            yield Violation("acknowledged, lost", text, event.at_s)
-
-
-def no_aborted_record_is_read(run: Run) -> Iterator[Violation]:
-    """No record of a transaction that was aborted is returned (Jepsen's G1a)."""
-    aborted = {event.value for event in run.history.of(Kind.REFUSED) if event.note == "aborted"}
-    for event in run.history.of(Kind.RETURNED):
-        if event.value in aborted:
-            text = f"{event.who} got {event.value!r} of an aborted transaction"
-            yield Violation("aborted read", text, event.at_s)
-
-
-def idempotent_records_are_written_once(run: Run) -> Iterator[Violation]:
-    """No record of an idempotent or transactional producer is in the log twice."""
-    kinds = run.plan.producers
-    counts = Counter(value for log in run.facts.logs.values() for value in log.values())
-    for value, count in counts.items():
-        number = int(value.partition(b"-")[0].removeprefix(b"p"))
-        if count > 1 and kinds[number] != "plain":
-            yield Violation("written twice", f"{value!r} is in the log {count} times")
-
-
-def values_are_those_of_the_log(run: Run) -> Iterator[Violation]:
-    """What is returned of an offset is what the log has there."""
-    rewritten = run.rewritten()
-    for event in run.history.of(Kind.RETURNED):
-        if event.tp is None or event.tp in rewritten:
-            continue
-        there = run.facts.logs.get(event.tp, {}).get(event.offset, event.value)
-        if there != event.value:
-            text = (
-                f"{event.who} got {event.value!r} at {_place(event.tp, event.offset)}, "
-                f"where the log has {there!r}"
-            )
-            yield Violation("another record", text, event.at_s)
-
-
 # --- One assignment -------------------------------------------------------------------------
-@dataclass
-class _Reading:
-    """What one member has got of one partition since its assignment."""
-
-    last: int = -1
-    last_by_key: dict[int, int] = field(default_factory=dict)
-
-
 def _key_of(value: bytes) -> int:
     return number_of(value) % 7
 
 
 def one_assignment_is_in_order(run: Run) -> Iterator[Violation]:
     """In one assignment, offsets rise and none is left out; of `run`, those of a key rise."""
-    is_in_order = run.plan.way in READS_IN_ORDER
-    readings: dict[tuple[str, TopicPartition], _Reading] = {}
+    if run.plan.way in READS_IN_ORDER:
+        for found in (*polls_are_monotonic(run), *polls_skip_nothing(run)):
+            yield found._replace(rule="order")
+        return
+    last: dict[tuple[str, TopicPartition, int], int] = {}
     rewritten = run.rewritten()
     for event in run.history.events:
-        if event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST) and event.tp is not None:
-            readings.pop((event.who, event.tp), None)
-        elif event.kind is Kind.RAISED and event.note.startswith("batch"):
-            for key in [key for key in readings if key[0] == event.who]:
-                del readings[key]
+        if event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST):
+            for key in [key for key in last if key[:2] == (event.who, event.tp)]:
+                del last[key]
         elif event.kind is Kind.RETURNED and event.tp is not None and event.tp not in rewritten:
-            reading = readings.setdefault((event.who, event.tp), _Reading())
-            found = _misplaced(run, event, reading, is_in_order=is_in_order)
-            if found:
-                yield Violation("order", f"{event.who} {found}", event.at_s)
-
-
-def _misplaced(run: Run, event: Event, reading: _Reading, *, is_in_order: bool) -> str:
-    assert event.tp is not None
-    key = _key_of(event.value)
-    before = reading.last if is_in_order else reading.last_by_key.get(key, -1)
-    reading.last_by_key[key] = max(event.offset, reading.last_by_key.get(key, -1))
-    last, reading.last = reading.last, event.offset
-    place = _place(event.tp, event.offset)
-    if event.offset <= before and (is_in_order or event.offset < before):
-        return f"got {event.value!r} at {place} after {before}"
-    if is_in_order and last >= 0:
-        log = run.facts.logs.get(event.tp, {})
-        left_out = [offset for offset in range(last + 1, event.offset) if offset in log]
-        if left_out:
-            return f"got {place} right after {last}, without {left_out[0]}"
-    return ""
+            key = (event.who, event.tp, _key_of(event.value))
+            if event.offset < (before := last.get(key, -1)):
+                place = place_of(event.tp, event.offset)
+                text = f"{event.who} got {event.value!r} at {place} after {before}"
+                yield Violation("order", text, event.at_s)
+            last[key] = max(event.offset, before)
 
 
 def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
@@ -194,43 +120,6 @@ def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
             yield Violation("key twice", text, event.at_s)
         if not run.is_dead(event.value):  # its end is no event
             handled_now[key] = event.value
-
-
-# --- Commits --------------------------------------------------------------------------------
-def commits_cover_finished_records(run: Run) -> Iterator[Violation]:
-    """No commit is above a record that was not handled before it."""
-    rewritten = run.rewritten()
-    handled_at: dict[bytes, float] = {}
-    for event in run.history.of(Kind.HANDLED):
-        handled_at.setdefault(event.value, event.at_s)
-    checked: dict[TopicPartition, int] = defaultdict(int)
-    for event in run.history.of(Kind.COMMITTED):
-        if event.tp is None or event.tp in rewritten:
-            continue
-        log = run.facts.logs.get(event.tp, {})
-        for offset in range(checked[event.tp], event.offset):
-            value = log.get(offset)
-            if value is None or run.is_dead(value):
-                continue
-            if handled_at.get(value, float("inf")) > event.at_s + COMMIT_SLACK_S:
-                text = f"{_place(event.tp, event.offset)} is committed, {offset} is not handled"
-                yield Violation("commit ahead", text, event.at_s)
-                break
-        checked[event.tp] = max(checked[event.tp], event.offset)
-
-
-def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
-    """A partition's commits rise, unless its log was rewritten."""
-    rewritten = run.rewritten()
-    highest: dict[TopicPartition, int] = {}
-    for event in run.history.of(Kind.COMMITTED):
-        if event.tp is None or event.tp in rewritten:
-            continue
-        before = highest.get(event.tp, -1)
-        if event.offset < before:
-            text = f"{_place(event.tp, event.offset)} is committed after {before}"
-            yield Violation("commit back", text, event.at_s)
-        highest[event.tp] = max(before, event.offset)
 
 
 # --- Owners ---------------------------------------------------------------------------------
@@ -259,7 +148,9 @@ def one_member_owns_a_partition(run: Run) -> Iterator[Violation]:
             own_at = owners[event.tp].get(event.who, newest_at)
             late_s = event.at_s - newest_at
             if own_at < newest_at and late_s > SESSION_S + NOTICED_WITHIN_S:
-                text = f"{event.who} returns {_place(event.tp, event.offset)}, {late_s:.1f} s late"
+                text = (
+                    f"{event.who} returns {place_of(event.tp, event.offset)}, {late_s:.1f} s late"
+                )
                 yield Violation("returned by a former owner", text, event.at_s)
 
 
@@ -307,7 +198,7 @@ def failed_records_are_dead_letters(run: Run) -> Iterator[Violation]:
     for tp, log in run.facts.logs.items():
         for offset, value in log.items():
             if fails(value) and not dead[value]:
-                yield Violation("no letter", f"{value!r} at {_place(tp, offset)} has no letter")
+                yield Violation("no letter", f"{value!r} at {place_of(tp, offset)} has no letter")
     for value, count in dead.items():
         if not fails(value):
             yield Violation("needless letter", f"{value!r} can be handled, and has a letter")
@@ -343,9 +234,11 @@ def only_kafka_errors_are_raised(run: Run) -> Iterator[Violation]:
 
 RULES: Final[Sequence[Rule]] = (
     no_record_is_lost,
+    every_record_is_seen,
     acknowledged_records_stay,
     no_aborted_record_is_read,
     idempotent_records_are_written_once,
+    records_keep_their_order,
     values_are_those_of_the_log,
     one_assignment_is_in_order,
     records_of_a_key_are_handled_one_by_one,
