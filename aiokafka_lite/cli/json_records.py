@@ -87,16 +87,8 @@ def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
     """Yield headers of an object, or of a list of pairs in which a name may occur twice."""
     if value is None:
         return
-    pairs: list[Json] = (
-        [[name, of_name] for name, of_name in value.items()]
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list)
-        else []
-    )
-    if not isinstance(value, dict | list):
-        raise LineProblem('the field "headers" must be an object, or a list of [name, value]')
-    for pair in pairs:
+    pairs: Json = [list(pair) for pair in value.items()] if isinstance(value, dict) else value
+    for pair in pairs if isinstance(pairs, list) else [None]:
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
             raise LineProblem('the field "headers" must be an object, or a list of [name, value]')
         _bytes_of("a header's name", pair[0])  # which has to be UTF-8 as well

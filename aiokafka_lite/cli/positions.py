@@ -82,22 +82,27 @@ def _ago_ms(word: str) -> int | None:
 
 
 class Found(NamedTuple):
+    """By default, `starts` are the begins, and `stops` the ends."""
+
     begins: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
-    places: list[dict[TopicPartition, int]]
+    starts: dict[TopicPartition, int]
+    stops: dict[TopicPartition, int]
 
 
 def find(
     cluster: BlockingCluster,
     tps: Collection[TopicPartition],
-    *places: TopicPosition,
+    start: TopicPosition | None = None,
+    stop: TopicPosition | None = None,
+    *,
     isolation_level: str = "read_uncommitted",
 ) -> Found:
-    """Look up some positions in each partition, in one round trip to each leader.
+    """Look up two positions in each partition, in one round trip to each leader.
 
     A position outside of the log is moved to its beginning or end.
     """
-    times = [each.time_ms for each in places if each.is_time]
+    times = [each.time_ms for each in (start, stop) if each is not None and each.is_time]
     begins, ends, *found = offsets_at(
         cluster, tps, EARLIEST, LATEST, *times, isolation_level=isolation_level
     )
@@ -106,10 +111,11 @@ def find(
     if gone := {tp.topic for tp in tps if tp not in known}:
         raise CommandError(f"topic {', '.join(sorted(gone))} was deleted during the command")
     by_time = iter(found)
-    offsets = [
-        _offsets(each, begins, ends, next(by_time) if each.is_time else {}) for each in places
-    ]
-    return Found(begins, ends, offsets)
+    starts, stops = (
+        known if at is None else _offsets(at, begins, ends, next(by_time) if at.is_time else {})
+        for at, known in ((start, begins), (stop, ends))
+    )
+    return Found(begins, ends, starts, stops)
 
 
 def _offsets(

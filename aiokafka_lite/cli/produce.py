@@ -123,7 +123,7 @@ async def _produce(options: argparse.Namespace, where: Connecting) -> int:
     async with where.bulk_producer(options.compression, reader.interrupt) as producer:
         sender = LineSender(options.topic, reader, producer, _parser(options))
         await sender.run()
-        return sender.written_count
+        return producer.acknowledged_count
 
 
 def _parser(options: argparse.Namespace) -> Callable[[bytes], ProducerRecord | None]:
@@ -248,10 +248,6 @@ class LineSender:
         if len(ranges) > MOST_NAMED_RANGES:
             texts.append(f"others up to {lines[-1]}")
         return f"line{'' if len(lines) == 1 else 's'} {', '.join(texts)}"
-
-    @property
-    def written_count(self) -> int:
-        return self._producer.acknowledged_count
 
 
 READ_BYTES: Final = 128 << 10

@@ -160,13 +160,11 @@ def _plan(
     with where.cluster() as cluster:
         topic = ask_for_topic(cluster, options.topic)
         tps = partitions_of(topic, options.partition, action="read")
-        places = [options.start] if options.start is not None else []
-        begins, ends, found = find(cluster, tps, *places, isolation_level=ISOLATION_LEVEL)
+        found = find(cluster, tps, options.start, isolation_level=ISOLATION_LEVEL)
         counts = {}
         if options.to is not None:
             counts[options.to] = len(ask_for_topic(cluster, options.to).partitions)
-    starts = found[0] if found else begins
-    return {tp: Span(starts[tp], ends[tp]) for tp in tps}, counts
+    return {tp: Span(found.starts[tp], found.ends[tp]) for tp in tps}, counts
 
 
 class _Replay:

@@ -245,8 +245,8 @@ def _spans_since(
         for number, partition in topic.partitions.items()
         if partition.leader >= 0
     ]
-    _, ends, (starts,) = find(cluster, tps, since)
-    return {tp: Span(starts[tp], end) for tp, end in ends.items()}
+    found = find(cluster, tps, since)
+    return {tp: Span(found.starts[tp], end) for tp, end in found.ends.items()}
 
 
 def _sample(

@@ -235,6 +235,8 @@ def run(options: argparse.Namespace) -> int:
         ignores_case=options.ignore_case,
         is_inverted=options.invert_match,
     )
+    if options.invert_match and keep is None:
+        raise UsageError("-v needs --grep, --key or --header, because it inverts these filters")
     where = connecting(options)
     formatter = _formatter(options)
     copying = _Copying(options, where, keep)
@@ -275,8 +277,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--delimiter applies only to --format text, not to {options.format}")
     if options.format == "raw" and _fields(options):
         raise UsageError("--format raw prints only values, so leave out -k, -H, -t, -o and -a")
-    if options.invert_match and not _filters(options):
-        raise UsageError("-v needs --grep, --key or --header, because it inverts these filters")
 
 
 def _ends_before_it_begins(start: TopicPosition | None, until: TopicPosition | None) -> bool:
@@ -285,10 +285,6 @@ def _ends_before_it_begins(start: TopicPosition | None, until: TopicPosition | N
     if start.offset is not None and until.offset is not None:
         return until.offset < start.offset
     return start.is_time and until.is_time and until.time_ms < start.time_ms
-
-
-def _filters(options: argparse.Namespace) -> bool:
-    return options.grep is not None or options.key is not None or bool(options.header)
 
 
 def _fields(options: argparse.Namespace) -> set[str]:
@@ -341,16 +337,12 @@ class _Copying:
         with where.cluster() as cluster:
             topic = ask_for_topic(cluster, options.topic)
             tps = partitions_of(topic, options.partition, action="read")
-            places = [each for each in (options.start, options.until) if each is not None]
-            begins, ends, found = find(
-                cluster, tps, *places, isolation_level=options.isolation_level
+            level = options.isolation_level
+            begins, ends, starts, stops = find(
+                cluster, tps, options.start, options.until, isolation_level=level
             )
-        starts, stops = begins, ends
         if options.start is not None:
-            starts = found[0]
             _warn_of_missing_offset(options.start, begins, ends)
-        if options.until is not None:
-            stops = found[-1]
         if options.last is not None and keep is None:
             starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
         self._known = topic.partitions.keys()

@@ -194,7 +194,7 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
             change = f", {(lag.total - first) / passed_s:+,.1f} a second"
             title = Text(f"{time.strftime('%H:%M:%S')}  {lag.summary}{change}")
             # The rows that do not fit are the least important.
-            rows = sorted(lag.rows, key=_by_lag)
+            rows = sorted(lag.rows, key=lambda row: -n if isinstance(n := row["lag"], int) else 1)
             table = rich_table(rows, _COLUMNS, live.console.width)
             live.update(Group(title, table), refresh=True)
 
@@ -202,7 +202,3 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
                 live.update(Group(title, Text(problem), table), refresh=True)
 
             lag = _next_lag(cluster, options, say)
-
-
-def _by_lag(row: Row) -> int:
-    return -lag if isinstance(lag := row["lag"], int) else 1

@@ -154,11 +154,11 @@ def _rows(
     if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:
         names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in gone)
         raise CommandError(f"these partitions do not exist or have no leader: {names}")
-    found = find(cluster, tps, *([] if to is None else [to]))
+    found = find(cluster, tps, to)
     rows: list[Row] = []
     for tp in tps:
         at = before.get(tp)
-        new = _shifted(tp, at, by, found) if by is not None else found.places[0][tp]
+        new = _shifted(tp, at, by, found) if by is not None else found.starts[tp]
         rows.append(
             {
                 "topic": tp.topic,
