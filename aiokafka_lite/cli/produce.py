@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
 from aiokafka_lite import producing
@@ -155,26 +156,20 @@ INTERRUPTED_S: Final = 1.0
 MOST_NAMED_RANGES: Final = 5
 
 
+@dataclass(eq=False)
 class LineSender:
     """Sends the lines of a stream, until one is not written.
 
     `to_record` returns None for a line to ignore.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        reader: LineReader,
-        producer: BulkProducer,
-        to_record: Callable[[bytes], ProducerRecord | None],
-    ) -> None:
-        self._topic = topic
-        self._reader = reader
-        self._producer = producer
-        self._to_record = to_record
-        self._sent_count = 0
-        # The number of records sent before each ignored line.
-        self._ignored: list[int] = []
+    topic: str
+    reader: LineReader
+    producer: BulkProducer
+    to_record: Callable[[bytes], ProducerRecord | None]
+    _sent_count: int = field(default=0, init=False)
+    # The number of records sent before each ignored line.
+    _ignored: list[int] = field(default_factory=list, init=False)
 
     async def run(self) -> None:
         """Send all lines, and wait until they are written.
@@ -190,12 +185,12 @@ class LineSender:
             timeout_s = INTERRUPTED_S
             raise
         finally:
-            await self._producer.stop(timeout_s)
+            await self.producer.stop(timeout_s)
             if timeout_s is not None:
                 print(f"\n{self._outcome()}", file=sys.stderr)
         named: Sequence[int] = ()
-        if self._producer.losses:
-            first = min(self._producer.losses, key=lambda each: each.numbers[0])
+        if self.producer.losses:
+            first = min(self.producer.losses, key=lambda each: each.numbers[0])
             named = first.at_fault
             problem = f"{self._lines_text(named)}: {plain_text(first.error)}"
         if problem is not None:
@@ -203,10 +198,10 @@ class LineSender:
 
     async def _send_all(self) -> str | None:
         """Return the text of a failure."""
-        send_nowait, to_record, topic = self._producer.send_nowait, self._to_record, self._topic
-        while not self._producer.losses:
+        send_nowait, to_record, topic = self.producer.send_nowait, self.to_record, self.topic
+        while not self.producer.losses:
             try:
-                lines = await self._reader.lines()
+                lines = await self.reader.lines()
             except OSError as error:
                 return f"cannot read the standard input: {error.strerror or error}"
             if lines is None:
@@ -218,7 +213,7 @@ class LineSender:
                         self._ignored.append(self._sent_count)
                         continue
                     if not send_nowait(topic, *record):
-                        await self._producer.send(topic, *record)
+                        await self.producer.send(topic, *record)
                 except LineProblem as problem:
                     return f"{self._lines_text([self._sent_count + 1])}: {problem}"
                 except KafkaError as error:
@@ -228,11 +223,11 @@ class LineSender:
 
     def _outcome(self, named: Sequence[int] = ()) -> str:
         """Return the number of written lines, and which lines are not, except the named ones."""
-        count, sent_count = self._producer.acknowledged_count, self._sent_count
+        count, sent_count = self.producer.acknowledged_count, self._sent_count
         if count == sent_count:
             return f"{counted(count, 'line')} {'was' if count == 1 else 'were'} written"
         text = f"{count:,} of {sent_count:,} lines were written"
-        lost = [number for each in self._producer.losses for number in each.numbers]
+        lost = [number for each in self.producer.losses for number in each.numbers]
         return text if sorted(lost) == sorted(named) else f"{text}, not {self._lines_text(lost)}"
 
     def _lines_text(self, numbers: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
@@ -167,48 +168,41 @@ def _plan(
     return {tp: Span(found.starts[tp], found.ends[tp]) for tp in tps}, counts
 
 
+@dataclass(eq=False)
 class _Replay:
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        where: Connecting,
-        spans: dict[TopicPartition, Span],
-        counts: dict[str, int],
-        wanted: Sequence[tuple[str, str]],
-    ) -> None:
-        self._options = options
-        self._where = where
-        self._spans = spans
-        self._counts = counts
-        self._wanted = wanted
-        self._written: Counter[str] = Counter()
-        self._chosen_count = 0
-        self._unmatched = 0
-        self._without_topic = 0
-        # The error of the next letter, which cannot be written.
-        self._problem: CommandError | None = None
-        # `run` creates them.
-        self._consumer: AIOKafkaConsumer
-        self._producer: AIOKafkaProducer
+    options: argparse.Namespace
+    where: Connecting
+    spans: dict[TopicPartition, Span]
+    counts: dict[str, int]
+    wanted: Sequence[tuple[str, str]]
+    _written: Counter[str] = field(default_factory=Counter, init=False)
+    _chosen_count: int = field(default=0, init=False)
+    _unmatched: int = field(default=0, init=False)
+    _without_topic: int = field(default=0, init=False)
+    # The error of the next letter, which cannot be written.
+    _problem: CommandError | None = field(default=None, init=False)
+    # `run` creates them.
+    _consumer: AIOKafkaConsumer = field(init=False)
+    _producer: AIOKafkaProducer = field(init=False)
 
     async def run(self) -> None:
-        options = self._options
+        options = self.options
         try:
             async with AsyncExitStack() as stack:
                 self._consumer = await stack.enter_async_context(
-                    self._where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
+                    self.where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
                 )
                 write = self._print
                 if not options.dry_run:
                     self._producer = await stack.enter_async_context(
-                        self._where.producer(options.transactional_id)
+                        self.where.producer(options.transactional_id)
                     )
                     is_plain = options.transactional_id is None
                     write = self._write if is_plain else self._write_in_transactions
                 if options.group is not None:
                     await self._begin_where_committed()
-                patience_s = self._where.patience_s
-                reading = records_of(self._consumer, self._spans, patience_s=patience_s)
+                patience_s = self.where.patience_s
+                reading = records_of(self._consumer, self.spans, patience_s=patience_s)
                 found = await stack.enter_async_context(aclosing(reading))
                 async for records in found:
                     if not records:
@@ -225,20 +219,20 @@ class _Replay:
             self._report()
 
     async def _begin_where_committed(self) -> None:
-        for tp, span in tuple(self._spans.items()):
+        for tp, span in tuple(self.spans.items()):
             committed = await self._consumer.committed(tp)
             if committed is not None:
-                self._spans[tp] = Span(max(span.start, committed), span.end)
+                self.spans[tp] = Span(max(span.start, committed), span.end)
 
     async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
         """Return the letters to write again, and the offset up to which it looked."""
-        left = self._options.count
+        left = self.options.count
         chosen: list[_Letter] = []
         for record in records:
             if left is not None and self._chosen_count >= left:
                 return chosen, record.offset
             death = _death(record)
-            if TOPIC not in death and self._options.to is None:
+            if TOPIC not in death and self.options.to is None:
                 self._without_topic += 1
             elif not self._is_wanted(record, death):
                 self._unmatched += 1
@@ -279,7 +273,7 @@ class _Replay:
         is_all = all(acknowledged) and len(acknowledged) == len(letters)
         if not is_all:
             read_to = letters[[*acknowledged, False].index(False)].offset
-        if self._options.group is not None:
+        if self.options.group is not None:
             await self._consumer.commit({tp: read_to})
         if isinstance(failure, asyncio.CancelledError):
             raise failure
@@ -326,7 +320,7 @@ class _Replay:
         return None
 
     def _is_wanted(self, record: Record, death: Mapping[str, str]) -> bool:
-        for name, pattern in self._wanted:
+        for name, pattern in self.wanted:
             if name == KEY:
                 text = None if record.key is None else record.key.decode(errors="replace")
             else:
@@ -340,23 +334,23 @@ class _Replay:
         return True
 
     async def _target(self, death: Mapping[str, str]) -> Target:
-        if self._options.to is not None:
-            return Target(self._options.to, None)
+        if self.options.to is not None:
+            return Target(self.options.to, None)
         topic = death[TOPIC]
-        if topic not in self._counts:
-            self._counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
+        if topic not in self.counts:
+            self.counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
         number = death.get(PARTITION, "")
-        is_there = number.isdecimal() and int(number) < self._counts[topic]
+        is_there = number.isdecimal() and int(number) < self.counts[topic]
         return Target(topic, int(number) if is_there else None)
 
     def _count_partitions(self, topic: str) -> int:
-        with self._where.cluster() as cluster:
+        with self.where.cluster() as cluster:
             return len(ask_for_topic(cluster, topic).partitions)
 
     def _report(self) -> None:
         written = sum(self._written.values())
         places = ", ".join(f"{count} to {topic}" for topic, count in sorted(self._written.items()))
-        verb = "would be replayed" if self._options.dry_run else "replayed"
+        verb = "would be replayed" if self.options.dry_run else "replayed"
         parts = [f"{counted(written, 'dead letter')} {verb}" + (f": {places}" if places else "")]
         if self._unmatched:
             parts.append(f"{self._unmatched} did not match")

@@ -6,7 +6,7 @@ Kafka: kafka.server.ReplicaManager.readFromLog, DelayedFetch, RackAwareReplicaSe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
@@ -89,6 +89,7 @@ class Findings(NamedTuple):
     is_final: bool
 
 
+@dataclass(eq=False)
 class FetchRead:
     """The reads of one request. Each read starts from the beginning.
 
@@ -96,27 +97,20 @@ class FetchRead:
     topics may change during a long poll.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[CachedPartition],
-        limits: FetchLimits,
-        find: Find,
-        reader: ReplicaReader,
-    ) -> None:
-        self._targets = targets
-        self._limits = limits
-        self._find = find
-        self._reader = reader
-        # Existing partitions of the latest `read`, whose changes may complete the request.
-        self._served: list[CachedPartition] = []
-        self.keys: list[PartitionKey] = []
+    targets: Sequence[CachedPartition]
+    limits: FetchLimits
+    find: Find
+    reader: ReplicaReader
+    # Existing partitions of the latest `read`, whose changes may complete the request.
+    _served: list[CachedPartition] = field(default_factory=list, init=False)
+    keys: list[PartitionKey] = field(default_factory=list, init=False)
 
     def read_in_steps(self) -> Steps[Findings]:
         results: list[tuple[CachedPartition, PartitionData]] = []
         self._served, self.keys = [], []
-        left, size, is_final = self._limits.max_bytes, 0, False
-        for target in self._targets:
-            partition = self._find(target)
+        left, size, is_final = self.limits.max_bytes, 0, False
+        for target in self.targets:
+            partition = self.find(target)
             if isinstance(partition, Partition):
                 self._served.append(target)
                 self.keys.append(partition.key)
@@ -136,11 +130,11 @@ class FetchRead:
         """Return, without reading, whether min_bytes are available or a partition has an error."""
         available = 0
         for target in self._served:
-            partition = self._find(target)
+            partition = self.find(target)
             if not isinstance(partition, Partition):
                 return True
             try:
-                self._reader.check_readable(partition, target.asked.current_leader_epoch)
+                self.reader.check_readable(partition, target.asked.current_leader_epoch)
                 available += partition.log.bytes_from(
                     target.asked.fetch_offset,
                     target.asked.partition_max_bytes,
@@ -148,14 +142,14 @@ class FetchRead:
                 )
             except KafkaError:
                 return True
-            if available >= self._limits.min_bytes:
+            if available >= self.limits.min_bytes:
                 return True
         return False
 
     def _read(
         self, target: CachedPartition, partition: Partition, left: int, *, at_least_one: bool
     ) -> PartitionData:
-        log, reader = partition.log, self._reader
+        log, reader = partition.log, self.reader
         try:
             reader.check_readable(partition, target.asked.current_leader_epoch)
             diverging = self._diverging(target, partition)
@@ -195,7 +189,7 @@ class FetchRead:
 
     @property
     def _is_committed(self) -> bool:
-        return self._limits.isolation_level == READ_COMMITTED
+        return self.limits.isolation_level == READ_COMMITTED
 
     def _end_offset(self, target: CachedPartition, partition: Partition) -> int:
         """Return the offset up to which the client may read.
@@ -203,7 +197,7 @@ class FetchRead:
         A position after the last stable offset is no error, because a transaction may have begun
         earlier.
         """
-        end_offset = self._reader.end_offset(partition)
+        end_offset = self.reader.end_offset(partition)
         if not self._is_committed:
             return end_offset
         stable = partition.log.last_stable_offset

@@ -92,14 +92,12 @@ class BrokerFetchSession:
             self.targets.pop(key, None)
 
 
+@dataclass(eq=False)
 class FetchContext:
     """How to read and answer one request, by itself one without a session."""
 
-    def __init__(
-        self, targets: Sequence[CachedPartition] = (), error: type[BrokerResponseError] = NoError
-    ) -> None:
-        self.targets = targets
-        self.error = error
+    targets: Sequence[CachedPartition] = ()
+    error: type[BrokerResponseError] = NoError
 
     def to_send(self, results: ReadPartitions) -> SessionReply:
         """Return the session id and the partitions of the response. Called once."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import KafkaProtocolError
@@ -123,24 +124,17 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
     return CoordinatorRecord(decoded, decode_versioned(VALUE_OF[type(decoded)], value))
 
 
+@dataclass(eq=False)
 class InternalTopicLog(ABC, Generic[EntryT]):
     """The records of an internal topic, from which a coordinator loads its state."""
 
-    topic: str
-
-    def __init__(
-        self,
-        open_partition: Callable[[int], OffsetsLog],
-        *,
-        partition_count: Callable[[], int],
-        clock: Callable[[], int],
-    ) -> None:
-        self._open_partition = open_partition
-        self._partition_count = partition_count
-        self._clock = clock
+    topic: ClassVar[str]
+    open_partition: Callable[[int], OffsetsLog]
+    partition_count: Callable[[], int]
+    clock: Callable[[], int]
 
     def partition_for(self, key: str) -> int:
-        return partition_for(key, self._partition_count())
+        return partition_for(key, self.partition_count())
 
     @abstractmethod
     def _entries(
@@ -155,12 +149,12 @@ class InternalTopicLog(ABC, Generic[EntryT]):
             yield from taken
 
     def is_empty(self, partition: int) -> bool:
-        log = self._open_partition(partition)
+        log = self.open_partition(partition)
         return log.log_start_offset >= log.high_watermark
 
     def read(self, partition: int) -> Iterator[list[EntryT]]:
         """Yield the records of a partition in lists. Raise KafkaError if the log is damaged."""
-        log = self._open_partition(partition)
+        log = self.open_partition(partition)
         offset = log.log_start_offset
         while offset < log.high_watermark:
             start, entries = offset, list[EntryT]()
@@ -185,7 +179,7 @@ class CoordinatorLog(InternalTopicLog[LogEntry]):
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
         """One batch, which a crash cannot split."""
-        now_ms = self._clock()
+        now_ms = self.clock()
         producer = records[0].producer
         batch = build_batch(
             ((now_ms, *encode_record(record), ()) for record in records),
@@ -193,7 +187,7 @@ class CoordinatorLog(InternalTopicLog[LogEntry]):
             producer_epoch=producer.epoch,
             is_transactional=producer != NO_PRODUCER,
         )
-        self._open_partition(self.partition_for(group_id)).append(batch)
+        self.open_partition(self.partition_for(group_id)).append(batch)
 
     def _entries(
         self, partition: int, header: BatchHeader, batch: memoryview

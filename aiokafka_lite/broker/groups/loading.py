@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.values import ErrorType
@@ -36,7 +36,7 @@ RecordT = TypeVar("RecordT")
 
 
 class RecordSource(Protocol[RecordT]):
-    topic: str
+    topic: ClassVar[str]
 
     def partition_for(self, key: str) -> int: ...
 

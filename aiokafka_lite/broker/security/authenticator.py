@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka_lite.broker.security.mechanisms import (
@@ -86,25 +87,20 @@ class Verdict(enum.Enum):
     CLOSE = "close"
 
 
+@dataclass(eq=False)
 class SaslServerAuthenticator:
     """The state machine of one connection. Times are the loop's, in seconds."""
 
-    def __init__(
-        self,
-        mechanisms: Sequence[SaslMechanism],
-        new_server: Callable[[SaslMechanism], SaslServer],
-        max_reauth_ms: int,
-    ) -> None:
-        self.mechanisms = mechanisms
-        self._new_server = new_server
-        self._max_reauth_ms = max_reauth_ms
-        self.state = SaslState.HANDSHAKE_OR_VERSIONS
-        self.username: str | None = None
-        self.server: SaslServer | None = None
-        self._mechanism: SaslMechanism | None = None
-        self._takes_bare_tokens = False
-        self._expires_at: float | None = None
-        self._reauthenticated_at: float | None = None
+    mechanisms: Sequence[SaslMechanism]
+    new_server: Callable[[SaslMechanism], SaslServer]
+    max_reauth_ms: int
+    state: SaslState = field(default=SaslState.HANDSHAKE_OR_VERSIONS, init=False)
+    username: str | None = field(default=None, init=False)
+    server: SaslServer | None = field(default=None, init=False)
+    _mechanism: SaslMechanism | None = field(default=None, init=False)
+    _takes_bare_tokens: bool = field(default=False, init=False)
+    _expires_at: float | None = field(default=None, init=False)
+    _reauthenticated_at: float | None = field(default=None, init=False)
 
     @property
     def expects_bare_token(self) -> bool:
@@ -164,7 +160,7 @@ class SaslServerAuthenticator:
             return True
         self._mechanism = mechanism
         self._takes_bare_tokens = version < FIRST_WITH_SASL_AUTHENTICATE
-        self.server = self._new_server(mechanism)
+        self.server = self.new_server(mechanism)
         self._move(SaslState.AUTHENTICATE)
         return True
 
@@ -186,7 +182,7 @@ class SaslServerAuthenticator:
         return lifetime_ms or 0
 
     def _lifetime_ms(self, credential_expires_at_ms: int | None, now_ms: int) -> int | None:
-        limits = [self._max_reauth_ms] if self._max_reauth_ms > 0 else []
+        limits = [self.max_reauth_ms] if self.max_reauth_ms > 0 else []
         if credential_expires_at_ms is not None:
             limits.append(max(0, credential_expires_at_ms - now_ms))
         return min(limits, default=None)

@@ -108,8 +108,8 @@ class TransactionLog(InternalTopicLog[TransactionRecord]):
 
     def append(self, record: TransactionRecord, version: TransactionVersion) -> None:
         key, value = encode_record(record, version)
-        batch = build_batch([(self._clock(), key, value, ())])
-        self._open_partition(self.partition_for(record.transactional_id)).append(batch)
+        batch = build_batch([(self.clock(), key, value, ())])
+        self.open_partition(self.partition_for(record.transactional_id)).append(batch)
 
     def _entries(
         self, partition: int, header: BatchHeader, batch: memoryview

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import ClassVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
@@ -19,7 +20,7 @@ EMPTY = 9
 class Logs:
     """Partitions of three batches each, but for one that is empty; what was read and loaded."""
 
-    topic = "t"
+    topic: ClassVar[str] = "t"
 
     def __init__(self) -> None:
         self.replayed: list[str] = []
