@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import cast
 
 import pytest
 
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker import Broker, slices
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.handlers.fetch import fetch
@@ -88,28 +88,34 @@ N = ELEMENTS_PER_STEP
 
 
 @pytest.mark.parametrize(
-    ("transactions", "topics", "partitions", "expected"),
-    [
-        (1, 1, N - 2, 0),
-        (1, 1, N - 1, 1),
-        (1, 1, N, 3),
-        (1, 1, 2 * N, 6),
-        (1, N - 1, 0, 0),
-        (1, N, 0, 1),
-        (N - 1, 0, 0, 0),
-        (N, 0, 0, 1),
-        (2 * N, 0, 0, 2),
-    ],
+    ("transactions", "topics", "partitions"), [(1, 1, 20), (1, 20, 0), (20, 0, 0), (2, 3, 4)]
 )
-async def test_transactions_are_added_to_in_steps(
-    broker: Broker, transactions: int, topics: int, partitions: int, expected: int
+async def test_transactions_are_added_to_in_slices(
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    transactions: int,
+    topics: int,
+    partitions: int,
 ) -> None:
+    """Every pass over transactions, topics and partitions lets other tasks run."""
+    monkeypatch.setattr(slices, "TIME_SLICE_S", 0.0)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
     transaction = AddPartitionsToTxnTransaction(
         topics=[AddPartitionsToTxnTopic(name="t", partitions=[*range(partitions)])] * topics
     )
     request = AddPartitionsToTxnRequest(transactions=[transaction] * transactions)
-    count, answer = taken(add_partitions_to_txn(context(broker, 4), request))
-    assert count == expected
+    counting = asyncio.create_task(count_turns())
+    adding = add_partitions_to_txn(context(broker, 4), request)
+    answer = await cast("Awaitable[object]", adding)
+    counting.cancel()
+    assert turns >= transactions * (1 + topics * (2 + 3 * partitions))
     assert isinstance(answer, AddPartitionsToTxnResponse)
     assert len(answer.results_by_transaction) == transactions
 

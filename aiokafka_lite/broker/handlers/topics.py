@@ -58,7 +58,9 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
                 raise InvalidRequestError("Duplicate topic name.")
             new = _validated(ctx, wanted)
         except KafkaError as error:
-            results.append(_not_created(wanted.name, error))
+            code, text = code_of(error), text_of(error)
+            refused = CreatableTopicResult(name=wanted.name, error_code=code, error_message=text)
+            results.append(refused)
             continue
         if request.validate_only:
             topic_id = ctx.cluster.rng.randbytes(16)  # Kafka, too, returns an unused id
@@ -92,14 +94,12 @@ def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
 
 
 def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
-    overrides = {}
     without_value = [setting.name for setting in wanted.configs if setting.value is None]
     if without_value:
         raise InvalidConfigurationError(
             f"Null value not supported for topic configs: {', '.join(without_value)}"
         )
-    for setting in wanted.configs:
-        overrides[setting.name] = setting.value or ""
+    overrides = {setting.name: setting.value or "" for setting in wanted.configs}
     return ctx.cluster.catalog.parse_config(overrides)
 
 
@@ -167,10 +167,6 @@ def _check_as_many(replicas: Sequence[Sequence[int]], replication: int) -> None:
                 f"{len(nodes)} replica(s), but this is not consistent with previous partitions, "
                 f"which have {replication} replica(s)."
             )
-
-
-def _not_created(name: str, error: KafkaError) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code_of(error), error_message=text_of(error))
 
 
 def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTopicResult:

@@ -67,7 +67,6 @@ from aiokafka_lite.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_EPOCH: Final = 0
@@ -108,62 +107,48 @@ def _known_to(ctx: RequestContext, error: ErrorType, first_version: int) -> Erro
 
 
 @handler(AddPartitionsToTxnRequest)
-def add_partitions_to_txn(
+async def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest
-) -> Steps[AddPartitionsToTxnResponse]:
+) -> AddPartitionsToTxnResponse:
     """Add partitions to transactions: per transaction all partitions or none.
 
     From version 4 on the requests are of brokers, which may only verify (KIP-890).
     """
-    answer = AddPartitionsToTxnResponse()
-    for number, transaction in enumerate(request.transactions, 1):
-        answer.results_by_transaction.append((yield from _add(ctx, transaction)))
-        if not number % ELEMENTS_PER_STEP:
-            yield
-    return answer
+    results = [await _add(ctx, each) async for each in in_slices(request.transactions)]
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _add(
+async def _add(
     ctx: RequestContext, transaction: AddPartitionsToTxnTransaction
-) -> Steps[AddPartitionsToTxnResult]:
-    tps: list[TopicPartition] = []
-    for topic in transaction.topics:
-        for index in topic.partitions:
-            tps.append(TopicPartition(topic.name, index))
-            if not len(tps) % ELEMENTS_PER_STEP:
-                yield
-    errors, of_the_rest = yield from _errors(ctx, transaction, tps)
+) -> AddPartitionsToTxnResult:
+    tps = [
+        TopicPartition(topic.name, index)
+        async for topic in in_slices(transaction.topics)
+        async for index in in_slices(topic.partitions)
+    ]
+    errors, of_the_rest = await _errors(ctx, transaction, tps)
     result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
-    count = 0
-    for topic in transaction.topics:
+    async for topic in in_slices(transaction.topics):
         partitions = AddPartitionsToTxnTopicResult(name=topic.name)
         result.topic_results.append(partitions)
-        count += 1
-        if not count % ELEMENTS_PER_STEP:
-            yield
-        for index in topic.partitions:
+        async for index in in_slices(topic.partitions):
             error = errors.get(TopicPartition(topic.name, index), of_the_rest)
             partitions.results_by_partition.append(
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=error.errno
                 )
             )
-            count += 1
-            if not count % ELEMENTS_PER_STEP:
-                yield
     return result
 
 
-def _errors(
+async def _errors(
     ctx: RequestContext, transaction: AddPartitionsToTxnTransaction, tps: Sequence[TopicPartition]
-) -> Steps[tuple[dict[TopicPartition, ErrorType], ErrorType]]:
+) -> tuple[dict[TopicPartition, ErrorType], ErrorType]:
     """Return the outcome of some partitions, and the outcome of all others."""
     transactional_id = transaction.transactional_id
     producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
     found: dict[TopicPartition, ErrorType] = {}
-    for number, tp in enumerate(tps, 1):
-        if not number % ELEMENTS_PER_STEP:
-            yield
+    async for tp in in_slices(tps):
         if transaction.verify_only:
             found[tp] = ctx.transactions.verify_partition(transactional_id, producer, tp)
         elif error := _why_refused(ctx, tp):
@@ -309,11 +294,8 @@ def describe_transactions(
 
 
 def _transaction(ctx: RequestContext, transactional_id: str) -> TransactionState:
-    error = (
-        ctx.transactions.availability(transactional_id)
-        if transactional_id
-        else (InvalidRequestError)
-    )
+    is_named = bool(transactional_id)
+    error = ctx.transactions.availability(transactional_id) if is_named else InvalidRequestError
     transaction = ctx.transactions.transactions.get(transactional_id)
     if error is NoError and transaction is None:
         error = TransactionalIdNotFoundError
