@@ -164,10 +164,10 @@ class Transport(_transports._SimStreamTransport):
     def _data_arrived(self, data: bytes) -> None:
         if self._closing:
             return
-        if self._buffered or self._read_paused or self._net._flow_control:
+        if self._read_paused or self._net._flow_control:
             super()._data_arrived(data)
         else:
-            self._protocol.data_received(data)
+            self._deliver(data)
 
     def _eof_arrived(self) -> None:
         if not self._closing:
@@ -517,6 +517,15 @@ class Loop(simloop.SimLoop):
             self._record("schedule", entry, _net._current_host.get())
         return entry
 
+    def create_task(
+        self, coro: Any, *, name: str | None = None, **settings: Any
+    ) -> asyncio.Task[Any]:
+        if settings or self._task_factory is not None:
+            return super().create_task(coro, name=name, **settings)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name)
+        self._net._register_task(task)
+        return task
+
     def _record(self, verb: str, entry: SimulatedHandle, host: str) -> None:
         self._recorder.record(verb, self._now, entry.number, entry.label, host)
 
@@ -578,6 +587,7 @@ class Loop(simloop.SimLoop):
 
     def run(self, work: Coroutine[object, object, Any]) -> Any:
         """Run a coroutine; then end what is left, without a word."""
+        collects = gc.isenabled()
         gc.disable()
         task = self.create_task(work)
         task.add_done_callback(self._stop_when_done)
@@ -585,7 +595,8 @@ class Loop(simloop.SimLoop):
             self.run_forever()
         finally:
             self._abandon()
-            gc.enable()
+            if collects:
+                gc.enable()
         if not task.done():
             raise simloop.SimulationDeadlockError("nothing is left to run, and the course waits")
         result = task.result()
