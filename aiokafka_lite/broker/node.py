@@ -49,6 +49,7 @@ class BrokerNode:
             listener.name: Endpoint(self, listener, address)
             for listener, address in addresses.items()
         }
+        self.id = self.address.id
         self._connections_of: dict[str, int] = {}
         self._processors: dict[Processor, None] = {}
         self._is_accepting = False
@@ -62,10 +63,6 @@ class BrokerNode:
         self.fetch_sessions: FetchSessionCache
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
-
-    @property
-    def id(self) -> int:
-        return self.address.id
 
     @property
     def address(self) -> Node:

@@ -33,8 +33,8 @@ WRONG: dict[str, list[object]] = {
     "str": [5, b"t", ["t"]],
     "TopicPartition": ["t", 5, ("t", "0"), TopicPartition("t", True)],
 }
-# Handlers of requests call these for each topic.
-UNCHECKED = ("topic", "has_topic", "topic_by_id")
+# Handlers of requests call these for each topic, connections the last two for each request.
+UNCHECKED = ("topic", "has_topic", "topic_by_id", "arrived", "answered")
 
 
 def parameters(classes: Iterable[type]) -> Iterator[tuple[str, FunctionType, str, str]]:

@@ -21,7 +21,9 @@ class GroupCluster(SimulatedCluster):
     """A cluster with the topics of the group."""
 
     def __init__(self, loop: Loop, plan: Plan) -> None:
-        super().__init__(loop, len(NODES), group_consumer_session_timeout_ms=SESSION_MS)
+        super().__init__(
+            loop, len(NODES), group_consumer_session_timeout_ms=SESSION_MS, request_log_size=0
+        )
         self._partitions = plan.partitions
 
     async def start(self) -> None:

@@ -66,6 +66,8 @@ class ClusterSettings:
         self._only_node = str(config.node_id) if config.nodes == 1 else None
         self._static = static_configs(config)
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
+        # The effective values of broker settings that `group_value` has looked up.
+        self._group_defaults: dict[str, int] = {}
 
     # Settings at run time
 
@@ -74,6 +76,7 @@ class ClusterSettings:
 
     def put(self, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
         """Replace a resource's own settings, unchecked."""
+        self._group_defaults.clear()
         if settings:
             self._overrides[kind, name] = dict(settings)
         else:
@@ -107,9 +110,12 @@ class ClusterSettings:
 
     def group_value(self, group_id: str, name: str) -> int:
         """Return a setting of a consumer group, e.g. "consumer.session.timeout.ms"."""
-        override = self.overrides(ResourceType.GROUP, group_id).get(name)
-        synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
-        return int(override or synonyms[0].value or "")
+        if override := self.overrides(ResourceType.GROUP, group_id).get(name):
+            return int(override)
+        if name not in self._group_defaults:
+            synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
+            self._group_defaults[name] = int(synonyms[0].value or "")
+        return self._group_defaults[name]
 
     # Descriptions
 

@@ -5,6 +5,7 @@ Keys begin with the record type, values with the layout version, both int16.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class OffsetsLog(Protocol):
     def read(self, offset: int, max_bytes: int) -> memoryview | bytes: ...
 
 
+@functools.lru_cache(1_000)
 def java_hash(text: str) -> int:
     """Return Java's String.hashCode(): over UTF-16 units, signed 32 bits."""
     units = text.encode("utf-16-be", "surrogatepass")

@@ -95,7 +95,7 @@ _ERROR: Final = Kind(
 )
 
 
-@checks_arguments({"type[BrokerResponseError] | int": _ERROR})
+@checks_arguments({"type[BrokerResponseError] | int": _ERROR}, unchecked=("arrived", "answered"))
 class RequestLog:
     """The latest requests to all nodes of a broker. Written only from the broker's loop."""
 
