@@ -236,6 +236,38 @@ async def test_a_topic_without_a_name_is_asked_for_twice_a_second_and_is_no_abse
     await worker.close()
 
 
+async def test_member_that_joins_again_does_not_ask_for_names(
+    coordinator: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the next question is over: waiting for it would be a loop without a pause."""
+
+    async def never(request: Message) -> Response:
+        await asyncio.sleep(100)
+        return coordinator.usual(request)
+
+    coordinator.target = {NEW: [0]}
+    worker = worker_of(coordinator, request_timeout_ms=200_000)
+    await worker.connect()
+    await until(lambda: worker.membership.status.trouble != "", worker)
+    gone = ConsumerGroupHeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
+    coordinator.script(Beat, gone, never)
+    await until(lambda: worker.member.state is MemberState.JOINING, worker)
+    waits, wait = 0, worker.member.wait_for_change
+
+    async def counting(deadline: float | None = None) -> bool:
+        nonlocal waits
+        waits += 1
+        assert waits < 100
+        return await wait(deadline)
+
+    monkeypatch.setattr(worker.member, "wait_for_change", counting)
+    worker.member.notify()
+    await asyncio.sleep(1)
+    assert worker.member.state is MemberState.JOINING
+    assert worker.membership.status.trouble == ""
+    await worker.close()
+
+
 async def test_a_topic_that_is_not_in_the_metadata_yet_is_subscribed_to() -> None:
     async with Broker() as broker:
         for topic in ("t", "new"):

@@ -210,10 +210,12 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     async def _wait(self) -> None:
         now = self._loop.time()
         due_at = list[float]()
-        if self._member.state in PRESENT and self._was_settled:
-            due_at.append(now + self._config.max_poll_interval_s - self._reads.idle_s(now))
-        if self._unknown_since is not None:
-            due_at.append(self._ask_names_at)
+        # The deadlines of a member of the group. One that joins again has no use for them.
+        if self._member.state in PRESENT:
+            if self._was_settled:
+                due_at.append(now + self._config.max_poll_interval_s - self._reads.idle_s(now))
+            if self._unknown_since is not None:
+                due_at.append(self._ask_names_at)
         if self._awaits_first:
             due_at.append(self._first_until)
         await self._member.wait_for_change(min(due_at, default=None))
@@ -222,6 +224,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._settled_version = None
         self.forget_error()
         self._last_leave = None
+        self._unknown_since = None
         self._joining_since = self._loop.time()
         self._is_first_told = self._was_settled = False
         self._schedule.forget()
