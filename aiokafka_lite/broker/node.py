@@ -97,6 +97,7 @@ class BrokerNode:
     async def start(self) -> None:
         self._all_closed = None
         self._is_accepting = True
+        self.fetch_sessions.clear()
         try:
             for endpoint in self.endpoints.values():
                 await endpoint.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.fetching.session import (
     CachedPartition,
     FetchContext,
@@ -148,3 +149,13 @@ def test_request_that_another_of_its_session_has_overtaken_is_out_of_step() -> N
     )
     assert late.to_send(results) == (session_id, [])
     assert late.error is InvalidFetchSessionEpoch
+
+
+async def test_node_that_was_restarted_has_no_sessions() -> None:
+    async with Broker() as broker:
+        cache = broker.node.fetch_sessions
+        cache.context(0, 0, targets(1), [], uses_topic_ids=False, now=0).to_send([])
+        assert len(cache) == 1
+        await broker.stop_node(broker.node.id)
+        await broker.start_node(broker.node.id)
+        assert not len(cache)

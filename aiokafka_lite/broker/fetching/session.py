@@ -169,6 +169,10 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def clear(self) -> None:
+        """Forget all sessions, as a restarted process has none."""
+        self._sessions.clear()
+
     def context(
         self,
         session_id: int,
