@@ -29,7 +29,7 @@ class SubscriptionNames:
     @property
     def topics(self) -> frozenset[str]:
         """The topics subscribed to, or those of the partitions assigned by hand."""
-        state = self._engine.state
+        state = self._engine.core.state
         return state.subscription or frozenset(tp.topic for tp in state.assignment)
 
     async def wait_for_assignment(self) -> None:

@@ -47,9 +47,7 @@ from aiokafka_lite.client.wrapped_methods import (
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.buffer.decode import lend_delivery, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
 from aiokafka_lite.consumer.config import (
@@ -73,7 +71,6 @@ from aiokafka_lite.consumer.config import (
 from aiokafka_lite.consumer.delivery.gets import RecordIterator
 from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.events import DEFAULT_BUFFERED_EVENTS, Events
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.lent import lend
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
@@ -174,11 +171,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._group_id = config.group_id
         self._chance = chance_for(config.seed, config.chance_name, self._loop)
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
-        observers = Observers()
-        self._reads = Reads(observers)
-        self._state = SubscriptionState(observers, self._reads)
-        # Whether gets return records, and which error the next one raises.
-        self._gate = Gate(self._reads.note_raised)
         self._events = Events()
         # The callables and the listener often refer to this consumer, so only it holds them:
         # background tasks must not keep it alive.
@@ -186,21 +178,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         with as_if_running(self._loop):
             self._engine = Engine(
                 self._config.without_callables(),
-                self._state,
-                self._reads,
-                self._gate,
                 self._events,
-                observers,
                 lend_delivery(self._delivery, self._events),
-                LoopProbe(
-                    self._reads,
-                    self._gate,
-                    self._events,
-                    has_deserializers=self._delivery.has_deserializers,
-                    session_timeout_s=self._config.session_timeout_s,
-                ),
+                LoopProbe,
                 self._chance,
             )
+        core = self._engine.core
+        self._state, self._reads, self._gate = core.state, core.reads, core.gate
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._choose_way()
         # Set by `start`: the wrappers of `getmany`.
@@ -590,9 +574,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if self._config.ack_mode == "explicit":
             from aiokafka_lite.consumer.processing.acks import AckedBatch
 
-            block = AckedBatch(self._engine.works, hold_s)
+            block = AckedBatch(self._engine.core.works, hold_s)
         else:
-            block = OpenBatch(self._engine.works, hold_s)
+            block = OpenBatch(self._engine.core.works, hold_s)
 
         def take() -> Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]:
             return (self._wrapped_take or self._take_batch)(
@@ -770,19 +754,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         )
         _ = self._engine.running
         run = Run(
-            self._state,
-            self._engine.works,
-            self._engine.buffer,
-            self._gate,
-            self._events,
-            self._engine.observers,
+            self._engine.core,
             handler,
             settings,
-            budget=self._engine.budget,
-            hold_s=self._config.handler_hold_s,
-            end_s=self._config.rebalance_hold_s,
-            rng=self._chance,
-            deliverer=self._engine,
+            self._engine,
         )
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         async with AsyncExitStack() as stack:
@@ -881,7 +856,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             # Imports pyarrow, which most consumers do not use.
             from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
-            self._arrow_gets = ArrowGets(self._engine.buffer, self._config.max_poll_records)
+            self._arrow_gets = ArrowGets(self._engine.core.buffer, self._config.max_poll_records)
         return self._arrow_gets
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord[KT, VT]]:
@@ -1036,7 +1011,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         def are_known() -> bool:
             missing = [tp for tp in wanted if self._awaits_position(tp)]
             for tp in missing:
-                if error := self._engine.buffer.sticky_error(self._state.partition(tp)):
+                if error := self._engine.core.buffer.sticky_error(self._state.partition(tp)):
                     raise error.with_traceback(None)
             return not missing
 
@@ -1089,7 +1064,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         During a transaction `commit()` stops before its first record.
         """
         self._engine.owner.check_now()
-        return self._engine.finished.handed_out_offsets()
+        return self._engine.core.finished.handed_out_offsets()
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Return member id, generation and instance id, for a producer's transaction (KIP-447).
@@ -1118,7 +1093,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         self._engine.owner.check_now()
         self._require_group()
-        return self._engine.deliver(self._engine.finished.delivery())
+        return self._engine.deliver(self._engine.core.finished.delivery())
 
     @overload
     async def committed(

@@ -27,6 +27,7 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import Delivery
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.events import Events
@@ -62,62 +63,55 @@ class Engine(Life["Running"]):
     def __init__(
         self,
         config: ConsumerConfig,
-        state: SubscriptionState,
-        reads: Reads,
-        gate: Gate,
         events: Events,
-        observers: Observers,
         delivery: Delivery,
-        probe: LoopProbe,
+        make_probe: Callable[[Core], LoopProbe],
         rng: Chance,
     ) -> None:
         super().__init__(asyncio.get_running_loop(), self._make_parts)
-        self.config = config
-        self.state = state
-        self.reads = reads
-        self.works = Works(state, reads, observers)
-        self.finished = Finished(state, reads, self.works, observers)
-        self.gate = gate
-        self.events = events
-        self.observers = observers
-        self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
-        self.buffer = Buffer(
+        self._state_changed = Event()
+        observers = Observers()
+        reads = Reads(observers)
+        state = SubscriptionState(observers, reads)
+        works = Works(state, reads, observers)
+        finished = Finished(state, reads, works, observers)
+        gate = Gate(reads.note_raised)
+        buffer = Buffer(
             state,
             reads,
             gate,
             observers,
-            on_error=lambda: self._state_changed.set(),
+            on_error=self._state_changed.set,
             on_blocked=self._budget_released,
             on_sought=self._sought_changed,
-            budget=self.budget,
+            budget=ByteBudget(config.max_buffered_bytes, self._budget_released),
             delivery=delivery,
             most_held_bytes=config.max_buffered_bytes,
         )
-        self.ready, self.gets = self._make_gets(rng)
+        self.core = Core(
+            config, state, reads, works, finished, gate, events, observers, buffer, rng
+        )
+        self.ready, self.gets = self._make_gets()
         self.owner = Owner(self.kind, self._loop, self._end_gets_of_child)
-        self._rng = rng
-        self._state_changed = Event()
         observers.assignment_changed.add(self._assignment_changed)
         observers.partition_changed.add(lambda _: self._state_changed.set())
         observers.subscription_changed.add(self._watch_topics)
-        self.gate.on_change(self._state_changed.set)
-        self.probe = probe
+        gate.on_change(self._state_changed.set)
+        self.probe = make_probe(self.core)
         # The exception that left the application's `async with`, in words.
         self.left_by = ""
         gate.refuse(self.not_started)
 
-    def _make_gets(self, rng: Chance) -> tuple[ReadyRecords, Gets]:
-        state, reads, buffer = self.state, self.reads, self.buffer
-        gate, observers = self.gate, self.observers
-        if self.config.ack_mode != "explicit":
-            ready = ReadyRecords(new_cursor(), reads, buffer, gate, observers)
-            return ready, Gets(state, reads, buffer, ready, gate)
+    def _make_gets(self) -> tuple[ReadyRecords, Gets]:
+        core = self.core
+        if core.config.ack_mode != "explicit":
+            ready = ReadyRecords(new_cursor(), core.reads, core.buffer, core.gate, core.observers)
+            return ready, Gets(core, ready)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
-        most = DEFAULT_MAX_UNCOMMITTED
-        acks = Acks(state, reads, self.works, buffer, gate, observers, most, rng, self)
-        return acks.ready, AckedGets(state, reads, buffer, gate, acks)
+        acks = Acks(core, DEFAULT_MAX_UNCOMMITTED, self)
+        return acks.ready, AckedGets(core, acks)
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:
@@ -131,7 +125,7 @@ class Engine(Life["Running"]):
                 "this consumer cannot commit offsets, because it has no group: create the "
                 "consumer with a group_id"
             )
-        return OffsetsInTransaction(self.state, self.finished, self.observers, commits)
+        return OffsetsInTransaction(self.core, commits)
 
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:
         from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
@@ -141,7 +135,7 @@ class Engine(Life["Running"]):
     # --- Hooks ----------------------------------------------------------------------------
     def _end_gets_of_child(self) -> None:
         self.ready.cursor.close()
-        self.gate.refuse(self.owner.refusal)
+        self.core.gate.refuse(self.owner.refusal)
 
     def _budget_released(self) -> None:
         if self.current is not None:
@@ -164,7 +158,7 @@ class Engine(Life["Running"]):
     ) -> None:
         from aiokafka_lite.events import BrokerDown, BrokerUp
 
-        self.events.publish(
+        self.core.events.publish(
             BrokerUp(node_id, address, down_s)
             if error is None
             else BrokerDown(node_id, address, error)
@@ -175,35 +169,36 @@ class Engine(Life["Running"]):
 
         scopes = () if self.parts is None else self.parts.scopes
         name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
-        self.events.publish(TaskFailed(name, error))
+        self.core.events.publish(TaskFailed(name, error))
         self.die(error)
         if self.stage in (Stage.DEAD, Stage.FINISHING):
-            self.gate.die(error)
+            self.core.gate.die(error)
 
     def on_restart(self, name: str, error: KafkaError) -> None:
         from aiokafka_lite.events import TaskRestarted
 
-        self.events.publish(TaskRestarted(name, error))
+        self.core.events.publish(TaskRestarted(name, error))
 
     # --- Parts ----------------------------------------------------------------------------
     def _make_parts(self) -> Running:
         # Imported by the first start, because this is a quarter of the package.
         from aiokafka_lite.consumer.parts import Running
 
-        return Running(self, self._rng)
+        return Running(self)
 
     @override
     def _entered(self, stage: Stage) -> None:
         if stage is Stage.STARTING:
-            self.gate.admit()
+            self.core.gate.admit()
         elif stage in OVER:
-            self.gate.refuse(self.stopped)
+            self.core.gate.refuse(self.stopped)
         elif stage not in WITH_PARTS:
-            self.gate.refuse(self.not_started)
-        if stage is Stage.NEW and self.state.is_subscribed:  # the next start is another member's
-            self.state.change(self.state.assignment, ())
+            self.core.gate.refuse(self.not_started)
+        state = self.core.state
+        if stage is Stage.NEW and state.is_subscribed:  # the next start is another member's
+            state.change(state.assignment, ())
         if stage in (Stage.STOPPED, Stage.ABANDONED):
-            self.events.close()
+            self.core.events.close()
 
     @contextmanager
     def until_stopped(self) -> Iterator[Running]:
@@ -261,7 +256,7 @@ class Engine(Life["Running"]):
     # --- Waiting for a state --------------------------------------------------------------
     async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:
         while not is_reached():
-            self.gate.check()
+            self.core.gate.check()
             self._state_changed.clear()
             if not await self._state_changed.wait(deadline):
                 return False

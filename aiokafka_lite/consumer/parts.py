@@ -82,10 +82,11 @@ def warn_of_plain_decoder() -> None:
 
 
 class Running:
-    def __init__(self, engine: Engine, rng: Chance) -> None:
+    def __init__(self, engine: Engine) -> None:
         warn_of_plain_decoder()
-        config, state = engine.config, engine.state
-        self._engine, self._config, self._state, self._rng = engine, config, state, rng
+        self._engine, self._core = engine, engine.core
+        core, config, rng = engine.core, engine.core.config, engine.core.rng
+        self._config, self._state = config, core.state
         self._loop = asyncio.get_running_loop()
         # How the stop ends the membership, and the offsets that it commits.
         self._is_clean, self._leaves = True, None  # type: bool, bool | None
@@ -93,7 +94,7 @@ class Running:
         # Offsets that the stop could not commit, as far as known.
         self.uncommitted: Offsets = {}
         # Of all parts, even if they begin later. The engine closes it with the parts.
-        self.observers = engine.observers.collect()
+        self.observers = core.observers.collect()
         on_failure, on_restart = engine.on_failure, engine.on_restart
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
@@ -109,7 +110,7 @@ class Running:
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
-        self.topic_changes = TopicChanges(state, engine.events, engine.observers, engine.buffer)
+        self.topic_changes = TopicChanges(core)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
         self._start_commits: StartCommits | None
@@ -117,87 +118,43 @@ class Running:
         if config.group_id is None:
             self.commits = NoCommits()
             self._start_commits = None
-            self.membership = NoGroup(config, state, engine.events, engine.observers, self.cluster)
+            self.membership = NoGroup(core, self.cluster)
         else:
-            commits, self.membership = self._make_group(engine, config.group_id, rng)
+            commits, self.membership = self._make_group(config.group_id)
             self.commits = commits
             self._start_commits = commits if config.enable_auto_commit else None
-        self.sources = Sources(
-            config,
-            state,
-            engine.events,
-            engine.observers,
-            self.cluster,
-            engine.buffer,
-            engine.budget,
-            self.scopes.fetching,
-            rng,
-        )
+        self.sources = Sources(core, self.cluster, self.scopes.fetching)
         self.resolver = PositionResolver(
-            config,
-            state,
-            engine.finished,
-            engine.gate,
-            engine.events,
-            engine.observers,
-            engine.buffer,
+            core,
             self.cluster,
             self.lookup,
             self.commits,
             self.topic_changes,
             self._start_commits,
-            scope=self.scopes.positions,
-            rng=rng,
+            self.scopes.positions,
         )
         self.topic_changes.reset_by_policy = self.resolver.reset_by_policy
-        log_ends = LogEnds(
-            config,
-            self.cluster,
-            self.lookup,
-            self.sources,
-            scope=self.scopes.positions,
-            rng=rng,
-        )
-        self.watchdog = Watchdog(state, engine.reads, self.cluster, log_ends, self.resolver)
+        log_ends = LogEnds(core, self.cluster, self.lookup, self.sources, self.scopes.positions)
+        self.watchdog = Watchdog(core, self.cluster, log_ends, self.resolver)
 
-    def _make_group(self, engine: Engine, group_id: str, rng: Chance) -> tuple[Commits, Membership]:
+    def _make_group(self, group_id: str) -> tuple[Commits, Membership]:
         # Only consumers in a group need most of these modules.
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.membership.choice import member_of
         from aiokafka_lite.consumer.membership.coordinator import Coordinator
         from aiokafka_lite.consumer.membership.surroundings import Surroundings
 
-        config, state = engine.config, engine.state
-        coordinator = Coordinator(self.cluster, group_id, engine.events)
-        member, make_membership = member_of(
-            config, group_id, known_as=_known_as(config, engine.parts), chance=rng
-        )
-        commits = Commits(
-            config,
-            state,
-            engine.finished,
-            engine.gate,
-            engine.events,
-            engine.observers,
-            self.cluster,
-            coordinator,
-            member,
-            rng=rng,
-        )
+        core, config = self._core, self._config
+        coordinator = Coordinator(self.cluster, group_id, core.events)
+        known_as = _known_as(config, self._engine.parts)
+        member, make_membership = member_of(config, group_id, known_as=known_as, chance=core.rng)
+        commits = Commits(core, self.cluster, coordinator, member)
         around = Surroundings(
-            config,
-            state,
-            engine.reads,
-            engine.works,
-            engine.finished,
-            engine.gate,
-            engine.events,
-            engine.observers,
+            core,
             self.cluster,
             coordinator,
             commits,
-            scope=self.scopes.grouping,
-            rng=rng,
+            self.scopes.grouping,
             open_cluster=self._opener(config),
         )
         return commits, make_membership(around)
@@ -244,7 +201,7 @@ class Running:
     async def _wait_for_topics(self) -> None:
         cluster = self.cluster
         deadline = self._loop.time() + self._config.request_timeout_s
-        backoff = Backoff(FIRST_TOPIC_RETRY_S, LONGEST_BACKOFF_S, self._rng)
+        backoff = Backoff(FIRST_TOPIC_RETRY_S, LONGEST_BACKOFF_S, self._core.rng)
         missing = sorted(self._state.subscription or ())
         view = cluster.view
         try:
@@ -274,20 +231,20 @@ class Running:
         self._is_clean, self._leaves = is_clean, leaves
 
     async def finish(self, timeout_s: float | None) -> None:
-        engine, config = self._engine, self._config
-        if engine.works.begun or engine.works.undecided(self._state.assignment):
+        core, config = self._core, self._config
+        if core.works.begun or core.works.undecided(self._state.assignment):
             work_s = (timeout_s or 0.0) * WORK_SHARE if self._is_clean else 0.0
             await self._finish_works(self._loop.time() + work_s)
         if config.enable_auto_commit and config.group_id is not None:
-            finished = engine.finished
+            finished = core.finished
             self._to_commit = (
                 finished.finished_offsets() if self._is_clean else finished.processed_offsets()
             )
 
     async def _finish_works(self, until: float) -> None:
-        processing = self._engine.reads.processing
+        processing = self._core.reads.processing
         if processing is None or not processing.is_always_asking:
-            self._engine.gate.refuse(self._engine.stopped)
+            self._core.gate.refuse(self._engine.stopped)
             if self._config.group_id is not None:
                 await self._until_finished(until)
         if processing is not None:
@@ -295,8 +252,8 @@ class Running:
 
     async def _until_finished(self, until: float) -> None:
         """Wait for works and transactions as a rebalance does, but not for the caller's own."""
-        engine = self._engine
-        works, assigned = engine.works, self._state.assignment
+        core = self._core
+        works, assigned = core.works, self._state.assignment
         now, caller = self._loop.time(), asyncio.current_task()
         around, hold_s = transaction_around(), self._config.rebalance_hold_s
         limits = {
@@ -324,8 +281,8 @@ class Running:
         for work, limit in limits.items():
             work.is_wanted_by(limit)
         acted = Event()
-        engine.observers.subscription_changed.add(acted.set)  # forgotten with the parts
-        engine.observers.acted.add(acted.set)
+        core.observers.subscription_changed.add(acted.set)  # forgotten with the parts
+        core.observers.acted.add(acted.set)
         while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
             acted.clear()
             await acted.wait(min(waiting))
@@ -371,7 +328,7 @@ class Running:
         self.membership.wake_waiters()
         self._engine.probe.stop()
         self.observers.close()
-        self._engine.buffer.clear()
+        self._core.buffer.clear()
 
     async def _stop_in_order(self, deadline: float) -> Offsets:
         # First of all: the offsets are of the present assignment, not of one that is on its way.

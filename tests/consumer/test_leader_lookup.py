@@ -48,6 +48,7 @@ from aiokafka_lite.protocol.messages.log_offsets import (
 )
 from aiokafka_lite.protocol.schema import Request
 from aiokafka_lite.structs import TopicPartition
+from tests.support.states import State
 
 pytestmark = pytest.mark.virtual_time
 
@@ -133,12 +134,11 @@ async def log_ends(leaders: Leaders, offsets: OffsetLookup, scope: TaskScope) ->
     """Ends of logs of which partition 1 is being fetched."""
     config = ConsumerConfig(isolation_level="read_committed")
     return LogEnds(
-        config,
+        State().core(config),
         cast("Any", leaders),
         offsets,
         cast("Any", SimpleNamespace(is_asking_for=lambda cursor: cursor.tp == B)),
-        scope=scope,
-        rng=random.Random(1),
+        scope,
     )
 
 

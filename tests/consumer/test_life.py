@@ -17,6 +17,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.client.life import OVER, WITH_PARTS, Stage
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.errors import (
@@ -35,7 +36,6 @@ from tests.support.cluster import KafkaHandle
 from tests.support.listeners import Acting
 from tests.support.reading import consumer_of
 from tests.support.stages import path_to
-from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
@@ -57,10 +57,10 @@ async def broker() -> AsyncIterator[Broker]:
 async def test_gets_raise_what_fits_the_stage(stage: Stage) -> None:
     engine = engine_with(Parts(), *path_to(stage))
     if stage in WITH_PARTS:
-        engine.gate.check()
+        engine.core.gate.check()
         return
     with pytest.raises(ConsumerStoppedError if stage in OVER else IllegalStateError):
-        engine.gate.check()
+        engine.core.gate.check()
     assert engine.is_over == (stage in OVER)
 
 
@@ -128,19 +128,8 @@ class Parts:
 
 
 def engine_with(parts: Parts, *stages: Stage) -> Engine:
-    config, state = ConsumerConfig(max_buffered_bytes=1_000), State()
-    delivery = make_delivery(config, state.events)
-    engine = Engine(
-        config,
-        state,
-        state.reads,
-        state.gate,
-        state.events,
-        state.observers,
-        delivery,
-        LoopProbe(state.reads, state.gate, state.events),
-        Chance("1"),
-    )
+    config, events = ConsumerConfig(max_buffered_bytes=1_000), Events()
+    engine = Engine(config, events, make_delivery(config, events), LoopProbe, Chance("1"))
     engine.parts = cast("Any", parts)
     for stage in stages:
         engine.enter(stage)
@@ -152,21 +141,21 @@ async def test_sources_are_told_of_bytes_that_they_lack_and_of_partitions_that_r
 ):
     parts = Parts()
     engine = engine_with(parts, Stage.STARTING)
-    held = engine.budget.reserve(1_000, 1_000)
+    held = engine.core.buffer.budget.reserve(1_000, 1_000)
     assert held is not None
-    assert engine.budget.reserve(1, 1) is None
+    assert engine.core.buffer.budget.reserve(1, 1) is None
     held.release()
     assert parts.told == ["bytes"]
-    engine.state.assign_from_user([TP, OTHER])
+    engine.core.state.assign_from_user([TP, OTHER])
     reading = asyncio.ensure_future(engine.gets.one({TP}))
     await asyncio.sleep(0)
-    engine.buffer.make_room(is_behind=True)
+    engine.core.buffer.make_room(is_behind=True)
     assert parts.told == ["bytes", "choice"]
     reading.cancel()
     await asyncio.wait([reading])
     await asyncio.sleep(0)
     engine.current = None
-    engine.buffer.make_room(is_behind=True)
+    engine.core.buffer.make_room(is_behind=True)
 
 
 @pytest.mark.parametrize(

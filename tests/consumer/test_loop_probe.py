@@ -6,10 +6,11 @@ import asyncio
 import logging
 import re
 import time
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.monitoring import loop_probe
 from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
@@ -29,8 +30,12 @@ def block(duration_s: float) -> None:
     loop.pass_time(duration_s)
 
 
-def probe_of(state: State, **settings: Any) -> LoopProbe:
-    return LoopProbe(state.reads, state.gate, state.events, **settings)
+def probe_of(
+    state: State, *, has_deserializers: bool = False, session_timeout_s: float = 10.0
+) -> LoopProbe:
+    config = ConsumerConfig(session_timeout_ms=int(session_timeout_s * 1000))
+    delivery = SimpleNamespace(has_deserializers=has_deserializers)
+    return LoopProbe(state.core(config, buffer=SimpleNamespace(delivery=delivery)))
 
 
 async def next_event(state: State) -> LoopBlocked:

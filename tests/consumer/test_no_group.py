@@ -36,9 +36,7 @@ class Loner:
     def __init__(self, cluster: Cluster) -> None:
         self.state = State()
         self.state.observers.subscription_changed.add(lambda: self.state.watch_topics(cluster))
-        self.no_group = NoGroup(
-            ConsumerConfig(), self.state, self.state.events, self.state.observers, cluster
-        )
+        self.no_group = NoGroup(self.state.core(ConsumerConfig()), cluster)
 
     @property
     def partitions(self) -> set[TopicPartition]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -75,7 +74,7 @@ class Starting:
         self.ends: list[tuple[int, int]] = []
         self.invalidated = 0
         self.came_later: set[TopicPartition] = set()
-        gate = NotedGate()
+        self.state.gate = gate = NotedGate()
         self.posted = gate.posted
         self.commits: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
         self.may_commit = asyncio.Event()
@@ -83,13 +82,7 @@ class Starting:
             group_id="g", auto_offset_reset=policy, retry_backoff_ms=int(BACKOFF_S * 1000)
         )
         self.resolver = PositionResolver(
-            config,
-            self.state,
-            self.state.finished,
-            gate,
-            self.state.events,
-            self.state.observers,
-            self.buffer,
+            self.state.core(config, buffer=self.buffer),
             cast("Any", self),
             cast("Any", self),
             cast("Any", SimpleNamespace(positions=self._read_committed)),
@@ -97,8 +90,7 @@ class Starting:
             cast("Any", SimpleNamespace(commit_by_itself=self._commit_starts))
             if commits_starts
             else None,
-            scope=self.scope,
-            rng=random.Random(1),
+            self.scope,
         )
         self.scope.spawn(self.resolver.run(), name="positions")
 

@@ -49,9 +49,7 @@ class Followed(Buffers):
 
     def __init__(self, *assigned: TopicPartition) -> None:
         super().__init__(*assigned)
-        self.changes = TopicChanges(
-            self.state, self.state.events, self.state.observers, self.buffer
-        )
+        self.changes = TopicChanges(self.state.core(buffer=self.buffer))
         self.resets: list[tuple[TopicPartition, str]] = []
         self.changes.reset_by_policy = lambda partition, error, reason: self.resets.append(
             (partition.tp, reason)

@@ -604,7 +604,7 @@ async def test_an_assigned_partition_that_its_topic_does_not_have_raises_once(
 async def test_a_missing_partition_raises_after_the_time_after_which_a_topic_is_gone() -> None:
     buffers = Buffers(*(TopicPartition("t", number) for number in (0, 7, 8)))
     state = buffers.state
-    changes = TopicChanges(state, state.events, state.observers, buffers.buffer)
+    changes = TopicChanges(state.core(buffer=buffers.buffer))
     for elapsed_s in (0.0, GONE_AFTER_S - 0.125):
         changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + elapsed_s))
         assert not buffers.buffer.can_serve(())
@@ -713,7 +713,7 @@ async def test_a_deleted_topic_of_a_pattern_is_told_once_whoever_hears_of_it_fir
 ) -> None:
     buffers = Buffers()
     state = buffers.state
-    lives = TopicChanges(state, state.events, state.observers, buffers.buffer)
+    lives = TopicChanges(state.core(buffer=buffers.buffer))
     state.unsubscribe()
     state.subscribe_pattern(re.compile("t"))
     steps = [

@@ -87,8 +87,7 @@ class Looked:
         self.on_look: Callable[[], object] = list
         loop = asyncio.get_running_loop()
         self.watchdog = Watchdog(
-            self.state,
-            self.state.reads,
+            self.state.core(),
             cast("Any", SimpleNamespace(pool=self)),
             cast("Any", self),
             cast("Any", SimpleNamespace(wake=lambda: self.woken.append(loop.time()))),
@@ -202,7 +201,7 @@ async def test_the_end_of_a_log_is_stale_unless_a_broker_has_named_it_lately_or_
     nothing = cast("Any", None)
     fetches = cast("Any", SimpleNamespace(is_asking_for=asked.__contains__))
     lookup = cast("Any", SimpleNamespace(ask=None))
-    ends = LogEnds(ConsumerConfig(), nothing, lookup, fetches, scope=nothing, rng=nothing)
+    ends = LogEnds(State().core(ConsumerConfig(), rng=nothing), nothing, lookup, fetches, nothing)
     cursor = Cursor(TopicPartition("t", 0))
     assert not ends.is_stale(cursor, 100.0)  # its position is looked up
     cursor.start_at(5, -1, -1, is_in_work=False)

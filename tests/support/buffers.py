@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Literal, NoReturn
 
 from aiokafka_lite import records
@@ -98,21 +97,10 @@ class Buffers:
             self.state.gate,
             self.state.observers,
         )
-        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready, self.state.gate)
+        self.gets = Gets(self.state.core(buffer=self.buffer), self.ready)
         if ack_mode == "explicit":
-            rng = random.Random(1)
-            acks = Acks(
-                self.state,
-                self.state.reads,
-                self.state.works,
-                self.buffer,
-                self.state.gate,
-                self.state.observers,
-                max_uncommitted,
-                rng,
-                NoTransactions(),
-            )
-            self.gets = AckedGets(self.state, self.state.reads, self.buffer, self.state.gate, acks)
+            acks = Acks(self.state.core(buffer=self.buffer), max_uncommitted, NoTransactions())
+            self.gets = AckedGets(self.state.core(buffer=self.buffer), acks)
             self.ready = acks.ready
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:

@@ -118,22 +118,22 @@ def lose_membership(consumer: AIOKafkaConsumer) -> None:
 
 def gate(consumer: AIOKafkaConsumer) -> Gate:
     """What decides whether gets hand out records, and what they raise."""
-    return consumer._engine.gate
+    return consumer._engine.core.gate
 
 
 def assignment(consumer: AIOKafkaConsumer) -> Assignment:
     """What is assigned, and what changes it."""
-    return consumer._engine.state
+    return consumer._engine.core.state
 
 
 def works(consumer: AIOKafkaConsumer) -> Works:
     """What the application finishes not by its next read."""
-    return consumer._engine.works
+    return consumer._engine.core.works
 
 
 def reads(consumer: AIOKafkaConsumer) -> Reads:
     """Which reads wait for records, and what the latest ones returned."""
-    return consumer._engine.reads
+    return consumer._engine.core.reads
 
 
 def listener(consumer: AIOKafkaConsumer) -> ConsumerRebalanceListener | None:
@@ -149,7 +149,7 @@ def commit_count(consumer: AIOKafkaConsumer) -> int:
 # --- Positions --------------------------------------------------------------------------------
 def cursor(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cursor:
     """All that is known of an assigned partition."""
-    return consumer._engine.state.partition(tp)
+    return consumer._engine.core.state.partition(tp)
 
 
 def known_commit(consumer: AIOKafkaConsumer, tp: TopicPartition) -> OffsetAndMetadata | None:
@@ -159,7 +159,7 @@ def known_commit(consumer: AIOKafkaConsumer, tp: TopicPartition) -> OffsetAndMet
 
 def request_reset(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
     """Let the position be looked up at the beginning of the log, without a seek."""
-    consumer._engine.state.request_reset(cursor(consumer, tp), -2)
+    consumer._engine.core.state.request_reset(cursor(consumer, tp), -2)
 
 
 # --- Fetching ---------------------------------------------------------------------------------
@@ -251,24 +251,24 @@ def watchdog(consumer: AIOKafkaConsumer) -> Watchdog:
 # --- What is buffered -------------------------------------------------------------------------
 def budget(consumer: AIOKafkaConsumer) -> ByteBudget:
     """What counts the bytes that are buffered."""
-    return consumer._engine.budget
+    return consumer._engine.core.buffer.budget
 
 
 def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
     """Whether a response that no get has touched is buffered, of one broker or of any."""
-    buffer = consumer._engine.buffer
+    buffer = consumer._engine.core.buffer
     return any(node_id in (None, source.node_id) for source in buffer.queue.untaken)
 
 
 def is_idle(consumer: AIOKafkaConsumer) -> bool:
     """Whether no get is in progress: time counts towards max_poll_interval_ms."""
     engine = consumer._engine
-    return engine.reads.in_progress == 0 and not engine.buffer.waiting_count
+    return engine.core.reads.in_progress == 0 and not engine.core.buffer.waiting_count
 
 
 def put_error(consumer: AIOKafkaConsumer, tp: TopicPartition, error: KafkaError) -> None:
     """Let gets raise an error of a partition until a seek, behind what is buffered of it."""
-    consumer._engine.buffer.put_error(cursor(consumer, tp), error, is_sticky=True)
+    consumer._engine.core.buffer.put_error(cursor(consumer, tp), error, is_sticky=True)
 
 
 # --- Tasks and errors -------------------------------------------------------------------------
@@ -318,12 +318,12 @@ def meet_error(consumer: AIOKafkaConsumer, error: KafkaError) -> None:
 # --- What is told -----------------------------------------------------------------------------
 def publish(consumer: AIOKafkaConsumer, event: ConsumerEvent) -> None:
     """Tell an event."""
-    consumer._engine.events.publish(event)
+    consumer._engine.core.events.publish(event)
 
 
 def event_counts(consumer: AIOKafkaConsumer) -> Mapping[str, int]:
     """How many events were told, by their names."""
-    return consumer._engine.events.counts
+    return consumer._engine.core.events.counts
 
 
 def cause(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cause:

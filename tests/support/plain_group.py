@@ -6,7 +6,6 @@ These are plain objects that do what a test says. Time is virtual.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, cast
 
@@ -189,16 +188,10 @@ class Group:
         self.state.gate = gate = NotedGate()
         self.posted = gate.posted
         self.commits = Commits(
-            ConsumerConfig(retry_backoff_ms=20, **settings),
-            self.state,
-            self.state.finished,
-            self.state.gate,
-            self.state.events,
-            self.state.observers,
+            self.state.core(ConsumerConfig(retry_backoff_ms=20, **settings)),
             cast("Any", self.cluster),
             cast("Any", self.coordinator),
             cast("Any", self.member),
-            rng=random.Random(1),
         )
 
     def give(self, *tps: TopicPartition) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from aiokafka_lite._tasks import TaskScope
@@ -354,18 +353,12 @@ class Fetching:
             self.state.gate,
             self.state.observers,
         )
-        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready, self.state.gate)
+        self.gets = Gets(self.state.core(buffer=self.buffer), self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(
-            self.config,
-            self.state,
-            self.state.events,
-            self.state.observers,
+            self.state.core(self.config, buffer=self.buffer),
             stand_in,
-            self.buffer,
-            self.budget,
             self.scope,
-            random.Random(1),
         )
         if assigned:
             self.assign(*assigned)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any, cast
+
+from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import KafkaError
@@ -26,6 +32,23 @@ class State(SubscriptionState):
         self.finished = Finished(self, self.reads, self.works, self.observers)
         self.events = Events()
         self.gate = Gate(self.reads.note_raised)
+
+    def core(
+        self, config: Any = None, *, buffer: Any = None, rng: random.Random | None = None
+    ) -> Core:
+        """What parts of a consumer are given; most need no buffer."""
+        return Core(
+            ConsumerConfig() if config is None else config,
+            self,
+            self.reads,
+            self.works,
+            self.finished,
+            self.gate,
+            self.events,
+            self.observers,
+            buffer,
+            cast("Chance", random.Random(1) if rng is None else rng),
+        )
 
 
 class NotedGate(Gate):

@@ -80,32 +80,15 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         self.member = self._make_member(group_id)
         coordinator = Coordinator(self.cluster, group_id, self.state.events)
         self.commits = Commits(
-            self.config,
-            self.state,
-            self.state.finished,
-            self.state.gate,
-            self.state.events,
-            self.state.observers,
-            self.cluster,
-            coordinator,
-            self.member,
-            rng=rng,
+            self.state.core(self.config, rng=rng), self.cluster, coordinator, self.member
         )
         self.membership = self._make_membership(
             Surroundings(
-                self.config,
-                self.state,
-                self.state.reads,
-                self.state.works,
-                self.state.finished,
-                self.state.gate,
-                self.state.events,
-                self.state.observers,
+                self.state.core(self.config, rng=rng),
                 self.cluster,
                 coordinator,
                 self.commits,
                 self.scope,
-                rng,
             )
         )
 

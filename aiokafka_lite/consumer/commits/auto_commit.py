@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
-from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.finished import Finished
-from aiokafka_lite.consumer.assignment.observers import Departure, Observers
-from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.assignment.observers import Departure
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import Offsets
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -28,18 +26,9 @@ LEAST_PAUSE_S: Final = 0.1
 
 
 class AutoCommit:
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: Assignment,
-        finished: Finished,
-        observers: Observers,
-        commits: Commits,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._finished = finished
-        self._observers = observers
+    def __init__(self, core: Core, commits: Commits) -> None:
+        self._config, self._state = core.config, core.state
+        self._finished, self._observers = core.finished, core.observers
         self._commits = commits
         self._task: asyncio.Task[Never] | None = None
         self._scope: TaskScope | None = None

@@ -18,7 +18,6 @@ import contextlib
 import enum
 import itertools
 import logging
-import random
 from collections.abc import AsyncIterator, Collection, Mapping
 from functools import cached_property
 from math import inf
@@ -31,14 +30,8 @@ from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
-from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import (
-    SubscriptionMode,
-    SubscriptionState,
-    of_another_log,
-)
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, of_another_log
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
 from aiokafka_lite.consumer.commits.committed import CommittedReader
@@ -50,9 +43,8 @@ from aiokafka_lite.consumer.commits.requests import (
     commit_request,
     commit_results,
 )
-from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
-from aiokafka_lite.consumer.events import Events
-from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.config import check_offsets
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
@@ -227,21 +219,13 @@ GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 class Commits(CommittedReader):
     def __init__(
         self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        finished: Finished,
-        gate: Gate,
-        events: Events,
-        observers: Observers,
+        core: Core,
         cluster: Cluster,
         coordinator: Coordinator,
         member: GroupMember,
-        *,
-        rng: random.Random,
     ) -> None:
-        super().__init__(config, state, gate, cluster, coordinator, member, rng)
-        self._finished = finished
-        self._events = events
+        super().__init__(core, cluster, coordinator, member)
+        self._finished, self._events = core.finished, core.events
         self.topics = ConfirmedTopics(cluster, self)
         self._sending = asyncio.Lock()
         self._sequence = itertools.count()
@@ -250,7 +234,7 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit = AutoCommit(config, state, finished, observers, self)
+        self._auto_commit = AutoCommit(core, self)
         self._pending: dict[PendingCommit, None] = {}
 
     # --- Committing -----------------------------------------------------------------------

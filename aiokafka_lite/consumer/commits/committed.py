@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -14,7 +13,6 @@ from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.requests import (
     FetchedOffset,
     TopicIds,
@@ -22,8 +20,8 @@ from aiokafka_lite.consumer.commits.requests import (
     fetch_request,
     fetch_results,
 )
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.core import Core
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.membership.stateful import GroupMember
@@ -44,24 +42,19 @@ PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EP
 class CommittedReader(ABC):
     def __init__(
         self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        gate: Gate,
+        core: Core,
         cluster: Cluster,
         coordinator: Coordinator,
         member: GroupMember,
-        rng: random.Random,
     ) -> None:
-        self._config = config
-        self._state = state
-        self._cursors = state.assignment
-        self._gate = gate
+        self._config, self._state, self._gate = core.config, core.state, core.gate
+        self._cursors = core.state.assignment
         self._cluster = cluster
         self._coordinator = coordinator
         self.member = member
-        self._rng = rng
+        self._rng = core.rng
         self.group: Final = (member.group_id, member.group_instance_id)
-        self.request_timeout_s = config.request_timeout_s
+        self.request_timeout_s = core.config.request_timeout_s
 
     @property
     @abstractmethod

@@ -14,12 +14,10 @@ from typing import Protocol
 
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.finished import Finished
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import (
     AutoCommitError,
@@ -57,12 +55,8 @@ class HeldGroup(ConsumerGroupMetadata):
 
 
 class OffsetsInTransaction:
-    def __init__(
-        self, state: SubscriptionState, finished: Finished, observers: Observers, commits: Commits
-    ) -> None:
-        self.state = state
-        self._finished = finished
-        self._observers = observers
+    def __init__(self, core: Core, commits: Commits) -> None:
+        self.state, self._finished, self._observers = core.state, core.finished, core.observers
         self.commits = commits
 
     def held(self) -> AbstractAsyncContextManager[None]:

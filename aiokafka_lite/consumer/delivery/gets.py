@@ -14,14 +14,12 @@ from typing import Final
 
 from aiokafka_lite._compat import task_of
 from aiokafka_lite._virtual import simulation_of
-from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
+from aiokafka_lite.consumer.buffer.buffer import Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.structs import TopicPartition
 
 try:
@@ -82,19 +80,9 @@ class Lists:
 
 
 class Gets:
-    def __init__(
-        self,
-        state: Assignment,
-        reads: Reads,
-        buffer: Buffer,
-        ready: ReadyRecords,
-        gate: Gate,
-    ) -> None:
-        self._state = state
-        self._reads = reads
-        self._buffer = buffer
-        self._ready = ready
-        self._gate = gate
+    def __init__(self, core: Core, ready: ReadyRecords) -> None:
+        self._state, self._reads, self._buffer = core.state, core.reads, core.buffer
+        self._gate, self._ready = core.gate, ready
         self._loop = asyncio.get_running_loop()
         self._cached_records = MOST_CACHED_RECORDS
         # Of a get of one record of any partition.

@@ -130,7 +130,7 @@ class Source:
         self._buffer = sources.buffer
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
-        self.choice = Choice(sources.buffer, sources.budget, self._session)
+        self.choice: Choice = Choice(sources.buffer, sources.budget, self._session)
         self._in_flight = InFlight()
         # When the next backoff of a cursor ends; None: a response is awaited before that.
         self._retry_at: float | None = None

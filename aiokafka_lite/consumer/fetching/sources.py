@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from itertools import chain, repeat
 from typing import Final
@@ -19,13 +18,8 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events import Events
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
@@ -136,31 +130,17 @@ def _partition_count(sources: list[Source]) -> int:
 
 
 class Sources:
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: Assignment,
-        events: Events,
-        observers: Observers,
-        cluster: Cluster,
-        buffer: Buffer,
-        budget: ByteBudget,
-        scope: TaskScope,
-        rng: random.Random,
-    ) -> None:
-        self.config = config
+    def __init__(self, core: Core, cluster: Cluster, scope: TaskScope) -> None:
+        self.config, self.buffer, self.rng = core.config, core.buffer, core.rng
         self.cluster = cluster
-        self.buffer = buffer
-        self.budget = budget
-        self.rng = rng
+        self.budget = core.buffer.budget
         self._template = FetchTemplate(
-            min_bytes=config.fetch_min_bytes,
-            isolation_level=config.isolation_level_code,
+            min_bytes=core.config.fetch_min_bytes,
+            isolation_level=core.config.isolation_level_code,
         )
-        self.replicas = ReplicaChoice(config)
-        self.events = events
-        self._state = state
-        self._observers = observers
+        self.replicas = ReplicaChoice(core.config)
+        self.events = core.events
+        self._state, self._observers = core.state, core.observers
         self._scope = scope
         # By node id. They outlive the node's tasks.
         self.counts: dict[int, NodeCounts] = {}

@@ -51,7 +51,7 @@ class EitherMembership:
         return ConsumerMembership(self._around, first, fall_back=self.fall_back)
 
     def _take_over(self) -> Membership:
-        second, make_second = _classic(self._around.config, self._group_id)
+        second, make_second = _classic(self._around.core.config, self._group_id)
         self._around.commits.become(second)
         return make_second(self._around)
 
@@ -65,7 +65,7 @@ class EitherMembership:
             self._group_id,
             reason,
         )
-        self._around.events.publish(GroupProtocolChanged("classic", reason))
+        self._around.core.events.publish(GroupProtocolChanged("classic", reason))
         self.now = self._take_over()
         self._first.stop_trying()
         self._starting = self._around.scope.spawn(self.now.start(), name="group protocol")

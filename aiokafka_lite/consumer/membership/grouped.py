@@ -57,18 +57,12 @@ class GroupedMembership(ABC, Generic[MemberT]):
     _heartbeat: MemberHeartbeat[Any]
 
     def __init__(self, around: Surroundings, member: MemberT) -> None:
-        self._config = around.config
-        self._state = around.state
-        self._reads = around.reads
-        self._works = around.works
-        self._gate = around.gate
-        self._events = around.events
-        self._observers = around.observers
-        self._cluster = around.cluster
-        self._coordinator = around.coordinator
-        self._commits = around.commits
-        self._scope = around.scope
-        self._rng = around.rng
+        core = around.core
+        self._config, self._state, self._reads = core.config, core.state, core.reads
+        self._works, self._gate, self._rng = core.works, core.gate, core.rng
+        self._events, self._observers = core.events, core.observers
+        self._cluster, self._coordinator = around.cluster, around.coordinator
+        self._commits, self._scope = around.commits, around.scope
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._handover = Handover(around, member, why_lost=self._why_lost)

@@ -157,9 +157,10 @@ class Handover:
     """Hands partitions to the application, and revokes them. Called by the group task only."""
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
-        self._config, self._state, self._commits = around.config, around.state, around.commits
-        self._reads, self._works, self._finished = around.reads, around.works, around.finished
-        self._gate, self._events, self._observers = around.gate, around.events, around.observers
+        core = around.core
+        self._config, self._state, self._commits = core.config, core.state, around.commits
+        self._reads, self._works, self._finished = core.reads, core.works, core.finished
+        self._gate, self._events, self._observers = core.gate, core.events, core.observers
         self._member = member
         self._why_lost = why_lost
         self._loop = asyncio.get_running_loop()

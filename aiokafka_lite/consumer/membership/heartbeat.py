@@ -108,20 +108,18 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
     """Sends one member's heartbeats in the task "heartbeat", and applies the responses."""
 
     def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
-        self._config = around.config
-        self._reads = around.reads
-        self._gate = around.gate
-        self._coordinator = around.coordinator
-        self._scope = around.scope
+        core = around.core
+        self._config, self._reads, self._gate = core.config, core.reads, core.gate
+        self._coordinator, self._scope = around.coordinator, around.scope
         self._member = member
         self._session_s = session_s
         self._loop = asyncio.get_running_loop()
-        self._backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, around.rng)
+        self._backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, core.rng)
         self._log_limit = LogLimit()
         self.thread = HeartbeatThread(
             member.group_id, around.open_cluster, self.take_outcome, scope=around.scope
         )
-        self.lease = Lease(session_s, around.gate, around.state, member, self.thread)
+        self.lease = Lease(session_s, core.gate, core.state, member, self.thread)
         # Loop time of the latest answered request; 0.0: there was none.
         self._last_contact = 0.0
         self.beat_count = 0

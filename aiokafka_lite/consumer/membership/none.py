@@ -9,10 +9,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events import Events
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
 from aiokafka_lite.errors import IllegalOperation, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -26,18 +23,9 @@ class NoGroup:
     coordinator_id: int | None = None
     status: None = None
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        events: Events,
-        observers: Observers,
-        cluster: Cluster,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._events = events
-        self._observers = observers
+    def __init__(self, core: Core, cluster: Cluster) -> None:
+        self._config, self._state = core.config, core.state
+        self._events, self._observers = core.events, core.observers
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
 

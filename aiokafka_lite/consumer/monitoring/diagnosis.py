@@ -97,7 +97,7 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
         return Diagnosis(Cause.NOT_STARTED, not_started_text(engine, now))
     if engine.stage is Stage.DEAD:
         return Diagnosis(Cause.TASK_DIED, next(deaths(running)))
-    partition = engine.state.assignment.get(tp)
+    partition = engine.core.state.assignment.get(tp)
     if partition is None:
         return _not_assigned(engine, running, tp, now)
     return (
@@ -112,14 +112,14 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
 def explain(engine: Engine, tp: TopicPartition, now: float) -> str:
     """Return the sentence for a partition, and the records that delay its commit."""
     text = diagnose(engine, tp, now).text
-    processing, cursor = engine.reads.processing, engine.state.assignment.get(tp)
+    processing, cursor = engine.core.reads.processing, engine.core.state.assignment.get(tp)
     if processing is not None and cursor is not None and (held := processing.explain(cursor, now)):
         text += f". {held}"
     return text
 
 
 def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: float) -> Diagnosis:
-    state = engine.state
+    state = engine.core.state
     if engine.stage is Stage.STARTING:
         return Diagnosis(Cause.STARTING, starting_text(engine, running, now))
     status = running.membership.status
@@ -185,7 +185,7 @@ def stopped_text(engine: Engine) -> str:
     for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
             return f"{stopped}. The background task {scope.name} had failed with {scope.failure!r}"
-    if raised := engine.reads.latest_raised:
+    if raised := engine.core.reads.latest_raised:
         return f"{stopped}. Before the stop, a read raised {_one_line(raised)}"
     return stopped
 
@@ -206,7 +206,7 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
     text = f"{status.state}, for {seconds(now - since)}"
     if not status.is_eager:
         return text
-    config = engine.config
+    config = engine.core.config
     return (
         f"{text}: the coordinator waits for members that have not joined again. A failed member "
         "delays the rebalance for up to "
@@ -220,7 +220,7 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
     view = running.cluster.view
     if not view.nodes:
         return "the consumer is starting: it is connecting to a bootstrap server"
-    missing = sorted(t for t in engine.state.topics if not view.partitions_for_topic(t))
+    missing = sorted(t for t in engine.core.state.topics if not view.partitions_for_topic(t))
     if missing:
         unknown = running.cluster.unknown_topics.text(missing)
         if unknown:
@@ -262,8 +262,8 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
     if status is not None and status.sits_out:
         return out_of_group(status.group_id)
     group = "the group" if status is None else f"group {status.group_id} ({status.state})"
-    if partition.is_withheld or engine.gate.holds:
-        holds = engine.gate.holds
+    if partition.is_withheld or engine.core.gate.holds:
+        holds = engine.core.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
         doing = "the partition is being revoked" if partition.is_withheld else hold.value
         if status is not None and partition.tp in status.withheld:
@@ -275,7 +275,7 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
             Cause.REBALANCING,
             f"{group}{rebalances}: {doing}. The partition's records are withheld",
         )
-    if (error := engine.gate.posted_error) is not None:
+    if (error := engine.core.gate.posted_error) is not None:
         return Diagnosis(Cause.ERROR_WAITS, f"the next read raises {error}")
     return None
 
@@ -289,7 +289,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if partition.is_paused:
         kept = "" if part is None else " (until then, its buffered records are kept)"
         return Diagnosis(Cause.PAUSED, f"the partition is paused: call resume(){kept}")
-    processing = engine.reads.processing
+    processing = engine.core.reads.processing
     has_records = part is not None or partition.finished_to != partition.position
     if has_records and processing is not None and processing.is_paused:
         return Diagnosis(
@@ -309,13 +309,13 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         return Diagnosis(Cause.BUFFERED, f"{records}, and are delivered when {until}")
     if processing is not None and processing.is_always_asking:
         text = f"{records}, and are delivered when a handler is free"
-    elif engine.reads.is_in_get:
+    elif engine.core.reads.is_in_get:
         text = (
             f"{records}: the current read returns these records next, unless it was called for "
             "other partitions"
         )
     else:
-        idle_s = engine.reads.idle_s(now)
+        idle_s = engine.core.reads.idle_s(now)
         text = f"{records}, but the application has requested no records for {seconds(idle_s)}"
     return Diagnosis(Cause.BUFFERED, text)
 
@@ -418,8 +418,8 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
             f"fetching the partition from node {node_id} failed and is retried in "
             f"{seconds(partition.retry_at - now)}: {partition.retry_reason or 'unknown error'}",
         )
-    if engine.buffer.is_left_out(partition):
-        budget = engine.budget
+    if engine.core.buffer.is_left_out(partition):
+        budget = engine.core.buffer.budget
         return Diagnosis(
             Cause.NO_BUDGET,
             f"{budget.taken_bytes} bytes of max_buffered_bytes={budget.limit_bytes} are in use, "
@@ -444,14 +444,14 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
             f"node {node_id} throttles this client for another {seconds(delay_s)}, because "
             "the client exceeded a quota",
         )
-    if engine.buffer.has_untaken(node):
+    if engine.core.buffer.has_untaken(node):
         return Diagnosis(
             Cause.ANSWER_NOT_TAKEN,
             f"the next fetch to node {node_id} is sent when the application has read the records "
             "of other partitions that the latest response contained",
         )
     if node.is_short_of_bytes:
-        budget = engine.budget
+        budget = engine.core.buffer.budget
         return Diagnosis(
             Cause.NO_BUDGET,
             f"{budget.taken_bytes} bytes of max_buffered_bytes={budget.limit_bytes} are in use: "
@@ -479,7 +479,7 @@ def _in_flight(
     end, stable = partition.high_watermark, partition.last_stable_offset
     if end is None:
         return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
-    if engine.config.is_read_committed and stable is not None and stable < end:
+    if engine.core.config.is_read_committed and stable is not None and stable < end:
         if partition.fetched >= stable:
             return Diagnosis(
                 Cause.OPEN_TRANSACTION,
@@ -506,7 +506,7 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
     first, end = partition.finished_to, partition.position
     if first is None or end is None or first >= end:
         return None
-    reads, offsets = engine.reads, f"offsets {first} to {end - 1}"
+    reads, offsets = engine.core.reads, f"offsets {first} to {end - 1}"
     if partition.undecided:
         return f"{offsets} belong to a transaction that has not ended"
     if partition.worked_by is None:

@@ -103,7 +103,7 @@ class Health:
 
 def examine(engine: Engine, now: float) -> Health:
     """Does not change the engine, and does not wait."""
-    engine.reads.settle()
+    engine.core.reads.settle()
     running = engine.current
     troubles = tuple(_deaths(engine, running))
     verdict: Verdict = "dead" if troubles else "ok"
@@ -124,7 +124,7 @@ def examine(engine: Engine, now: float) -> Health:
 
 
 def _handling(engine: Engine) -> HandlerCounts | None:
-    processing = engine.reads.processing
+    processing = engine.core.reads.processing
     if processing is None:
         return None
     counts = processing.counts()
@@ -132,7 +132,7 @@ def _handling(engine: Engine) -> HandlerCounts | None:
         counts["at_work"],
         counts["waiting_for_retry"],
         counts["uncommitted"],
-        engine.works.totals["dead_total"],
+        engine.core.works.totals["dead_total"],
         processing.is_paused,
     )
 
@@ -160,7 +160,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     if engine.stage is not Stage.STARTING:
         yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
-    if (waiting := engine.gate.posted_error) is not None:
+    if (waiting := engine.core.gate.posted_error) is not None:
         yield f"the next read raises {waiting}"
     failed_at = running.commits.failed_at
     if failed_at is not None and now - failed_at < FAILED_COMMIT_S:
@@ -170,9 +170,9 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
             "causes processed records to be read again"
         )
     yield from _partition_troubles(engine, running, now)
-    if (processing := engine.reads.processing) is not None:
+    if (processing := engine.core.reads.processing) is not None:
         yield from processing.troubles(now)
-    elif failure := engine.works.run_failure:
+    elif failure := engine.core.works.run_failure:
         text = " ".join(failure.split())[:200]
         yield f"run() ended with {text}: no records are processed until run() is called again"
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
@@ -215,7 +215,7 @@ def _alone_since(running: Running) -> float | None:
 
 def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
     error = running.cluster.pool.last_error(min(_lost(running)))
-    stands_still = [f"{len(engine.state.assignment)} partitions are not read"]
+    stands_still = [f"{len(engine.core.state.assignment)} partitions are not read"]
     if (status := running.membership.status) is not None:
         stands_still.append(f"group {status.group_id} receives no heartbeats from this member")
     return (
@@ -235,12 +235,12 @@ def _broker_troubles(running: Running, now: float) -> Iterator[str]:
 
 
 def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
-    if engine.state.mode is SubscriptionMode.NONE and engine.buffer.waiting_count:
+    if engine.core.state.mode is SubscriptionMode.NONE and engine.core.buffer.waiting_count:
         yield f"reads wait forever: {NO_TOPICS}"
-    if engine.state.mode is not SubscriptionMode.TOPICS:
+    if engine.core.state.mode is not SubscriptionMode.TOPICS:
         return
     view = running.cluster.view
-    gone = sorted(topic for topic in engine.state.subscription or () if is_gone(view, topic))
+    gone = sorted(topic for topic in engine.core.state.subscription or () if is_gone(view, topic))
     for topic in gone[:MAX_NAMED]:
         yield (
             f"topic {topic!r} is subscribed but was deleted: it has no records unless it is "
@@ -252,7 +252,7 @@ def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
 
 def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
     status = running.membership.status
-    if status is None or engine.state.mode in (
+    if status is None or engine.core.state.mode in (
         SubscriptionMode.NONE,
         SubscriptionMode.ASSIGNED,
     ):
@@ -281,7 +281,7 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         yield f"{group}: {status.trouble}"
     elif status.last_contact_at is not None:
         silence_s = now - status.last_contact_at
-        session_s = status.session_s or engine.config.session_timeout_s
+        session_s = status.session_s or engine.core.config.session_timeout_s
         if silence_s > session_s:
             yield (
                 f"no heartbeat was answered for {seconds(silence_s)}, longer than the session "
@@ -293,9 +293,9 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
 def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
     found: list[tuple[TopicPartition, Diagnosis]] = []
     counts: Counter[Cause] = Counter()
-    posted = () if engine.gate.posted_error is None else (Cause.ERROR_WAITS,)
+    posted = () if engine.core.gate.posted_error is None else (Cause.ERROR_WAITS,)
     said = SAID_OF_ALL.union(posted)
-    for tp, partition in engine.state.assignment.items():
+    for tp, partition in engine.core.state.assignment.items():
         still_s = running.watchdog.standstill_s(partition, now)
         is_still = still_s >= LONG_STANDSTILL_S
         if not is_still and not _may_be_in_trouble(engine, running, partition):
@@ -330,7 +330,7 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> b
 
 
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:
-    state = engine.state
+    state = engine.core.state
     status, view = running.membership.status, running.cluster.view
     if status is not None and status.kept_classic_by:
         yield (
@@ -344,7 +344,7 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
         return
     if state.mode is SubscriptionMode.NONE:
-        if not engine.buffer.waiting_count:
+        if not engine.core.buffer.waiting_count:
             yield NO_TOPICS
     elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
         yield "no partition is assigned, because the subscribed topics have no partitions"
@@ -382,10 +382,10 @@ def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
 
 
 def total_lag(engine: Engine) -> int | None:
-    is_read_committed = engine.config.is_read_committed
+    is_read_committed = engine.core.config.is_read_committed
     lags = [
         lag
-        for partition in engine.state.assignment.values()
+        for partition in engine.core.state.assignment.values()
         if (lag := lag_of(partition, is_read_committed=is_read_committed)) is not None
     ]
     return sum(lags) if lags else None

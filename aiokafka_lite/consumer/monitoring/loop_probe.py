@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import weakref
 from types import FrameType
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.next_record import NextRecord
-from aiokafka_lite.consumer.events import Events
-from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.gate import Hold
 
 INTERVAL_S: Final = 0.1
 # Least lag of an event. Blocks longer than this and an interval are always found, and measured to
@@ -91,24 +90,15 @@ class LoopProbe:
         blocked_at: Loop time of its end, if any.
     """
 
-    def __init__(
-        self,
-        reads: Reads,
-        gate: Gate,
-        events: Events,
-        *,
-        has_deserializers: bool = False,
-        session_timeout_s: float = math.inf,
-    ) -> None:
+    def __init__(self, core: Core) -> None:
         self.lag_s = 0.0
         self.max_lag_s = 0.0
         self.blocked_s = 0.0
         self.blocked_at: float | None = None
-        self._reads = reads
-        self._gate = gate
-        self._events = events
-        self._warn_s = min(WARN_S, session_timeout_s / 2)
+        self._reads, self._gate, self._events = core.reads, core.gate, core.events
+        self._warn_s = min(WARN_S, core.config.session_timeout_s / 2)
         # Deserialisers run within reads, and may be slow.
+        has_deserializers = core.buffer.delivery.has_deserializers
         self._also = " or its deserialisers" if has_deserializers else ""
         self._timer: LoopTimer | None = None
         # The number of reads with records when the timer fired last.

@@ -36,14 +36,14 @@ EVENT_COUNTERS: Final = {
 
 def measure(engine: Engine, now: float) -> Row:
     """Return all metrics at loop time `now`; after a stop, those until the stop."""
-    state, reads, latest = engine.state, engine.reads, engine.parts
+    state, reads, latest = engine.core.state, engine.core.reads, engine.parts
     reads.settle()
     lag_s = engine.probe.lag_now_s(now)
     status = None if latest is None else latest.membership.status
-    lost_offsets, skipped_offsets = engine.events.lost_offsets
+    lost_offsets, skipped_offsets = engine.core.events.lost_offsets
     return {
-        "client_id": engine.config.client_id,
-        "group_id": engine.config.group_id,
+        "client_id": engine.core.config.client_id,
+        "group_id": engine.core.config.group_id,
         "group_protocol": None if status is None else status.protocol,
         "group_state": None if status is None else status.state,
         "decoder": "compiled" if COMPILED else "plain Python",
@@ -55,8 +55,8 @@ def measure(engine: Engine, now: float) -> Row:
         "last_heartbeat_age_seconds": last_heartbeat_s(engine, now),
         "commits_total": 0 if latest is None else latest.commits.commit_count,
         "reconnects_total": 0 if latest is None else latest.cluster.pool.reconnect_count,
-        "buffered_bytes": engine.budget.used_bytes,
-        "buffered_limit_bytes": engine.budget.limit_bytes,
+        "buffered_bytes": engine.core.buffer.budget.used_bytes,
+        "buffered_limit_bytes": engine.core.buffer.budget.limit_bytes,
         "loop_lag_seconds": lag_s,
         "loop_lag_max_seconds": max(engine.probe.max_lag_s, lag_s),
         "lag": total_lag(engine),
@@ -67,7 +67,7 @@ def measure(engine: Engine, now: float) -> Row:
         "skipped_offsets_total": skipped_offsets,
         **{f"processing_{name}": count for name, count in _processing(engine).items()},
         "processing_paused": int(reads.processing is not None and reads.processing.is_paused),
-        **{name: engine.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
+        **{name: engine.core.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
         "partitions": [
             _partition_row(engine, partition, now) for partition in state.assignment.values()
         ],
@@ -101,7 +101,7 @@ def _partition_row(engine: Engine, partition: Cursor, now: float) -> Row:
         "high_watermark": partition.high_watermark,
         "last_stable_offset": partition.last_stable_offset,
         "log_start_offset": partition.log_start_offset,
-        "lag": lag_of(partition, is_read_committed=engine.config.is_read_committed),
+        "lag": lag_of(partition, is_read_committed=engine.core.config.is_read_committed),
         "standstill_seconds": (
             0.0 if running is None else running.watchdog.standstill_s(partition, now)
         ),
@@ -134,6 +134,6 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
 
 
 def _processing(engine: Engine) -> dict[str, int]:
-    processing = engine.reads.processing
+    processing = engine.core.reads.processing
     present = {} if processing is None else processing.counts()
-    return engine.works.totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present
+    return engine.core.works.totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
@@ -32,7 +31,6 @@ from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     CommittedPosition,
@@ -41,17 +39,9 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Search,
     Sought,
 )
-from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.config import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ConsumerConfig,
-)
-from aiokafka_lite.consumer.events import Events
-from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.positions.leader_requests import (
     EpochEnd,
     EpochEndLookup,
@@ -101,52 +91,40 @@ class Start(NamedTuple):
 class PositionResolver:
     def __init__(
         self,
-        config: ConsumerConfig,
-        state: Assignment,
-        finished: Finished,
-        gate: Gate,
-        events: Events,
-        observers: Observers,
-        buffer: Buffer,
+        core: Core,
         cluster: Cluster,
         lookup: OffsetLookup,
         committed: CommittedOffsets,
         topic_changes: TopicChanges,
         start_commits: StartCommits | None,
-        *,
         scope: TaskScope,
-        rng: random.Random,
     ) -> None:
-        self._config = config
-        self._state = state
-        self._finished = finished
-        self._events = events
-        self._buffer = buffer
+        self._config, self._state, self._finished = core.config, core.state, core.finished
+        self._gate, self._events, self._buffer = core.gate, core.events, core.buffer
         self._cluster = cluster
         self._lookup = lookup
         self._committed = committed
-        self._gate = gate
         self._topic_changes = topic_changes
         self._start_commits = start_commits
         # Starts to commit before they are applied, with leader epochs.
         self._starts: dict[Search, tuple[Start, int]] = {}
         self._committing: asyncio.Task[None] | None = None
         self._scope = scope
-        self._rng = rng
+        self._rng = core.rng
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
-        epoch_ends = EpochEndLookup(config, cluster)
+        epoch_ends = EpochEndLookup(core.config, cluster)
         check = RequestKind(
             "check positions at", epoch_ends.ask, self._checked, self._not_checked, self.wake
         )
         reset = RequestKind(
             "look positions up at", self._ask_for_starts, self._found, self._not_found, self.wake
         )
-        delay_s = config.retry_backoff_s
-        self._checks = LeaderRequests(check, cluster, scope, rng, delay_s)
-        self._resets = LeaderRequests(reset, cluster, scope, rng, delay_s)
-        observers.assignment_changed.add(self._wake.set)
-        observers.partition_changed.add(self._partition_changed)
+        delay_s = self._config.retry_backoff_s
+        self._checks = LeaderRequests(check, cluster, scope, core.rng, delay_s)
+        self._resets = LeaderRequests(reset, cluster, scope, core.rng, delay_s)
+        core.observers.assignment_changed.add(self._wake.set)
+        core.observers.partition_changed.add(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
         self.leaders_moved(view, self._state.assignment)

@@ -14,18 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.events import Events
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.consumer.buffer.buffer import Buffer
 
 RECREATED: Final = "topic recreated"
 
@@ -48,12 +44,8 @@ class _KnownTopic:
 
 
 class TopicChanges:
-    def __init__(
-        self, state: SubscriptionState, events: Events, observers: Observers, buffer: Buffer
-    ) -> None:
-        self._state = state
-        self._events = events
-        self._buffer = buffer
+    def __init__(self, core: Core) -> None:
+        self._state, self._events, self._buffer = core.state, core.events, core.buffer
         # The resolver's. Set after its creation.
         self.reset_by_policy: ResetByPolicy | None = None
         self._known: dict[str, _KnownTopic] = {}
@@ -63,7 +55,7 @@ class TopicChanges:
         self._missing: dict[TopicPartition, float | None] = {}
         # The pattern that was matched with all topics.
         self._pattern: re.Pattern[str] | None = None
-        observers.subscription_changed.add(self._subscription_changed)
+        core.observers.subscription_changed.add(self._subscription_changed)
 
     def _subscription_changed(self) -> None:
         if self._state.mode is not SubscriptionMode.PATTERN:

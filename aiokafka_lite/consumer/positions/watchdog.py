@@ -9,16 +9,14 @@ longer used, so that `health` does not report them forever.
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.positions.leader_requests import (
     FoundOffset,
     LeaderRequests,
@@ -52,17 +50,15 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
 
     def __init__(
         self,
-        config: ConsumerConfig,
+        core: Core,
         cluster: Cluster,
         lookup: OffsetLookup,
         fetches: Fetches,
-        *,
         scope: TaskScope,
-        rng: random.Random,
     ) -> None:
         kind = RequestKind("look log ends up at", lookup.ask, self._note_end)
-        super().__init__(kind, cluster, scope, rng, config.retry_backoff_s)
-        self._is_stable = config.is_read_committed
+        super().__init__(kind, cluster, scope, core.rng, core.config.retry_backoff_s)
+        self._is_stable = core.config.is_read_committed
         self._fetches = fetches
 
     def is_stale(self, cursor: Cursor, now: float) -> bool:
@@ -93,15 +89,9 @@ class Standstill(NamedTuple):
 
 class Watchdog:
     def __init__(
-        self,
-        state: Assignment,
-        reads: Reads,
-        cluster: Cluster,
-        log_ends: LogEnds,
-        resolver: PositionResolver,
+        self, core: Core, cluster: Cluster, log_ends: LogEnds, resolver: PositionResolver
     ) -> None:
-        self._state = state
-        self._reads = reads
+        self._state, self._reads = core.state, core.reads
         self._cluster = cluster
         self._log_ends = log_ends
         self._resolver = resolver

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
+from aiokafka_lite.consumer.buffer.buffer import Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.gets import new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.gate import Gate
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.acks import Acks, RecordReceipt
@@ -30,14 +28,7 @@ MOST_AT_A_TIME: Final = 256
 class AckedRecords(ReadyRecords):
     """A sink: the ready records of one partition, while they are returned one by one."""
 
-    def __init__(
-        self,
-        reads: Reads,
-        buffer: Buffer,
-        gate: Gate,
-        observers: Observers,
-        acks: Acks,
-    ) -> None:
+    def __init__(self, core: Core, acks: Acks) -> None:
         self._acks = acks
         self._clock = get_running_loop().time
         # The partition of the open list.
@@ -47,7 +38,7 @@ class AckedRecords(ReadyRecords):
         self._passed_over_count = 0
         # When the time slice began in which records are returned.
         self._began_at = 0.0
-        super().__init__(new_cursor(), reads, buffer, gate, observers)
+        super().__init__(new_cursor(), core.reads, core.buffer, core.gate, core.observers)
 
     # --- The open list ----------------------------------------------------------------------
     @override

@@ -8,7 +8,6 @@ without a seek or a fetch.
 from __future__ import annotations
 
 import asyncio
-import random
 from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
@@ -16,16 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
-from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, spans_of
 from aiokafka_lite.consumer.assignment.works import Works
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
+from aiokafka_lite.consumer.buffer.buffer import Limits, Wanted
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.acked_records import MOST_AT_A_TIME, AckedRecords
 from aiokafka_lite.consumer.processing.allowance import OneByOne
 from aiokafka_lite.consumer.processing.refusals import Refusals
@@ -118,33 +114,18 @@ class Acks:
     is_always_asking: Final = False
     is_paused: Final = False
 
-    def __init__(
-        self,
-        state: Assignment,
-        reads: Reads,
-        works: Works,
-        buffer: Buffer,
-        gate: Gate,
-        observers: Observers,
-        max_uncommitted: int,
-        rng: random.Random,
-        deliverer: Deliverer,
-    ) -> None:
-        self._state = state
-        self._reads = reads
-        self._works = works
-        self._buffer = buffer
-        self._gate = gate
-        self._observers = observers
+    def __init__(self, core: Core, max_uncommitted: int, deliverer: Deliverer) -> None:
+        self._state, self._reads, self._works = core.state, core.reads, core.works
+        self._buffer, self._gate, self._observers = core.buffer, core.gate, core.observers
         self._most = max_uncommitted
         self._deliverer = deliverer
         self._loop = asyncio.get_running_loop()
-        self._refusals = Refusals(buffer, rng)
-        self.ready = AckedRecords(reads, buffer, gate, observers, self)
+        self._refusals = Refusals(core.buffer, core.rng)
+        self.ready = AckedRecords(core, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
-        works.open_processing(self)
+        core.works.open_processing(self)
 
     # --- Gets -------------------------------------------------------------------------------
     def takes(self, sink: object) -> bool:
@@ -415,15 +396,8 @@ class Acks:
 
 
 class AckedGets(Gets):
-    def __init__(
-        self,
-        state: Assignment,
-        reads: Reads,
-        buffer: Buffer,
-        gate: Gate,
-        acks: Acks,
-    ) -> None:
-        super().__init__(state, reads, buffer, acks.ready, gate)
+    def __init__(self, core: Core, acks: Acks) -> None:
+        super().__init__(core, acks.ready)
         self._acks = acks
 
     @override

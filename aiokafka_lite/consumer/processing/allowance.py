@@ -20,11 +20,9 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
-from aiokafka_lite.consumer.assignment.works import Works
-from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Taken
+from aiokafka_lite.consumer.core import Core
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
@@ -84,10 +82,9 @@ _record = attrgetter("record")
 class Allowance:
     """The records and bytes of one run. `is_exact`: call `finished` for each record."""
 
-    def __init__(self, state: Assignment, works: Works, budget: ByteBudget, most: int) -> None:
-        self._state = state
-        self._works = works
-        self._budget = budget
+    def __init__(self, core: Core, most: int) -> None:
+        self._state, self._works = core.state, core.works
+        self._budget = budget = core.buffer.budget
         self._most = most
         self._most_bytes = budget.limit_bytes // ALL_PART
         self._counts: dict[Cursor, int] = {}

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterator
 from typing import Final, Literal, Protocol
 
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.events import Events
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
@@ -47,23 +46,16 @@ class Beginner(Protocol):
 class Attempts:
     """The attempts of one run. `success_count` shows whether a call succeeded meanwhile."""
 
-    def __init__(
-        self,
-        events: Events,
-        totals: dict[str, int],
-        handling: Handling,
-        rng: random.Random,
-        run: Beginner,
-    ) -> None:
+    def __init__(self, core: Core, handling: Handling, run: Beginner) -> None:
+        self._rng = rng = core.rng
         self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
         self.success_count = 0
         self._retry = handling.retry
         self._has_dead_letters = handling.dead_letter is not None
-        self._rng = rng
         self._run = run
         self._loop = asyncio.get_running_loop()
-        self._events = events
-        self._totals = totals
+        self._events = core.events
+        self._totals = core.works.totals
         # Records that wait for another attempt.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
         # Records that have failed since a call succeeded, and their failures that are no attempts.

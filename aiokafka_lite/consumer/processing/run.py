@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import (
     Awaitable,
     Callable,
@@ -39,15 +38,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import Event, TaskScope
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
-from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, spans_of
-from aiokafka_lite.consumer.assignment.works import Works
-from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
-from aiokafka_lite.consumer.events import Events
-from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.buffer.buffer import Limits
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
 from aiokafka_lite.consumer.processing.calls import (
@@ -125,47 +119,35 @@ class JobReceipt(NamedTuple):
 
 
 class Run:
-    """One call of `consumer.run`. Handlers continue for `end_s` after another failure."""
+    """One call of `consumer.run`."""
 
     is_always_asking: Final = True
 
     def __init__(
         self,
-        state: Assignment,
-        works: Works,
-        buffer: Buffer,
-        gate: Gate,
-        events: Events,
-        observers: Observers,
+        core: Core,
         handler: Callable[..., Awaitable[Any]],
         handling: Handling,
-        *,
-        budget: ByteBudget,
-        hold_s: float,
-        rng: random.Random,
         deliverer: Deliverer,
-        end_s: float | None = None,
     ) -> None:
-        self.hold_s: Final[float | None] = hold_s
+        self.hold_s: Final[float | None] = core.config.handler_hold_s
         self._deliverer = deliverer
-        self._state = state
-        self._works = works
-        self._buffer = buffer
-        self._gate = gate
-        self._observers = observers
+        self._state, self._works, self._buffer = core.state, core.works, core.buffer
+        self._gate, self._observers, self._rng = core.gate, core.observers, core.rng
         self._handler = handler
         self._handling = handling
-        self._end_s = hold_s if end_s is None else end_s
-        self._rng = rng
+        self._end_s = core.config.rebalance_hold_s
         self._outbox: Outbox | None = None
         # That one, or the one of the dead letters.
         self._outboxes: list[Outbox] = []
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
-        self._attempts = Attempts(events, works.totals, handling, rng, self)
-        self._allowance = Allowance(state, works, budget, handling.max_uncommitted)
-        self._steps = Steps(works, gate, self._lanes, self._attempts, self._allowance, self)
+        self._attempts = Attempts(core, handling, self)
+        self._allowance = Allowance(core, handling.max_uncommitted)
+        self._steps = Steps(
+            core.works, core.gate, self._lanes, self._attempts, self._allowance, self
+        )
         # The context of the caller of `run`.
         self._context = copy_context()
         self._context.run(HANDLED.set, self._delivery_of)
@@ -190,7 +172,7 @@ class Run:
         self._ended = Event()
         self._error: BaseException | None = None
         self._feeder: asyncio.Task[None] | None = None
-        self._totals = works.totals
+        self._totals = core.works.totals
 
     def __repr__(self) -> str:
         return f"<Run of {self._handling.concurrency} handlers, {len(self._running)} running>"

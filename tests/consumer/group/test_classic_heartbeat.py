@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -86,19 +85,11 @@ class Beating:
         self.scope = TaskScope("g")
         self.thread = Thread()
         around = Surroundings(
-            self.config,
-            self.state,
-            self.state.reads,
-            self.state.works,
-            self.state.finished,
-            self.state.gate,
-            self.state.events,
-            self.state.observers,
+            self.state.core(self.config),
             cast("Cluster", None),
             cast("Coordinator", self.coordinator),
             cast("LastCommits", None),
             self.scope,
-            random.Random(1),
         )
         self.heartbeat = Heartbeat(around, self.member, cast("Any", self))
         self.heartbeat.thread = cast("HeartbeatThread", self.thread)

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, PartitionView, TopicView
@@ -31,7 +32,8 @@ from aiokafka_lite.consumer.membership.classic.rebalance import (
     own_assignors,
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
@@ -43,6 +45,7 @@ from aiokafka_lite.protocol.messages.classic_group import (
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.support.rows import tps
+from tests.support.states import State
 
 pytestmark = pytest.mark.virtual_time
 
@@ -100,13 +103,14 @@ class Taking:
         self.watched = list[set[str]]()
         self.view = view_of(t=3)
         self.refreshing: Callable[[], Awaitable[ClusterView]] | None = None
-        self.rebalance = Rebalance(
-            self.config,
+        around = Surroundings(
+            State().core(self.config),
             cast("Cluster", self),
             cast("Coordinator", self),
-            self.member,
-            cast("Heartbeat", self),
+            cast("LastCommits", None),
+            cast("TaskScope", None),
         )
+        self.rebalance = Rebalance(around, self.member, cast("Heartbeat", self))
 
     # --- The coordinator ------------------------------------------------------------------
     async def request(

@@ -210,9 +210,7 @@ async def test_a_decided_transaction_wakes_a_last_commit() -> None:
         (tp,) = ends
         cursor = group.state.partition(tp)
         cursor.await_outcome(Transaction(), 0, is_stored=True)
-        offsets = OffsetsInTransaction(
-            group.state, group.state.finished, group.state.observers, group.commits
-        )
+        offsets = OffsetsInTransaction(group.state.core(), group.commits)
         committing = await begun(group.commits.commit_last({tp: at(10)}, deadline=in_s(60)))
         cursor.undecided = {}
         offsets.decided()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import cast
 
 import pytest
@@ -70,19 +69,11 @@ class Running:
         self._changed = Event()
         config = ConsumerConfig(group_id="g", max_poll_interval_ms=int(POLL_S * 1000))
         around = Surroundings(
-            config,
-            self.state,
-            self.state.reads,
-            self.state.works,
-            self.state.finished,
-            self.state.gate,
-            self.state.events,
-            self.state.observers,
+            self.state.core(config),
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", None),
             self.scope,
-            random.Random(1),
         )
         self.task = Idle(around, self)
 

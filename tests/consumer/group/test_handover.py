@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Collection, Set
 from typing import cast
 
@@ -107,19 +106,11 @@ class Changing:
             enable_auto_commit=False,
         )
         around = Surroundings(
-            config,
-            self.state,
-            self.state.reads,
-            self.state.works,
-            self.state.finished,
-            self.state.gate,
-            self.state.events,
-            self.state.observers,
+            self.state.core(config),
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", self),
             TaskScope("g"),
-            random.Random(1),
         )
         member = cast("GroupMember", self)
         self.handover = Handover(around, member, why_lost=lambda: self.why_lost)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -514,19 +513,11 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
     member.enter(MemberState.JOINING)
     scope = TaskScope("g")
     around = Surroundings(
-        config,
-        state,
-        state.reads,
-        state.works,
-        state.finished,
-        state.gate,
-        state.events,
-        state.observers,
+        state.core(config),
         cast("Any", None),
         cast("Coordinator", coordinator),
         cast("LastCommits", None),
         scope,
-        random.Random(1),
     )
     membership = ConsumerMembership(around, member)
     heartbeat = Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)

@@ -639,19 +639,11 @@ def joining_heartbeat(
     member = ConsumerMember("g", "one")
     member.enter(MemberState.JOINING)
     around = Surroundings(
-        config,
-        state,
-        state.reads,
-        state.works,
-        state.finished,
-        state.gate,
-        state.events,
-        state.observers,
+        state.core(config, rng=random.Random(0)),
         cast("Cluster", cluster),
         Coordinator(cast("Cluster", cluster), "g", state.events),
         cast("LastCommits", None),
         TaskScope("test"),
-        random.Random(0),
     )
     membership = ConsumerMembership(around, member, fall_back=fall_back)
     return Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)

@@ -87,16 +87,10 @@ class Member:
         self.member = EpochMember()
         self.state = worker.state
         self.commits = Commits(
-            worker.config,
-            worker.state,
-            worker.state.finished,
-            worker.state.gate,
-            worker.state.events,
-            worker.state.observers,
+            worker.state.core(worker.config, rng=random.Random(0)),
             worker.cluster,
             Coordinator(worker.cluster, "g", worker.state.events),
             cast("Any", self.member),
-            rng=random.Random(0),
         )
 
 

@@ -77,9 +77,7 @@ class Case:
     def __init__(self, *, is_automatic: bool = False) -> None:
         self.group = Group(enable_auto_commit=is_automatic)
         self.state, self.commits = self.group.state, self.group.commits
-        self.offsets = OffsetsInTransaction(
-            self.state, self.state.finished, self.state.observers, self.commits
-        )
+        self.offsets = OffsetsInTransaction(self.state.core(), self.commits)
         self.transaction = Transaction()
 
     def cursor(self, tp: TopicPartition = A) -> Cursor:

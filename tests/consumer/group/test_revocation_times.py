@@ -67,9 +67,8 @@ def around(config: ConsumerConfig, state: State, commits: Commits) -> Surroundin
     """The parts of a membership that a revocation uses."""
     none = cast("Any", None)
     return Surroundings(
-        config, state, state.reads, state.works, state.finished, state.gate, state.events,
-        state.observers, none, none, cast("LastCommits", commits), none, none,
-    )  # fmt: skip
+        state.core(config, rng=none), none, none, cast("LastCommits", commits), none
+    )
 
 
 @pytest.mark.parametrize("is_batch", [False, True])

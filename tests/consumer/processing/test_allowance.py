@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -29,7 +30,9 @@ class Handed:
             self.state.start_at(self.state.partition(tp), 0)
         self.state.works.open_processing(cast(Any, self))
         self.budget = ByteBudget(limit_bytes, lambda: None)
-        self.allowance = Allowance(self.state, self.state.works, self.budget, most)
+        self.allowance = Allowance(
+            self.state.core(buffer=SimpleNamespace(budget=self.budget)), most
+        )
         self.jobs: list[Job] = []
 
     def cursor(self, tp: TopicPartition) -> Cursor:

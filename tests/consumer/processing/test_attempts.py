@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
@@ -50,13 +48,7 @@ class Tries:
         self.again: list[Job] = []
         self.looks = 0
         handling = Handling(1, None, None, 1_000, retry or Retry(), self._bury, breaker)
-        self.attempts = Attempts(
-            Events(),
-            State().works.totals,
-            handling,
-            random.Random(1),
-            cast("Any", self),
-        )
+        self.attempts = Attempts(State().core(), handling, cast("Any", self))
 
     async def _bury(self, dead: DeadRecord) -> None: ...
 

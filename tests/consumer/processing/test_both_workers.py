@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import traceback
 import weakref
 from collections.abc import Awaitable
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing import _calls_py
 from aiokafka_lite.consumer.processing import run as run_module
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
@@ -114,18 +114,12 @@ class Course:
         self.buffers = Buffers(A)
         self.buffers.put({A: batch(0, self.count)})
         run = Run(
-            self.buffers.state,
-            self.buffers.state.works,
-            self.buffers.buffer,
-            self.buffers.state.gate,
-            self.buffers.state.events,
-            self.buffers.state.observers,
+            self.buffers.state.core(
+                ConsumerConfig(rebalance_hold_ms=5_000), buffer=self.buffers.buffer
+            ),
             self.handle,
             self.handling,
-            budget=self.buffers.budget,
-            hold_s=5,
-            rng=random.Random(1),
-            deliverer=NoTransactions(),
+            NoTransactions(),
         )
         with run.opened():
             task = asyncio.ensure_future(run.run())

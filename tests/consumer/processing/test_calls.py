@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing.calls import was_just_cancelled
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.run import Run
@@ -54,18 +54,10 @@ async def handle_all(
         breaker=None,
     )
     run = Run(
-        buffers.state,
-        buffers.state.works,
-        buffers.buffer,
-        buffers.state.gate,
-        buffers.state.events,
-        buffers.state.observers,
+        buffers.state.core(ConsumerConfig(rebalance_hold_ms=5_000), buffer=buffers.buffer),
         handle,
         handling,
-        budget=buffers.budget,
-        hold_s=5,
-        rng=random.Random(1),
-        deliverer=NoTransactions(),
+        NoTransactions(),
     )
     with run.opened():
         task = asyncio.ensure_future(run.run())

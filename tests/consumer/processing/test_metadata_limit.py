@@ -99,7 +99,7 @@ async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for(
     ]
     state.works.hand_out_each(cursor, records, (), lambda _: holder)
     state.reads.hand_out(cursor, 0, COUNT, ())
-    offsets = OffsetsInTransaction(state, state.finished, state.observers, worker.commits)
+    offsets = OffsetsInTransaction(state.core(), worker.commits)
     for refused, is_one_enough in ((400, True), (100, False)):
         state.finished.limit_metadata(refused)
         gaps = range(1, COUNT, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +14,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import Run
@@ -82,18 +82,12 @@ class Case:
             breaker=CircuitBreaker(**settings),
         )
         self.run = Run(
-            self.buffers.state,
-            self.buffers.state.works,
-            self.buffers.buffer,
-            self.buffers.state.gate,
-            self.buffers.state.events,
-            self.buffers.state.observers,
+            self.buffers.state.core(
+                ConsumerConfig(rebalance_hold_ms=5_000), buffer=self.buffers.buffer
+            ),
             self._handle,
             handling,
-            budget=self.buffers.budget,
-            hold_s=5.0,
-            rng=random.Random(1),
-            deliverer=NoTransactions(),
+            NoTransactions(),
         )
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.run import JobReceipt, Run
@@ -47,18 +47,12 @@ class Case:
         }
         self.is_list = arguments["batch_size"] is not None
         self.run = Run(
-            self.buffers.state,
-            self.buffers.state.works,
-            self.buffers.buffer,
-            self.buffers.state.gate,
-            self.buffers.state.events,
-            self.buffers.state.observers,
+            self.buffers.state.core(
+                ConsumerConfig(rebalance_hold_ms=5_000), buffer=self.buffers.buffer
+            ),
             self._handle,
             Handling(**arguments),
-            budget=self.buffers.budget,
-            hold_s=5,
-            rng=random.Random(1),
-            deliverer=NoTransactions(),
+            NoTransactions(),
         )
 
     async def _handle(self, given: Any, _: object = None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -43,8 +43,7 @@ def new_job() -> Job:
 
 async def attempts_of(state: State) -> Attempts:
     """Return attempts of a loop, which a step does not ask."""
-    rng, totals = random.Random(1), state.works.totals
-    return Attempts(state.events, totals, HANDLING, rng, cast(Any, None))
+    return Attempts(state.core(), HANDLING, cast(Any, None))
 
 
 def ignore(*_: object) -> None:
@@ -62,7 +61,8 @@ class Course:
         self.state.works.open_processing(cast(Any, self))
         self.lanes = Lanes(order)
         works = self.state.works
-        self.allowance = Allowance(self.state, works, ByteBudget(1 << 20, ignore), 1_000)
+        buffer = SimpleNamespace(budget=ByteBudget(1 << 20, ignore))
+        self.allowance = Allowance(self.state.core(buffer=buffer), 1_000)
         self.attempts = asyncio.run(attempts_of(self.state))
         self.steps = Steps(
             works, self.state.gate, self.lanes, self.attempts, self.allowance, cast(Any, self)

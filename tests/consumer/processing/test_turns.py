@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
@@ -49,18 +49,10 @@ def run_of(
         breaker=None,
     )
     return Run(
-        buffers.state,
-        buffers.state.works,
-        buffers.buffer,
-        buffers.state.gate,
-        buffers.state.events,
-        buffers.state.observers,
+        buffers.state.core(ConsumerConfig(rebalance_hold_ms=5_000), buffer=buffers.buffer),
         handle,
         handling,
-        budget=buffers.budget,
-        hold_s=5.0,
-        rng=random.Random(1),
-        deliverer=NoTransactions(),
+        NoTransactions(),
     )
 
 

@@ -54,7 +54,7 @@ class Heartbeat(MemberHeartbeat[Member]):
     """JoinGroup and SyncGroup count as heartbeats, so an eager member sends none while it joins."""
 
     def __init__(self, around: Surroundings, member: Member, membership: ClassicMembership) -> None:
-        super().__init__(around, member, around.config.session_timeout_s)
+        super().__init__(around, member, around.core.config.session_timeout_s)
         self._membership = membership
         # Loop time.
         self._next_beat = 0.0

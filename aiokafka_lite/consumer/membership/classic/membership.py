@@ -52,11 +52,8 @@ class ClassicMembership(GroupedMembership[Member]):
 
     def __init__(self, around: Surroundings, member: Member) -> None:
         super().__init__(around, member)
-        config = around.config
         self._heartbeat = Heartbeat(around, member, self)
-        self._rebalance = Rebalance(
-            config, around.cluster, around.coordinator, member, self._heartbeat
-        )
+        self._rebalance = Rebalance(around, member, self._heartbeat)
         self._is_cooperative = member.is_cooperative
         # The rebalance in progress.
         self._joining: asyncio.Task[JoinOutcome] | None = None

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._threads import compute
-from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, TopicsOfCluster
 from aiokafka_lite.consumer.assignment.subscription import SharedOut, known_of
@@ -28,12 +27,11 @@ from aiokafka_lite.consumer.assignors.blobs import (
     encode_assignments,
     encode_subscription,
 )
-from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Member
-from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.consumer.membership.recovery import loss_by
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
@@ -127,17 +125,9 @@ class Rebalance:
     are there, and reads no other request from the connection during that time.
     """
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        cluster: Cluster,
-        coordinator: Coordinator,
-        member: Member,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._config = config
-        self._cluster = cluster
-        self._coordinator = coordinator
+    def __init__(self, around: Surroundings, member: Member, heartbeat: Heartbeat) -> None:
+        self._config = config = around.core.config
+        self._cluster, self._coordinator = around.cluster, around.coordinator
         self._member = member
         self._heartbeat = heartbeat
         self._assignors = own_assignors(config.partition_assignment_strategy)

@@ -99,13 +99,13 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         schedule: HeartbeatSchedule,
         membership: ConsumerMembership,
     ) -> None:
-        super().__init__(around, member, around.config.group_session_s)
+        super().__init__(around, member, around.core.config.group_session_s)
         self._schedule = schedule
         self._membership = membership
         # The latest one of the heartbeat thread.
         self._outcome: Outcome | None = None
         self._unreleased = Backoff(
-            self._config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, around.rng
+            self._config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, around.core.rng
         )
         # Loop times of the last heartbeat, and before which no other is sent.
         self._sent_at = 0.0

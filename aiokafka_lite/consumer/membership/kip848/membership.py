@@ -74,7 +74,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
         super().__init__(around, member)
-        self._schedule = HeartbeatSchedule(around.config, member, self)
+        self._schedule = HeartbeatSchedule(around.core.config, member, self)
         self._heartbeat = Heartbeat(around, member, self._schedule, self)
         self.fall_back = fall_back
         # Assigned and not revoked yet: the owned partitions in heartbeats.
