@@ -140,11 +140,14 @@ class Transport(_transports._SimStreamTransport):
     _out_seq: int
 
     def write(self, data: Any) -> None:
-        if self._closing or self._closed:
+        if self._closing:
             return
         pieces = self._net.pieces
         if pieces is None or len(data) < 2:
-            super().write(data)
+            if not data or self._eof_sent or self._net._flow_control:
+                super().write(data)
+            else:
+                self._send("data", bytes(data))
             return
         view, start = bytes(data), 0
         for end in pieces(len(view)):
@@ -177,18 +180,16 @@ class Transport(_transports._SimStreamTransport):
         if not self._buffered:
             self._protocol.data_received(data)
             return
-        view = memoryview(data)
-        while view:
-            if self._closing:
-                return
+        while data and not self._closing:
             if self._read_paused:
-                self._backlog.insert(0, bytes(view))
+                self._backlog.insert(0, data)
                 return
-            buffer = self._protocol.get_buffer(len(view))
-            taken = min(len(buffer), len(view))
-            buffer[:taken] = view[:taken]
+            size = len(data)
+            buffer = self._protocol.get_buffer(size)
+            taken = min(len(buffer), size)
+            buffer[:taken] = data[:taken]
             self._protocol.buffer_updated(taken)
-            view = view[taken:]
+            data = data[taken:]
 
     def end_without_word(self) -> None:
         """Be gone, as the process that it belonged to."""
@@ -330,7 +331,7 @@ class Network(_net.SimNetwork):
     # What simloop does otherwise, or takes longer for
 
     def _is_cut(self, a: str, b: str) -> bool:
-        return any((a, b) in links for links in self._cut_links)
+        return bool(self._cut_links) and any((a, b) in links for links in self._cut_links)
 
     def _resolved(self, src: str, dst: str) -> Any:
         if src in self._slow or dst in self._slow:
