@@ -14,27 +14,37 @@ pytest loads the plugin through the package's entry point, without an import::
             kafka_topic, bootstrap_servers=kafka_broker.bootstrap_servers
         ) as consumer: ...
 
-The broker runs on its own event loop and thread, and listens on free ports of 127.0.0.1, for
-blocking clients, every event loop and other processes. Only tests that use a fixture import it.
+`@pytest.mark.kafka_sim` runs a coroutine in a deterministic simulation, once for each seed, with
+the extra `simulation`::
+
+    @pytest.mark.kafka_sim(seeds=200, nodes=3, faults="all")
+    async def test_my_service(kafka): ...
+
+The broker of the fixtures runs on its own event loop and thread, and listens on free ports of
+127.0.0.1, for blocking clients, every event loop and other processes. Only tests that use a
+fixture import it.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.thread import BrokerThread
 
-__all__ = ["MarkerOptions", "kafka_broker", "kafka_cluster", "kafka_topic"]
+__all__ = ["MarkerOptions", "kafka", "kafka_broker", "kafka_cluster", "kafka_topic"]
 
 CLUSTER_NODES: Final = 3
 MARKER: Final = "kafka_broker"
 # The earlier name of the marker, which other projects use for their own markers.
 OLD_MARKER: Final = "kafka"
+SIMULATED: Final = "kafka_sim"
 _topic_numbers = itertools.count(1)
 
 
@@ -69,7 +79,51 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kafka_sim", "simulated Kafka")
+    group.addoption(
+        "--kafka-sim-seeds", type=int, metavar="N", help="run simulated tests with seeds 1 to N"
+    )
+    group.addoption(
+        "--kafka-sim-replay", type=int, metavar="SEED", help="run simulated tests with this seed"
+    )
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Replace coroutine functions of simulated tests, before other plugins see them."""
+    collected = yield
+    for item in collected if isinstance(collected, list) else [collected]:
+        if (
+            isinstance(item, pytest.Function)
+            and inspect.iscoroutinefunction(item.obj)
+            and item.get_closest_marker(SIMULATED) is not None
+        ):
+            item.obj = _simulated(item, item.obj)
+    return collected
+
+
+def _simulated(item: pytest.Function, function: Callable[..., Any]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            from aiokafka_lite.simulation.marker import run_item
+        except ImportError as error:
+            pytest.fail(f"@pytest.mark.{SIMULATED}: {error}", pytrace=False)
+        run_item(item, function, arguments)
+
+    # inspect.iscoroutinefunction looks through it.
+    del run.__wrapped__
+    return run
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{SIMULATED}(seeds, nodes, faults, faults_s, settle_s): runs a coroutine with an argument "
+        "`kafka` in a deterministic simulation, once for each seed",
+    )
     config.addinivalue_line(
         "markers",
         f"{MARKER}({', '.join(_CHECKS)}): sets options of the fixtures kafka_broker and "
@@ -81,6 +135,13 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{OLD_MARKER}(...): a deprecated name for {MARKER}. This marker is ignored if an "
         f"argument is not an option of {MARKER}, because other projects use this name too",
     )
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> None:
+    """The simulated cluster of a test with `@pytest.mark.kafka_sim`, a new one for each seed."""
+    if request.node.get_closest_marker(SIMULATED) is None:
+        pytest.fail(f"the fixture kafka needs @pytest.mark.{SIMULATED}", pytrace=False)
 
 
 @pytest.fixture

@@ -32,6 +32,10 @@ The modules of this package run brokers and applications on such a loop, and nee
 | `faults.py` | carries out the faults of a schedule |
 | `history.py` | what happened, in order |
 | `rules.py` | what must hold of it |
+| `kafka.py` | what a simulated test is given |
+| `escapes.py` | clocks and random numbers of a run, and errors for calls that leave it |
+| `trial.py` | one run of a test: faults, calm, end; and shrinking its schedule |
+| `marker.py` | the marker `kafka_sim` of pytest |
 """
 
 from __future__ import annotations

@@ -81,6 +81,12 @@ class SimulatedCluster:
         known = [found for name in topics if (found := self.broker.topic(name)) is not None]
         return [TopicPartition(each.name, n) for each in known for n in range(each.partition_count)]
 
+    def value_at(self, tp: TopicPartition, offset: int) -> bytes:
+        """Return the value of a record; b"" if the log has none there."""
+        view = self.broker.partition(*tp).log.read(offset, 1)
+        batch = RecordSet(tp.topic, tp.partition, view, fetch_offset=offset)
+        return next((each.value or b"" for each in batch.take(1) if each.offset == offset), b"")
+
     def read_commits(self, history: History) -> None:
         """Note the commits of all groups that the log has got since the last call."""
         topic = self.broker.topic(GROUP_METADATA_TOPIC)

@@ -27,12 +27,20 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-import simloop
-from simloop import _loop, _net, _transports
+try:
+    import simloop
+    from simloop import _loop, _net, _transports
+except ImportError as error:
+    raise ImportError(
+        "simulated tests need the package simloop, and Python 3.12 or newer: "
+        "pip install 'aiokafka-lite[simulation]'"
+    ) from error
 
 from aiokafka_lite._virtual import START_MS, simulate, simulation_of
 from aiokafka_lite.simulation.schedule import Order
 
+# The folder of simloop.
+SIMLOOP: Final = simloop.__path__[0]
 # A callback takes some time, or a wait below the clock's resolution would never end.
 CALLBACK_S: Final = 1e-6
 STEPS_OF_A_RUN: Final = 15_000
@@ -272,6 +280,11 @@ class Network(_net.SimNetwork):
         self.pieces = ends
 
     # Hosts
+
+    @property
+    def here(self) -> str:
+        """The host that runs now."""
+        return _net._current_host.get()
 
     @contextlib.contextmanager
     def on(self, host: str) -> Iterator[None]:
@@ -601,10 +614,10 @@ class Loop(simloop.SimLoop):
         if not task.done():
             raise simloop.SimulationDeadlockError("nothing is left to run, and the course waits")
         result = task.result()
-        self._unhandled.extend(self._lost_errors())
+        self._unhandled.extend(self.lost_errors())
         return result
 
-    def _lost_errors(self) -> Iterator[BaseException]:
+    def lost_errors(self) -> Iterator[BaseException]:
         """Yield the errors of tasks that nobody has looked at."""
         for host, tasks in self._net._tasks.items():
             for task in tasks:

@@ -139,11 +139,9 @@ def values_are_those_of_the_log(run: Evidence) -> Iterator[Violation]:
 def _reads(run: Evidence) -> Iterator[tuple[Event, TopicPartition, int]]:
     """Yield each record that was returned, and the offset before it in the same assignment; or -1.
 
-    The partition of a process without a rebalance listener is assigned again when another process
-    has returned records of it.
+    Processes without a rebalance listener are left out.
     """
     last: dict[tuple[str, TopicPartition], int] = {}
-    owners: dict[TopicPartition, str] = {}
     listening = {event.who for event in run.history.of(Kind.ASSIGNED)}
     rewritten = run.rewritten()
     for event in run.history.events:
@@ -154,10 +152,7 @@ def _reads(run: Evidence) -> Iterator[tuple[Event, TopicPartition, int]]:
             continue
         elif event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST):
             last.pop((event.who, tp), None)
-        elif event.kind is Kind.RETURNED:
-            if event.who not in listening and owners.get(tp) != event.who:
-                last.pop((event.who, tp), None)
-            owners[tp] = event.who
+        elif event.kind is Kind.RETURNED and event.who in listening:
             yield event, tp, last.get((event.who, tp), -1)
             last[event.who, tp] = event.offset
 

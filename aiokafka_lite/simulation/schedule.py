@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,3 +93,20 @@ def draw_faults(
             Fault(round(at_s, 3), round(lasts_s, 3), name, rng.randrange(12), rng.random())
         )
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def shrunk(
+    faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool]
+) -> tuple[Fault, ...]:
+    """Return some of the faults, with which a run fails as well."""
+    best, size = faults, max(1, len(faults) // 2)
+    while size:
+        start = 0
+        while start < len(best):
+            fewer = best[:start] + best[start + size :]
+            if fails(fewer):
+                best = fewer
+            else:
+                start += size
+        size //= 2
+    return best

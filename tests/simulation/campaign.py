@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from aiokafka_lite.simulation.schedule import Order
+from aiokafka_lite.simulation import schedule
+from aiokafka_lite.simulation.schedule import Fault, Order
 from tests.simulation import plan
 from tests.simulation.course import Outcome, run_plan
 from tests.simulation.plan import Plan
@@ -93,17 +94,11 @@ def campaign(seeds: Sequence[int], jobs: int, length_s: float) -> Iterator[Findi
 
 def shrunk(failing: Plan, rule: str) -> Plan:
     """Return a plan with fewer faults that breaks the same rule."""
-    best, size = failing, max(1, len(failing.faults) // 2)
-    while size:
-        start = 0
-        while start < len(best.faults):
-            fewer = best.with_faults(best.faults[:start] + best.faults[start + size :])
-            if any(each.rule == rule for each in run_plan(fewer).violations):
-                best = fewer
-            else:
-                start += size
-        size //= 2
-    return best
+
+    def fails(faults: tuple[Fault, ...]) -> bool:
+        return any(each.rule == rule for each in run_plan(failing.with_faults(faults)).violations)
+
+    return failing.with_faults(schedule.shrunk(failing.faults, fails))
 
 
 def show(outcome: Outcome) -> None:

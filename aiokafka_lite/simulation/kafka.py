@@ -1,0 +1,356 @@
+"""What a simulated test is given: the cluster, processes of the application, and the history."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeAlias
+
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import LeaderNotAvailableError
+from aiokafka_lite.simulation import rules
+from aiokafka_lite.simulation.cluster import SimulatedCluster
+from aiokafka_lite.simulation.engine import Loop
+from aiokafka_lite.simulation.history import Event, Facts, History, Kind, Violation
+from aiokafka_lite.simulation.rules import Evidence, Rule
+from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
+from aiokafka_lite.structs import TopicPartition
+
+# The host of the test's coroutine. It is never killed.
+TEST_HOST: Final = "test"
+RULES: Final = (
+    rules.acknowledged_records_stay,
+    rules.no_record_is_lost,
+    rules.every_record_is_seen,
+    rules.no_aborted_record_is_read,
+    rules.values_are_those_of_the_log,
+    rules.polls_are_monotonic,
+    rules.polls_skip_nothing,
+    rules.commits_cover_finished_records,
+)
+"""The rules that `Kafka.check` checks unless others are passed."""
+IDEMPOTENT_RULES: Final = (
+    rules.idempotent_records_are_written_once,
+    rules.records_keep_their_order,
+)
+"""Rules for topics that only idempotent or transactional producers write."""
+SHOWN: Final = 10
+
+Main: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+
+
+class BrokenRuleError(AssertionError):
+    """The history of a run breaks rules.
+
+    Attributes:
+        violations: All of them.
+    """
+
+    def __init__(self, violations: list[Violation]) -> None:
+        self.violations = violations
+        lines = [f"{each.rule}: {each.text}" for each in violations[:SHOWN]]
+        if len(violations) > SHOWN:
+            lines.append(f"and {len(violations) - SHOWN} more")
+        super().__init__("\n".join(lines))
+
+
+class ReturnedRecord(Protocol):
+    """A record of this package's consumer, or of aiokafka's."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def value(self) -> Any: ...
+
+
+def is_kafka_error(error: BaseException) -> bool:
+    """Whether an error is this package's KafkaError, or aiokafka's."""
+    return any(base.__name__ == "KafkaError" for base in type(error).__mro__)
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        raise TypeError(f"pass bytes or a string, which the history can compare, not {value!r}")
+    return value
+
+
+class Application(Process):
+    """A process that runs a coroutine function of the test."""
+
+    def __init__(self, loop: Loop, history: History, name: str, slot: int, main: Main) -> None:
+        self._main = main
+        self.error: BaseException | None = None
+        super().__init__(loop, history, name, slot)
+
+    async def _live(self) -> None:
+        self._history.note(Kind.JOINED, self.name)
+        try:
+            await self._main()
+        except asyncio.CancelledError:
+            if not self._is_stopping:
+                raise
+        except BaseException as error:  # noqa: BLE001 — the course raises it
+            text = f"{type(error).__name__}: {error}"
+            self._history.note(Kind.RAISED, self.name, note=text)
+            if is_kafka_error(error):
+                self.has_failed = not self._is_stopping
+            else:
+                self.error = error
+
+
+class Applications(World):
+    """The processes of a test."""
+
+    def __init__(self, loop: Loop, nodes: int) -> None:
+        history = History(lambda: loop.now)
+        super().__init__(loop, SimulatedCluster(loop, nodes), history)
+        self.mains: dict[int, Main] = {}
+        self.running: list[Application] = []
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.running]
+
+    def hosts(self) -> list[str]:
+        return [TEST_HOST, *(each.name for each in self.running if not each.is_killed)]
+
+    def faulty_partitions(self) -> list[TopicPartition]:
+        topics = [name for name in self.cluster.broker.topics if not name.startswith("__")]
+        return self.cluster.partitions_of(*topics)
+
+    def start(self, slot: int) -> None:
+        if slot not in self.mains:  # one more of those that run
+            self.mains[slot] = self.mains[slot % len(self.mains)]
+        name = self._new_name("p", slot)
+        main = self.mains[slot]
+        self.running.append(Application(self.loop, self.history, name, slot, main))
+
+    async def stop(self, process: Process) -> None:
+        await process.stop()
+
+
+class Kafka:
+    """A simulated cluster, its clients' hosts, and the history of one run.
+
+    Attributes:
+        seed: Decides the run.
+        bootstrap_servers: The addresses of all nodes.
+        broker: The embedded broker, for direct access.
+        history: What has happened.
+    """
+
+    def __init__(self, seed: int, applications: Applications) -> None:
+        self.seed = seed
+        self._applications = applications
+        self._loop, self._cluster = applications.loop, applications.cluster
+        self.history = applications.history
+        self.broker: Broker = self._cluster.broker
+        self.bootstrap_servers = self._cluster.bootstrap_servers
+        self.has_faults = True
+        self.waits_for = ""
+
+    # Applications
+
+    def start(self, main: Main, *, processes: int = 1) -> None:
+        """Run a coroutine function in processes, each on a host of its own.
+
+        Faults kill, stop and block these processes, and start others. A process that raises a
+        KafkaError starts again after a second. Another error fails the test.
+        """
+        for _ in range(processes):
+            slot = self._applications.new_slot()
+            self._applications.mains[slot] = main
+            self._applications.start(slot)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        configs: Mapping[str, str | float | bool] | None = None,
+    ) -> None:
+        self.broker.create_topic(name, partitions, dict(configs or {}))
+
+    # The history
+
+    async def write(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Write a record into the log, without a producer, when its partition has a leader."""
+        self._note(Kind.SENT, value=_bytes(value))
+        while True:
+            try:
+                place = self.broker.produce(topic, value, key=key, partition=partition)
+                break
+            except LeaderNotAvailableError:
+                await asyncio.sleep(LOOK_EACH_S)
+        tp = TopicPartition(topic, place.partition)
+        self._note(Kind.ACKED, tp, place.offset, _bytes(value))
+
+    async def send(self, producer: Any, topic: str, value: Any, **arguments: Any) -> Any:
+        """Call `producer.send_and_wait`, and note the record and its outcome."""
+        self._note(Kind.SENT, value=_bytes(value))
+        try:
+            place = await producer.send_and_wait(topic, value, **arguments)
+        except Exception as error:
+            self._note(Kind.REFUSED, value=_bytes(value), note=type(error).__name__)
+            raise
+        tp = TopicPartition(place.topic, place.partition)
+        self._note(Kind.ACKED, tp, place.offset, _bytes(value))
+        return place
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, producer: Any) -> AsyncIterator[Callable[..., Awaitable[None]]]:
+        """Begin a transaction, and commit it; or abort it after an error.
+
+        Yields:
+            A coroutine function `send(topic, value, **arguments)`.
+        """
+        values: list[bytes] = []
+
+        async def send(topic: str, value: Any, **arguments: Any) -> None:
+            values.append(_bytes(value))
+            self._note(Kind.SENT, value=values[-1])
+            await producer.send(topic, value, **arguments)
+
+        await producer.begin_transaction()
+        try:
+            yield send
+        except BaseException:
+            await producer.abort_transaction()
+            for value in values:
+                self._note(Kind.REFUSED, value=value, note="aborted")
+            raise
+        await producer.commit_transaction()
+        for value in values:
+            self._note(Kind.ACKED, value=value, note="committed")
+
+    def handling(self, record: ReturnedRecord) -> AbstractContextManager[None]:
+        """Note that a record was returned, and after the block that it was processed."""
+        return self._handling(record)
+
+    @contextlib.contextmanager
+    def _handling(self, record: ReturnedRecord) -> Iterator[None]:
+        tp = TopicPartition(record.topic, record.partition)
+        value = record.value
+        if not isinstance(value, bytes):  # deserialized
+            value = self._cluster.value_at(tp, record.offset)
+        place = tp, record.offset, value
+        self._note(Kind.RETURNED, *place)
+        try:
+            yield
+        except (Exception, asyncio.CancelledError) as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            kind = Kind.CANCELLED if is_cancelled else Kind.RAISED
+            self._note(kind, *place, note=repr(error))
+            raise
+        self._note(Kind.HANDLED, *place)
+
+    def listener(self, inner: Any = None) -> Any:
+        """Return a rebalance listener for either client, which notes assignments.
+
+        Args:
+            inner: A listener that is called afterwards.
+        """
+        bases = {ConsumerRebalanceListener: None}
+        if (theirs := sys.modules.get("aiokafka.abc")) is not None:
+            bases[theirs.ConsumerRebalanceListener] = None
+        kinds = (("assigned", Kind.ASSIGNED), ("revoked", Kind.REVOKED), ("lost", Kind.LOST))
+        methods = {f"on_partitions_{name}": self._noting(name, kind, inner) for name, kind in kinds}
+        return type("NotingListener", tuple(bases), methods)()
+
+    def _noting(self, name: str, kind: Kind, inner: Any) -> Callable[..., Awaitable[None]]:
+        async def note(listener: Any, partitions: Any) -> None:
+            tps = [TopicPartition(*tp) for tp in partitions]
+            self.history.note_partitions(kind, self._loop.net.here, tps)
+            method = getattr(inner, f"on_partitions_{name}", None)
+            if method is not None and inspect.isawaitable(result := method(partitions)):
+                await result
+
+        return note
+
+    def _note(
+        self,
+        kind: Kind,
+        tp: TopicPartition | None = None,
+        offset: int = -1,
+        value: bytes = b"",
+        note: str = "",
+    ) -> None:
+        self.history.note(kind, self._loop.net.here, tp, offset, value, note)
+
+    # The end
+
+    async def settle(self, topic: str, *, group: str) -> None:
+        """Wait for the end of the faults, and then until a group has committed all of a topic.
+
+        The test fails if that takes longer than `settle_s` after the end of the faults.
+        """
+        self.waits_for = "the end of the faults"
+        while self.has_faults or (lag := self._lag(topic, group)):
+            if not self.has_faults:
+                self.waits_for = lag
+            await asyncio.sleep(LOOK_EACH_S)
+        self.waits_for = ""
+        self._note(Kind.SETTLED, note=f"{group}, {topic}")
+
+    def _lag(self, topic: str, group: str) -> str:
+        facts = self._facts(topic, group)
+        for tp, end in facts.ends().items():
+            if facts.committed.get(tp, 0) < end:
+                at = facts.committed.get(tp)
+                return f"{group!r}, which has committed {at} of {end} of {tp.topic}/{tp.partition}"
+        return ""
+
+    def _facts(self, topic: str, group: str | None) -> Facts:
+        facts = Facts(committed={} if group is None else self.broker.committed(group))
+        self._cluster.add_logs(facts, self._cluster.partitions_of(topic))
+        return facts
+
+    def evidence(self, topic: str, *, group: str | None = None) -> Evidence:
+        """Return the history and the log of a topic, for rules."""
+        self._cluster.read_commits(self.history)
+        own = History()
+        own.events = sorted(
+            (event for event in self.history.events if event.tp is None or event.tp.topic == topic),
+            key=lambda event: event.at_s,
+        )
+        return Evidence(own, self._facts(topic, group), group)
+
+    def check(
+        self, topic: str, *, group: str | None = None, rules: tuple[Rule, ...] = RULES
+    ) -> None:
+        """Check the history of a topic against rules.
+
+        Args:
+            topic: Whose records.
+            group: Whose commits. None: those of all groups.
+            rules: By default all but those of idempotent producers and of commits that go back.
+
+        Raises:
+            BrokenRuleError: The history breaks one.
+        """
+        __tracebackhide__ = True
+        evidence = self.evidence(topic, group=group)
+        if violations := [each for rule in rules for each in rule(evidence)]:
+            raise BrokenRuleError(violations)
+
+    def text(self) -> str:
+        """Return the events of the run, one a line."""
+        events: list[Event] = sorted(self.history.events, key=lambda event: event.at_s)
+        return "\n".join(event.text() for event in events)

@@ -1,0 +1,319 @@
+"""Runs of simulated tests: faults, the end, escapes, clocks, and the shrinking of schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
+
+if TYPE_CHECKING:
+    from aiokafka_lite.simulation.kafka import Kafka
+    from aiokafka_lite.simulation.trial import Draw, Test, TrialOutcome
+
+pytest.importorskip("simloop", reason="simloop is not installed")
+
+GROUP = "g"
+
+
+def outcome_of(test: Test, *faults: Any, **options: Any) -> TrialOutcome:
+    """Run a test once, with the faults that are passed."""
+    from aiokafka_lite.simulation import trial
+
+    with trial.quiet(is_logged=False):
+        return trial.run(test, trial.Options(**options), drawn(*faults))
+
+
+def drawn(*faults: Any) -> Draw:
+    from aiokafka_lite.simulation.schedule import Order
+    from aiokafka_lite.simulation.trial import Draw
+
+    return Draw(1, Order.FIFO, faults)
+
+
+def fault(name: str, at_s: float = 5.0, lasts_s: float = 2.0, target: int = 0) -> Any:
+    from aiokafka_lite.simulation.schedule import Fault
+
+    return Fault(at_s, lasts_s, name, target, 0.5)
+
+
+def reader(kafka: Kafka, *, commits_first: bool = False) -> Callable[[], Any]:
+    async def read() -> None:
+        consumer = AIOKafkaConsumer[Any, Any](
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        consumer.subscribe(["t"], listener=kafka.listener())
+        async with consumer:
+            async for record in consumer:
+                if commits_first:
+                    await consumer.commit()
+                with kafka.handling(record):
+                    await asyncio.sleep(0.2)
+                if not commits_first:
+                    await consumer.commit()
+
+    return read
+
+
+async def write_and_check(kafka: Kafka) -> None:
+    for number in range(30):
+        await kafka.write("t", f"record {number}")
+        await asyncio.sleep(0.5)
+    await kafka.settle("t", group=GROUP)
+    kafka.check("t", group=GROUP)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("name", ["crash", "member killed", "member joins", "leader moves"])
+def test_sound_consumer_passes(nodes: int, name: str) -> None:
+    async def test(kafka: Kafka) -> None:
+        kafka.create_topic("t", 2)
+        kafka.start(reader(kafka), processes=2)
+        await write_and_check(kafka)
+
+    outcome = outcome_of(test, fault(name), nodes=nodes, faults_s=15.0)
+    assert outcome.error is None
+
+
+def test_commit_before_processing_loses_a_record_of_a_killed_process() -> None:
+    from aiokafka_lite.simulation import rules, trial
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(reader(kafka, commits_first=True))
+        for number in range(90):
+            await kafka.write("t", f"record {number}")
+            await asyncio.sleep(0.1)
+        await kafka.settle("t", group=GROUP)
+        kafka.check("t", group=GROUP, rules=(rules.no_record_is_lost,))
+
+    needed = fault("member killed", at_s=8.0)
+    others = fault("slow link", at_s=1.0), fault("leader moves"), fault("pieces", at_s=6.0)
+    failed = outcome_of(test, *others, needed)
+    assert failed.kind() == "lost"
+    with trial.quiet(is_logged=False):
+        assert trial.shrink(test, trial.Options(), failed).draw.faults == (needed,)
+
+
+def test_seed_decides_the_run() -> None:
+    from aiokafka_lite.simulation import trial
+
+    async def test(kafka: Kafka) -> None:
+        kafka.create_topic("t", 2)
+        kafka.start(reader(kafka), processes=2)
+        await write_and_check(kafka)
+
+    options = trial.Options(faults=trial.fault_names("all"))
+    with trial.quiet(is_logged=False):
+        first, again, other = (trial.run(test, options, trial.draw(n, options)) for n in (3, 3, 4))
+    assert first.digest == again.digest != other.digest
+
+
+# --- The end --------------------------------------------------------------------------------
+def test_test_that_does_not_end_is_told_where_it_waits() -> None:
+    async def test(kafka: Kafka) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    outcome = outcome_of(test, faults_s=3.0, settle_s=5.0)
+    assert "has not ended 5 virtual seconds after the end of the faults" in str(outcome.error)
+    assert "test_trial.py:" in str(outcome.error)
+    assert outcome.virtual_s == pytest.approx(8.0, abs=0.1)
+
+
+def test_group_that_does_not_settle_is_told() -> None:
+    async def test(kafka: Kafka) -> None:
+        await kafka.write("t", "1")
+        await kafka.settle("t", group=GROUP)
+
+    outcome = outcome_of(test, faults_s=3.0, settle_s=5.0)
+    assert "it waits for 'g', which has committed None of 1 of t/0" in str(outcome.error)
+
+
+def test_process_that_does_not_stop_is_told() -> None:
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3_600)
+            except asyncio.CancelledError:
+                pass
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(stubborn)
+        await asyncio.sleep(1)
+
+    outcome = outcome_of(test, settle_s=5.0)
+    assert str(outcome.error) == "processes do not stop after a cancellation: p0.0"
+
+
+def test_error_of_a_process_fails_the_test_unless_it_is_kafkas() -> None:
+    from aiokafka_lite.errors import KafkaConnectionError
+
+    starts: list[float] = []
+
+    async def failing() -> None:
+        starts.append(time.monotonic())
+        if len(starts) == 1:
+            raise KafkaConnectionError("no")
+        raise ZeroDivisionError("mine")
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(failing)
+        await asyncio.sleep(10)
+
+    outcome = outcome_of(test)
+    assert isinstance(outcome.error, ZeroDivisionError)
+    assert len(starts) == 2
+    assert outcome.virtual_s < 5
+
+
+def test_lost_error_of_a_task_fails_the_test() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def test(kafka: Kafka) -> None:
+        kafka.lost = asyncio.create_task(fail())  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+
+    assert isinstance(outcome_of(test).error, ZeroDivisionError)
+
+
+# --- Producers ------------------------------------------------------------------------------
+def test_aborted_records_are_not_read() -> None:
+    from aiokafka_lite.simulation.kafka import IDEMPOTENT_RULES, RULES
+
+    async def test(kafka: Kafka) -> None:
+        kafka.create_topic("t", 1)
+        kafka.start(reader(kafka))
+        async with AIOKafkaProducer[Any, Any](
+            bootstrap_servers=kafka.bootstrap_servers, transactional_id="x"
+        ) as producer:
+            async with kafka.transaction(producer) as send:
+                await send("t", b"1")
+            with contextlib.suppress(ZeroDivisionError):
+                async with kafka.transaction(producer) as send:
+                    await send("t", b"2")
+                    raise ZeroDivisionError
+        async with AIOKafkaProducer[Any, Any](
+            bootstrap_servers=kafka.bootstrap_servers, enable_idempotence=True
+        ) as producer:
+            await kafka.send(producer, "t", b"3")
+        await kafka.settle("t", group=GROUP)
+        kafka.check("t", group=GROUP, rules=(*RULES, *IDEMPOTENT_RULES))
+
+    # The consumer reads uncommitted records.
+    outcome = outcome_of(test, faults_s=3.0)
+    assert outcome.kind() == "aborted read"
+
+
+def test_value_that_the_history_cannot_compare_is_refused() -> None:
+    async def test(kafka: Kafka) -> None:
+        await kafka.send(None, "t", {"order": 1})
+
+    assert "pass bytes or a string" in str(outcome_of(test).error)
+
+
+# --- Escapes --------------------------------------------------------------------------------
+async def sleeping() -> None:
+    time.sleep(1)  # noqa: ASYNC251
+
+
+async def in_a_thread() -> None:
+    def block() -> None:
+        time.sleep(1)
+
+    await asyncio.to_thread(block)
+
+
+async def starting_a_thread() -> None:
+    threading.Thread(target=print).start()
+
+
+async def connecting() -> None:
+    with socket.socket() as sock:
+        sock.connect(("127.0.0.1", 1))
+
+
+async def resolving() -> None:
+    socket.getaddrinfo("kafka.example", 9092)
+
+
+async def starting_a_process() -> None:
+    subprocess.run(["true"], check=True)  # noqa: ASYNC221
+
+
+@pytest.mark.parametrize(
+    ("escape", "name"),
+    [
+        (sleeping, "time.sleep"),
+        (in_a_thread, "time.sleep"),
+        (starting_a_thread, "a thread"),
+        (connecting, "a real socket"),
+        (resolving, "a real name lookup"),
+        (starting_a_process, "another process"),
+    ],
+)
+@pytest.mark.parametrize("is_swallowed", [False, True])
+def test_escape_is_named(escape: Callable[[], Any], name: str, *, is_swallowed: bool) -> None:
+    async def test(kafka: Kafka) -> None:
+        try:
+            await escape()
+        except RuntimeError:
+            if not is_swallowed:
+                raise
+
+    outcome = outcome_of(test)
+    assert f"leaves the simulation with {name}, at {__file__}:" in str(outcome.error)
+    time.sleep(0.001)
+    threading.Thread(target=time.monotonic).start()
+
+
+def test_clocks_and_random_numbers_are_the_runs() -> None:
+    from aiokafka_lite.simulation import START_MS
+
+    seen: list[tuple[float, float, float, float, uuid.UUID]] = []
+
+    async def test(kafka: Kafka) -> None:
+        await asyncio.sleep(1_000)
+        seen.append(
+            (time.time(), time.monotonic(), time.perf_counter(), random.random(), uuid.uuid4())
+        )
+
+    for _ in range(2):
+        assert outcome_of(test, settle_s=2_000.0).error is None
+    assert seen[0] == seen[1]
+    assert seen[0][0] == pytest.approx(START_MS / 1_000 + 1_000, abs=0.1)
+    assert seen[0][1] == seen[0][2] == pytest.approx(1_000, abs=0.1)
+    assert time.time() > START_MS / 1_000 + 1_000_000
+
+
+# --- Options --------------------------------------------------------------------------------
+def test_schedules_are_short_and_have_the_faults_of_the_option() -> None:
+    from aiokafka_lite.simulation import trial
+
+    options = trial.Options(faults=trial.fault_names(("crash", "truncation")), faults_s=600.0)
+    draws = [trial.draw(seed, options) for seed in range(50)]
+    assert {each.name for draw in draws for each in draw.faults} == {"crash", "truncation"}
+    assert max(len(draw.faults) for draw in draws) == trial.MOST_FAULTS
+    assert not trial.draw(1, trial.Options(faults=trial.fault_names("none"))).faults
+
+
+def test_all_faults_leave_logs_as_they_are() -> None:
+    from aiokafka_lite.simulation import trial
+    from aiokafka_lite.simulation.schedule import RARE, WEIGHTS
+
+    assert set(trial.fault_names("all")) == WEIGHTS.keys() - set(RARE)
+    assert set(trial.fault_names(("all", *RARE))) == WEIGHTS.keys()
+    with pytest.raises(ValueError, match="there is no fault 'earthquake': use 'all', 'none', cr"):
+        trial.fault_names("earthquake")
