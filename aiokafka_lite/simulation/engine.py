@@ -226,6 +226,8 @@ class Network(_net.SimNetwork):
         self._slow: set[str] = set()
         self._pieces_rng = random.Random(f"{seed}:pieces")
         self.pieces: Callable[[int], Iterable[int]] | None = None
+        # Each attempt to connect: when, from which host, to which.
+        self.attempts: list[tuple[float, str, str]] = []
         # Packets are nobody's while they are under way.
         self._wire = _net._wire_context()
         self._contexts: dict[str, Context] = {}
@@ -342,6 +344,11 @@ class Network(_net.SimNetwork):
         return [*self._streams.values()]
 
     # What simloop does otherwise, or takes longer for
+
+    async def _open_connection(self, protocol_factory: Any, host: Any, port: Any) -> Any:
+        attempt = (self._loop.now, _net._current_host.get(), self._resolve(host))
+        self.attempts.append(attempt)
+        return await super()._open_connection(protocol_factory, host, port)
 
     def _is_cut(self, a: str, b: str) -> bool:
         return bool(self._cut_links) and any((a, b) in links for links in self._cut_links)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -34,6 +35,12 @@ class Kind(enum.Enum):
     FAULT = "fault"
     FAULT_OVER = "fault is over"
     CUT_LOG = "log changed"
+    SOUGHT = "sought"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    NAMED = "commit called"
+    FENCED = "fenced"
+    THROTTLED = "throttled"
     CALM = "faults stop"
     SETTLED = "settled"
 
@@ -76,6 +83,8 @@ class Facts:
         output: The values of the output topic that a read_committed reader gets.
         dead: The values in the topic of dead letters.
         committed: What the group has committed.
+        attempts: Each attempt to connect: when, from which host, to which.
+        requests: How many requests arrived of a client, at a node, of an API, in one second.
     """
 
     logs: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
@@ -83,6 +92,8 @@ class Facts:
     output: list[bytes] = field(default_factory=list)
     dead: list[bytes] = field(default_factory=list)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    attempts: list[tuple[float, str, str]] = field(default_factory=list)
+    requests: Counter[tuple[str, int, str, int]] = field(default_factory=Counter)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the offset behind the last record of each partition."""

@@ -39,6 +39,23 @@ class Evidence:
         cuts = self.history.of(Kind.CUT_LOG)
         return {event.tp for event in cuts if event.tp is not None and event.who in REWRITTEN}
 
+    def unread(self, kind: Kind) -> Iterator[tuple[TopicPartition, int, bytes]]:
+        """Yield the records of the log that should have an event of a kind, and have none.
+
+        A truncation may remove the marker of an abort. The producer's next marker replaces it.
+        """
+        seen = {event.value for event in self.history.of(kind)}
+        aborted = {each.value for each in self.history.of(Kind.REFUSED) if each.note == "aborted"}
+        rewritten = self.rewritten()
+        for tp, log in self.facts.logs.items():
+            for offset, value in log.items():
+                if value not in seen and not (value in aborted and tp in rewritten):
+                    yield tp, offset, value
+
+    def is_of_group(self, who: str) -> bool:
+        """Whether the seeks of this one move positions that are committed."""
+        return True
+
     def is_dead(self, value: bytes) -> bool:
         """Whether a record becomes a dead letter."""
         return False
@@ -58,20 +75,15 @@ def place_of(tp: TopicPartition | None, offset: int) -> str:
 # --- Records --------------------------------------------------------------------------------
 def no_record_is_lost(run: Evidence) -> Iterator[Violation]:
     """Each record that the log has was handled, or is a dead letter."""
-    handled = {event.value for event in run.history.of(Kind.HANDLED)}
-    for tp, log in run.facts.logs.items():
-        for offset, value in log.items():
-            if value not in handled and not run.is_dead(value):
-                yield Violation("lost", f"{value!r} at {place_of(tp, offset)} was never handled")
+    for tp, offset, value in run.unread(Kind.HANDLED):
+        if not run.is_dead(value):
+            yield Violation("lost", f"{value!r} at {place_of(tp, offset)} was never handled")
 
 
 def every_record_is_seen(run: Evidence) -> Iterator[Violation]:
     """Each record that the log has was returned to a consumer."""
-    returned = {event.value for event in run.history.of(Kind.RETURNED)}
-    for tp, log in run.facts.logs.items():
-        for offset, value in log.items():
-            if value not in returned:
-                yield Violation("unseen", f"{value!r} at {place_of(tp, offset)} was never returned")
+    for tp, offset, value in run.unread(Kind.RETURNED):
+        yield Violation("unseen", f"{value!r} at {place_of(tp, offset)} was never returned")
 
 
 def acknowledged_records_stay(run: Evidence) -> Iterator[Violation]:
@@ -139,7 +151,8 @@ def values_are_those_of_the_log(run: Evidence) -> Iterator[Violation]:
 def _reads(run: Evidence) -> Iterator[tuple[Event, TopicPartition, int]]:
     """Yield each record that was returned, and the offset before it in the same assignment; or -1.
 
-    Processes without a rebalance listener are left out.
+    Processes without a rebalance listener are left out. After a seek, that is the offset before its
+    goal, if the goal is known.
     """
     last: dict[tuple[str, TopicPartition], int] = {}
     listening = {event.who for event in run.history.of(Kind.ASSIGNED)}
@@ -152,6 +165,8 @@ def _reads(run: Evidence) -> Iterator[tuple[Event, TopicPartition, int]]:
             continue
         elif event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST):
             last.pop((event.who, tp), None)
+        elif event.kind is Kind.SOUGHT:
+            last[event.who, tp] = max(event.offset, 0) - 1
         elif event.kind is Kind.RETURNED and event.who in listening:
             yield event, tp, last.get((event.who, tp), -1)
             last[event.who, tp] = event.offset
@@ -174,6 +189,20 @@ def polls_skip_nothing(run: Evidence) -> Iterator[Violation]:
             place = place_of(tp, event.offset)
             text = f"{event.who} got {place} right after {before}, without {first}"
             yield Violation("poll skip", text, event.at_s)
+
+
+def paused_partitions_return_nothing(run: Evidence) -> Iterator[Violation]:
+    """A partition returns no records between its pause and the end of that."""
+    paused: set[tuple[str, TopicPartition | None]] = set()
+    kinds = (Kind.PAUSED, Kind.RESUMED, Kind.ASSIGNED, Kind.RETURNED)
+    for event in run.history.of(*kinds):
+        if event.kind is Kind.PAUSED:
+            paused.add((event.who, event.tp))
+        elif event.kind is not Kind.RETURNED:
+            paused.discard((event.who, event.tp))
+        elif (event.who, event.tp) in paused:
+            text = f"{event.who} got {place_of(event.tp, event.offset)}, which is paused"
+            yield Violation("paused", text, event.at_s)
 
 
 # --- Commits --------------------------------------------------------------------------------
@@ -205,10 +234,32 @@ def commits_cover_finished_records(run: Evidence) -> Iterator[Violation]:
 
 
 def commits_do_not_go_back(run: Evidence) -> Iterator[Violation]:
-    """A partition's commits rise, unless its log was rewritten."""
+    """A partition's commits rise, unless its log was rewritten.
+
+    A seek, and a commit of a named offset, may lower them: then none of an earlier call follows.
+    """
     highest: dict[TopicPartition, int] = {}
-    for event, tp in _commits(run):
-        before = highest.get(tp, -1)
+    calls: dict[tuple[TopicPartition, int], list[int]] = defaultdict(list)
+    newest: dict[TopicPartition, int] = {}
+    judged = {id(event) for event, _ in _commits(run)}
+    events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT)]
+    events.sort(key=lambda event: event.at_s + (event.kind is Kind.COMMITTED) * COMMIT_SLACK_S / 2)
+    for number, event in enumerate(events):
+        tp, before = event.tp, highest.get(event.tp, -1) if event.tp is not None else -1
+        if tp is None:
+            continue
+        if event.kind is Kind.NAMED:
+            calls[tp, event.offset].append(number)
+        elif event.kind is Kind.SOUGHT and event.offset >= 0 and run.is_of_group(event.who):
+            highest[tp] = min(before, event.offset)
+        if id(event) not in judged:
+            continue
+        last_call = newest.get(tp, -1)
+        call = next((call for call in calls[tp, event.offset] if call > last_call), -1)
+        newest[tp] = max(call, last_call)
+        if event.offset < before and call > last_call:
+            highest[tp] = event.offset
+            continue
         if event.offset < before:
             text = f"{place_of(tp, event.offset)} is committed after {before}"
             yield Violation("commit back", text, event.at_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,14 +80,23 @@ RARE: Final = ("retention", "truncation", "recreated")
 
 
 def draw_faults(
-    rng: random.Random, count: int, end_s: float, names: Sequence[str]
+    rng: random.Random,
+    count: int,
+    end_s: float,
+    weights: Mapping[str, int],
+    *,
+    is_dense: bool = False,
 ) -> tuple[Fault, ...]:
-    """Return faults of these names, in the order of their times."""
-    weights = [WEIGHTS[name] for name in names]
-    faults = []
+    """Return faults of these names, in the order of their times.
+
+    `is_dense`: half of them begin soon after another one, so that they meet.
+    """
+    faults: list[Fault] = []
     for _ in range(count):
         at_s = rng.uniform(1.0, end_s - 1.0)
-        name = rng.choices(names, weights)[0]
+        if is_dense and faults and rng.random() < 0.5:
+            at_s = min(faults[-1].at_s + rng.uniform(0.0, 1.5), end_s - 1.0)
+        name = rng.choices([*weights], [*weights.values()])[0]
         lasts_s = min(rng.choice((0.3, 2.0, 8.0, 15.0)) * rng.uniform(0.3, 1.0), end_s - at_s)
         faults.append(
             Fault(round(at_s, 3), round(lasts_s, 3), name, rng.randrange(12), rng.random())

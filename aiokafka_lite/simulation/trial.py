@@ -98,7 +98,8 @@ def draw(seed: int, options: Options) -> Draw:
     is_calm = not options.faults or rng.random() < 0.1
     most = min(MOST_FAULTS, max(1, round(options.faults_s / FAULT_EACH_S)))
     count = 0 if is_calm else rng.randint(1, most)
-    return Draw(seed, order, schedule.draw_faults(rng, count, options.faults_s, options.faults))
+    weights = {name: schedule.WEIGHTS[name] for name in options.faults}
+    return Draw(seed, order, schedule.draw_faults(rng, count, options.faults_s, weights))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from aiokafka_lite.simulation.engine import Loop
 from aiokafka_lite.simulation.history import Facts, History, Kind, Violation
 from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
 from aiokafka_lite.structs import TopicPartition
-from tests.simulation.applications import Member, Producer
+from tests.simulation.applications import Member, Producer, Reader
 from tests.simulation.cluster import GroupCluster
 from tests.simulation.faults import Faults
 from tests.simulation.plan import Plan
@@ -20,6 +20,10 @@ from tests.simulation.rules import Run, check
 GOES_ON_S: Final = 1.5
 # Then all must have settled within so long.
 SETTLED_WITHIN_S: Final = 40.0
+# All hosts together run fewer callbacks between two looks.
+MOST_STEPS_OF_A_LOOK: Final = 20_000
+# A member has fewer tasks: those of its clients, and its handlers.
+MOST_TASKS: Final = 60
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Course(World):
         self.plan = plan
         self.members: list[Member] = []
         self.producers: list[Producer] = []
+        self.readers: list[Reader] = []
+        self._steps = 0
 
     # Members
 
@@ -54,7 +60,8 @@ class Course(World):
 
     def hosts(self) -> list[str]:
         members = [member.name for member in self.members if not member.is_killed]
-        return members + [producer.name for producer in self.producers]
+        producers = [producer.name for producer in self.producers]
+        return members + producers + [reader.name for reader in self.readers]
 
     def faulty_partitions(self) -> list[TopicPartition]:
         return self.cluster.input_partitions()
@@ -62,6 +69,16 @@ class Course(World):
     def start(self, slot: int) -> None:
         name = self._new_name("m", slot)
         self.members.append(Member(self.loop, self.cluster, self.plan, self.history, name, slot))
+
+    def start_twin_producer(self, number: int) -> None:
+        """Start a second producer with the transactional id of one, if any has one."""
+        able = [each for each in self.producers if each.kind == "transactional"]
+        if able:
+            first = able[number % len(able)]
+            name = f"{first.id}.{len(self.producers)}"
+            self.producers.append(
+                Producer(self.loop, self.cluster, self.plan, self.history, name, first.kind, first)
+            )
 
     def alive_members(self) -> list[Member]:
         return [member for member in self.members if member.is_alive]
@@ -76,6 +93,8 @@ class Course(World):
         for number, kind in enumerate(plan.producers):
             name = f"p{number}"
             self.producers.append(Producer(self.loop, self.cluster, plan, history, name, kind))
+        if plan.has_reader:
+            self.readers.append(Reader(self.loop, self.cluster, plan, history, "r0"))
         faults = Faults(self, plan.faults)
         faults.start()
         await self._look_until(plan.calm_at_s)
@@ -87,6 +106,7 @@ class Course(World):
             self._violated("producer stands", "a producer does not end")
         await self._settle()
         facts = self.cluster.facts()
+        await asyncio.gather(*(reader.end() for reader in self.readers))
         await asyncio.gather(*(self.stop(member) for member in self.alive_members()))
         self.cluster.read_commits(history)
         facts.committed = self.cluster.broker.committed("g")
@@ -94,6 +114,26 @@ class Course(World):
         if self.cluster.broker.failure is not None:
             self._violated("broker failed", repr(self.cluster.broker.failure))
         return facts
+
+    def look(self) -> None:
+        super().look()
+        self.cluster.count_requests()
+        steps, self._steps = self.loop.steps - self._steps, self.loop.steps
+        if steps > MOST_STEPS_OF_A_LOOK:
+            self._violated("hot loop", f"{steps} callbacks in {LOOK_EACH_S} s")
+        for member in self.alive_members():
+            self._look_at(member)
+
+    def _look_at(self, member: Member) -> None:
+        """Hold a member's memory and tasks against their bounds."""
+        if len(self.loop.net.tasks_on(member.name)) > MOST_TASKS:
+            self._violated("tasks grow", f"{member.name} has more than {MOST_TASKS} tasks")
+        limit_bytes = self.plan.buffer_bytes
+        if limit_bytes is not None and member.consumer is not None:
+            buffered_bytes = member.consumer.metrics().get("buffered_bytes", 0)
+            if isinstance(buffered_bytes, int) and buffered_bytes > limit_bytes:
+                text = f"{member.name} has buffered {buffered_bytes} of {limit_bytes} bytes"
+                self._violated("buffer", text)
 
     async def _look_until(self, at_s: float) -> None:
         while self.loop.now < at_s:
@@ -122,17 +162,18 @@ class Course(World):
 
     def _unsettled(self) -> str:
         facts = self.cluster.facts()
-        handled = {event.value for event in self.history.of(Kind.HANDLED)}
         run = Run(self.plan, self.history, facts)
-        for tp, log in facts.logs.items():
-            for offset, value in log.items():
-                if value not in handled and not run.is_dead(value):
-                    return f"{value!r} at {tp.topic}/{tp.partition}@{offset} is not handled"
+        for tp, offset, value in run.unread(Kind.HANDLED):
+            if not run.is_dead(value):
+                return f"{value!r} at {tp.topic}/{tp.partition}@{offset} is not handled"
         for tp, end in facts.ends().items():
             if facts.committed.get(tp, 0) < end:
                 return (
                     f"{tp.topic}/{tp.partition} is committed to {facts.committed.get(tp)} of {end}"
                 )
+        for reader in self.readers:
+            if behind := reader.behind(facts.ends()):
+                return f"the reader's {behind}"
         return ""
 
 

@@ -1,14 +1,178 @@
-"""The faults of the campaign: those of the package, which tests of applications have as well."""
+"""The faults of the campaign: those of the package, and what only these tests need."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from aiokafka_lite.simulation.faults import FAULTS, Carry, FaultRunner
+from aiokafka_lite import errors
+from aiokafka_lite.simulation.cluster import host_of
+from aiokafka_lite.simulation.faults import FAULTS, TIMES, Carry, FaultRunner
+from aiokafka_lite.simulation.history import Kind
+from aiokafka_lite.simulation.schedule import Fault
+from tests.simulation.applications import Member
+from tests.simulation.cluster import GROUP, INPUT, GroupCluster
+
+if TYPE_CHECKING:
+    from tests.simulation.course import Course
+
+# A throttle time after which its connection is reset, and the wait for a request that gets it.
+THROTTLE_S: Final = 1.5
+THROTTLED_WITHIN_S: Final = 3.0
+# Longer than `stop` may take.
+OUTAGE_S: Final = 13.0
+FILLING: Final = 40
 
 
 class Faults(FaultRunner):
-    """Carries out faults. One that only these tests need is a method here, and in the table."""
+    """Carries out faults. Each is one method."""
 
-    table: ClassVar[Mapping[str, Carry]] = {**FAULTS}
+    table: ClassVar[Mapping[str, Carry]]
+    _world: Course
+    _cluster: GroupCluster
+
+    async def _expire_session(self, fault: Fault) -> None:
+        member = self._process(fault)
+        if isinstance(member, Member) and member.consumer is not None:
+            self._broker.expire_session(GROUP, member.consumer.group_metadata().member_id)
+            self._history.note(Kind.FENCED, member.name)
+
+    async def _evict_sessions(self, fault: Fault) -> None:
+        for node in self._broker.nodes.values():
+            node.fetch_sessions.clear()
+
+    async def _answer_with_old_metadata(self, fault: Fault) -> None:
+        old, tp = self._broker.leaders_now(), self._partition(fault)
+        if tp is None:
+            return
+        self._broker.move_leader(tp)
+        await asyncio.sleep(fault.detail)
+        rule = self._broker.on("Metadata").stale_metadata(old, 1 + fault.target % TIMES)
+        await asyncio.sleep(fault.lasts_s)
+        rule.remove()
+
+    async def _fence(self, fault: Fault) -> None:
+        """Refuse a member's epoch or generation, once."""
+        member = self._process(fault)
+        if member is None:
+            return
+        if self._world.plan.protocol == "consumer":
+            request = self._broker.on("ConsumerGroupHeartbeat", client_id=member.name)
+            rule = request.fail(errors.FencedMemberEpochError)
+        else:
+            request = self._broker.on("Heartbeat", client_id=member.name)
+            rule = request.fail(errors.IllegalGenerationError)
+        await asyncio.sleep(max(fault.lasts_s, THROTTLED_WITHIN_S))
+        rule.remove()
+
+    async def _lose_heartbeat(self, fault: Fault) -> None:
+        """Lose the answers to a few heartbeats or joins, also those with an assignment."""
+        is_classic = self._world.plan.protocol != "consumer"
+        apis = ["Heartbeat", "JoinGroup", "SyncGroup"] if is_classic else ["ConsumerGroupHeartbeat"]
+        rule = self._broker.on(apis[fault.target % len(apis)]).silence(
+            1 + int(fault.detail * TIMES), handled=True
+        )
+        await asyncio.sleep(fault.lasts_s)
+        rule.remove()
+
+    async def _throttle_and_reset(self, fault: Fault) -> None:
+        """Throttle an answer, then lose its connection."""
+        api = "Produce"  # a client has one connection for them, to each node
+        mark = self._broker.requests.total
+        rule = self._broker.on(api).throttle(THROTTLE_S)
+        try:
+            await rule.reached(timeout_s=THROTTLED_WITHIN_S)
+        except TimeoutError:
+            return
+        finally:
+            rule.remove()
+        await asyncio.sleep(0.02)
+        answered = [each for each in self._broker.requests.of(api, since=mark) if each.answered_at]
+        if not answered:
+            return
+        seen = answered[0]
+        client, answered_at = seen.client_id or "", seen.answered_at or 0.0
+        self._net.reset(host_of(seen.node_id), client)
+        await asyncio.sleep(answered_at + THROTTLE_S - self._loop.now)
+        early = [
+            each
+            for each in self._broker.requests.of(api, since=seen.number, node=seen.node_id)
+            if each.client_id == client and each.peer != seen.peer
+        ]
+        for each in early:
+            note = f"{client} sent {api} to node {seen.node_id} after {answered_at:.3f}"
+            self._history.note(Kind.THROTTLED, client, note=f"{note}: {each.arrived_at:.3f}")
+
+    async def _lose_unflushed(self, fault: Fault) -> None:
+        """Have a node lose the end of its logs, with a member on the same machine."""
+        node_id = self._node(fault)
+        for tp in self._cluster.input_partitions():
+            partition = self._broker.partition(*tp)
+            if partition.leader_id == node_id and partition.high_watermark:
+                lost = 1 + fault.target % 5
+                offset = self._broker.truncate(tp, max(0, partition.high_watermark - lost))
+                self._history.note(Kind.CUT_LOG, "truncation", tp, offset)
+        member = self._process(fault) if fault.detail < 0.8 else None
+        if member is not None:
+            member.kill(is_silent=True)
+        try:
+            await self._node_down(fault, is_clean=False, has_power=False)
+        finally:
+            if member is not None:
+                self._world.start(member.slot)
+
+    async def _refill(self, fault: Fault) -> None:
+        """Recreate a topic, and write more records at once than the old one had."""
+        self._broker.recreate_topic(INPUT)
+        for tp in self._cluster.input_partitions():
+            if tp.topic == INPUT:
+                self._history.note(Kind.CUT_LOG, "recreated", tp, 0)
+                for number in range(FILLING):
+                    value = f"w{tp.partition}x{fault.at_s}-{number}"
+                    self._broker.produce(INPUT, value, partition=tp.partition)
+
+    async def _twin_producer(self, fault: Fault) -> None:
+        """Start another producer with the transactional id of one."""
+        self._world.start_twin_producer(fault.target)
+
+    async def _stop_in_an_outage(self, fault: Fault) -> None:
+        """Stop a member that no node answers."""
+        member = self._process(fault)
+        if member is None:
+            return
+        links = self._net.cut([member.name], [*self._cluster.hosts])
+        ended = asyncio.ensure_future(self._world.stop(member))
+        try:
+            await asyncio.sleep(OUTAGE_S)
+        finally:
+            self._net.heal(links)
+            await self._replace(member, fault, asyncio.shield(ended))
+
+    async def _twin_member(self, fault: Fault) -> None:
+        """Start another member with the instance id of one, and stop the first one later."""
+        member = self._process(fault)
+        if member is None or not self._world.plan.static:
+            return
+        self._world.start(member.slot)
+        try:
+            await asyncio.sleep(fault.lasts_s)
+        finally:
+            if member.is_alive:
+                await asyncio.shield(self._world.stop(member))
+
+
+Faults.table = {
+    **FAULTS,
+    "session expires": Faults._expire_session,
+    "stale metadata": Faults._answer_with_old_metadata,
+    "sessions evicted": Faults._evict_sessions,
+    "member fenced": Faults._fence,
+    "lost heartbeat": Faults._lose_heartbeat,
+    "stop in an outage": Faults._stop_in_an_outage,
+    "throttled, reset": Faults._throttle_and_reset,
+    "twin producer": Faults._twin_producer,
+    "twin member": Faults._twin_member,
+    "unflushed": Faults._lose_unflushed,
+    "refilled": Faults._refill,
+}

@@ -12,6 +12,33 @@ from aiokafka_lite.simulation.schedule import RARE, WEIGHTS, Fault, Order, draw_
 PROTOCOLS: Final = ("range", "cooperative", "consumer")
 WAYS: Final = ("async for", "getmany", "batch", "run", "dead letters", "copy")
 NODES: Final = (1, 2, 3)
+# What members do besides reading, each with the ways of reading that can.
+HABITS: Final = {
+    "pauses": WAYS,
+    "seeks": ("async for", "getmany"),
+    "names commits": ("async for", "getmany"),
+    "subscribes again": ("async for", "getmany"),
+}
+# How members get the records of a second topic.
+SECONDS: Final = ("", "named", "pattern")
+# Faults and how often they are drawn.
+ALL_WEIGHTS: Final = {
+    **WEIGHTS,
+    "stale metadata": 2,
+    "sessions evicted": 2,
+    "member fenced": 2,
+    "lost heartbeat": 2,
+    "stop in an outage": 1,
+    "throttled, reset": 1,
+    "twin producer": 1,
+    "twin member": 1,
+    "unflushed": 1,
+    "refilled": 1,
+}
+# Any of these may end a record that was acknowledged, or move positions.
+ALL_RARE: Final = (*RARE, "unflushed", "refilled")
+# The kinds of faults of a seed that has few kinds, so that the same ones meet.
+FEW: Final = 4
 
 WARM_UP_S: Final = 5.0
 # Faults begin and end before this part of a run's time is over; then all must settle.
@@ -36,6 +63,16 @@ class Plan:
     producers: tuple[str, ...]
     pause_s: float
     faults: tuple[Fault, ...] = field(default=())
+    habit: str = ""
+    second: str = ""
+    metadata_ms: int = 5_000
+    buffer_bytes: int | None = None
+    has_reader: bool = False
+
+    @property
+    def has_request_log(self) -> bool:
+        """Whether the rules about requests hold."""
+        return self.seed % 4 == 0 or any(each.name == "throttled, reset" for each in self.faults)
 
     @property
     def calm_at_s(self) -> float:
@@ -55,6 +92,9 @@ class Plan:
             f"producers: {', '.join(self.producers)}, one record each {self.pause_s} s; "
             f"heartbeat {self.heartbeat_ms} ms, auto-commit {self.auto_commit_ms} ms, "
             f"a record takes {self.handling_s} s{', static members' if self.static else ''}",
+            f"habit: {self.habit or 'none'}, second topic: {self.second or 'none'}, metadata each "
+            f"{self.metadata_ms} ms, buffer {self.buffer_bytes}"
+            f"{', a reader that seeks' if self.has_reader else ''}",
         ]
         return "\n".join([*words, *(fault.text() for fault in self.faults)])
 
@@ -73,9 +113,14 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
     count = 0 if is_calm else rng.randint(1, max(1, round(length_s / 6)))
     end_s = length_s * FAULTY_SHARE
     may_lose = rng.random() < 0.2
-    names = [name for name in WEIGHTS if may_lose or name not in RARE]
-    faults = draw_faults(rng, count, end_s, names)
+    names = [name for name in ALL_WEIGHTS if may_lose or name not in ALL_RARE]
+    if rng.random() < 0.4:
+        names = rng.sample(names, FEW)
+    weights = {name: ALL_WEIGHTS[name] for name in names}
+    faults = draw_faults(rng, count, end_s, weights, is_dense=rng.random() < 0.5)
     pause_s = rng.choice((0.1, 0.25, 1.0))
+    habits = [habit for habit, ways in HABITS.items() if way in ways]
+    second = rng.choices(SECONDS, (6, 1, 1))[0]
     return Plan(
         seed=seed,
         order=rng.choices(list(Order), (4, 2, 3, 1))[0],
@@ -94,4 +139,10 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
         ),
         pause_s=pause_s,
         faults=faults,
+        habit=rng.choice(habits) if rng.random() < 0.5 else "",
+        second=second,
+        # A topic that matches a pattern is found when metadata are refreshed.
+        metadata_ms=5_000 if second == "pattern" else rng.choice((5_000, 5_000, 300_000)),
+        buffer_bytes=rng.choice((None, None, 2_000)),
+        has_reader=rng.random() < 0.1,
     )

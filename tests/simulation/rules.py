@@ -19,6 +19,7 @@ from aiokafka_lite.simulation.rules import (
     idempotent_records_are_written_once,
     no_aborted_record_is_read,
     no_record_is_lost,
+    paused_partitions_return_nothing,
     place_of,
     polls_are_monotonic,
     polls_skip_nothing,
@@ -46,6 +47,33 @@ HARMLESS: Final = frozenset(
         "clock skew",
     }
 )
+# Faults after which a partition waits for heartbeats only, not for the end of a session.
+PROMPT: Final = frozenset(
+    {
+        "leader moves",
+        "coordinator moves",
+        "member joins",
+        "member stops",
+        "pieces",
+        "clock skew",
+        "session expires",
+        "member fenced",
+        "sessions evicted",
+        "stale metadata",
+        "twin producer",
+    }
+)
+# How long after other faults a partition may wait.
+SETTLES_S: Final = 15.0
+# How long a partition may wait for its next owner, if heartbeats are a second apart. It waits
+# for a heartbeat of its owner and one of the next, and for a new coordinator. A session is longer.
+PROMPT_S: Final = 4.0
+PROMPT_HEARTBEAT_MS: Final = 1_000
+# With slower handlers, a partition also waits for them.
+PROMPT_HANDLING_S: Final = 0.01
+# The most attempts to connect to one host, and requests of one kind to one node, in a second.
+MOST_ATTEMPTS: Final = 20
+MOST_REQUESTS: Final = 60
 READS_IN_ORDER: Final = frozenset({"async for", "getmany", "batch"})
 
 
@@ -60,8 +88,21 @@ class Run(Evidence):
         return self.plan.way == "dead letters" and fails(value)
 
     def is_idempotent(self, value: bytes) -> bool:
-        number = int(value.partition(b"-")[0].removeprefix(b"p"))
-        return self.plan.producers[number] != "plain"
+        name = value.partition(b"-")[0]
+        return not name.startswith(b"p") or self.plan.producers[int(name[1:])] != "plain"
+
+    def is_of_group(self, who: str) -> bool:
+        return not is_reader(who)
+
+    def of_readers(self) -> Run:
+        """Return what those without a group have done, with the changes of logs."""
+        history = History()
+        history.events = [
+            event
+            for event in self.history.events
+            if is_reader(event.who) or event.kind is Kind.CUT_LOG
+        ]
+        return Run(self.plan, history, self.facts)
 
 
 Rule: TypeAlias = Callable[[Run], Iterator[Violation]]
@@ -78,6 +119,11 @@ def fails(value: bytes) -> bool:
     return number_of(value) % FAILS_EACH == FAILS_EACH - 1
 
 
+def is_reader(who: str) -> bool:
+    """Whether this one has no group."""
+    return who == "r0"
+
+
 # --- One assignment -------------------------------------------------------------------------
 def _key_of(value: bytes) -> int:
     return number_of(value) % 7
@@ -85,13 +131,17 @@ def _key_of(value: bytes) -> int:
 
 def one_assignment_is_in_order(run: Run) -> Iterator[Violation]:
     """In one assignment, offsets rise and none is left out; of `run`, those of a key rise."""
-    if run.plan.way in READS_IN_ORDER:
-        for found in (*polls_are_monotonic(run), *polls_skip_nothing(run)):
-            yield found._replace(rule="order")
+    is_in_order = run.plan.way in READS_IN_ORDER
+    in_order = run if is_in_order else run.of_readers()
+    for found in (*polls_are_monotonic(in_order), *polls_skip_nothing(in_order)):
+        yield found._replace(rule="order")
+    if is_in_order:
         return
     last: dict[tuple[str, TopicPartition, int], int] = {}
     rewritten = run.rewritten()
     for event in run.history.events:
+        if is_reader(event.who):
+            continue
         if event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST):
             for key in [key for key in last if key[:2] == (event.who, event.tp)]:
                 del last[key]
@@ -110,6 +160,8 @@ def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
         return
     handled_now: dict[tuple[str, int], bytes] = {}
     for event in run.history.of(Kind.RETURNED, Kind.HANDLED, Kind.CANCELLED):
+        if is_reader(event.who) or event.value.startswith(b"w"):  # records without a key
+            continue
         key = (event.who, _key_of(event.value))
         if event.kind is not Kind.RETURNED:
             handled_now.pop(key, None)
@@ -128,6 +180,8 @@ def one_member_owns_a_partition(run: Run) -> Iterator[Violation]:
     owners: dict[TopicPartition, dict[str, float]] = defaultdict(dict)
     fault_at = -QUIET_S
     for event in run.history.events:
+        if is_reader(event.who):
+            continue
         if event.kind in (Kind.FAULT, Kind.FAULT_OVER):
             fault_at = event.at_s
         elif event.kind in (Kind.KILLED, Kind.STOPPED, Kind.RAISED):
@@ -166,7 +220,7 @@ def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
     for event in run.history.of(Kind.RAISED):
         if event not in revoked:
             yield Violation("raised", f"{event.who}: {event.note}, without a fault", event.at_s)
-    if revoked or (run.plan.way == "copy" and run.plan.faults):
+    if revoked or (run.plan.way == "copy" and run.plan.faults) or run.plan.habit == "seeks":
         return
     counts = Counter(event.value for event in run.history.of(Kind.HANDLED))
     logged = Counter(value for log in run.facts.logs.values() for value in log.values())
@@ -175,7 +229,128 @@ def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
             yield Violation("repeated", f"{value!r} was handled {count} times without a fault")
 
 
+def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
+    """After gentle faults, a partition gets its next owner before a session could end."""
+    plan = run.plan
+    if (
+        plan.heartbeat_ms != PROMPT_HEARTBEAT_MS
+        or plan.handling_s > PROMPT_HANDLING_S
+        or plan.habit == "subscribes again"
+        or plan.static
+    ):
+        return
+    noise, noisy_until = 0, 0.0
+    owners: dict[TopicPartition, str] = {}
+    without: dict[TopicPartition, float] = {}
+    alive: set[str] = set()
+    for event in run.history.events:
+        at_s, who = event.at_s, event.who
+        if is_reader(who):
+            continue
+        if event.kind in (Kind.FAULT, Kind.FAULT_OVER) and who not in PROMPT:
+            is_note = event.note.startswith("not possible")
+            noise += 0 if is_note else 1 if event.kind is Kind.FAULT else -1
+            noisy_until = at_s + SETTLES_S
+            without.clear()
+        elif event.kind is Kind.CALM:
+            noise, noisy_until = 0, at_s + SETTLES_S
+            without.clear()
+        elif event.kind is Kind.SETTLED:
+            return
+        elif event.kind is Kind.JOINED:
+            alive.add(who)
+        elif event.kind in (Kind.STOPPING, Kind.KILLED, Kind.RAISED):
+            alive.discard(who)
+        left: list[TopicPartition] = []
+        if event.kind in (Kind.STOPPED, Kind.RAISED):
+            left = [tp for tp, owner in owners.items() if owner == who]
+        elif event.kind in (Kind.REVOKED, Kind.LOST) and event.tp is not None:
+            left = [event.tp] if owners.get(event.tp) == who else []
+        elif event.kind is Kind.ASSIGNED and event.tp is not None:
+            owners[event.tp] = who
+            waited_s = at_s - without.pop(event.tp, at_s)
+            if waited_s > PROMPT_S:
+                text = f"{event.tp} had no owner for {waited_s:.1f} s before {who}"
+                yield Violation("waits", text, at_s)
+        for tp in left:
+            owners.pop(tp, None)
+            if alive and not noise and at_s > noisy_until:
+                without.setdefault(tp, at_s)
+
+
+def fenced_members_lose_partitions(run: Run) -> Iterator[Violation]:
+    """A member that the coordinator has removed loses its partitions soon."""
+    blocked_s = sum(fault.lasts_s for fault in run.plan.faults if fault.name == "loop blocked")
+    within_s = SESSION_S + 2 * NOTICED_WITHIN_S + blocked_s
+    owned: dict[str, set[TopicPartition]] = defaultdict(set)
+    kept: dict[str, tuple[float, set[TopicPartition]]] = {}
+    for event in run.history.events:
+        if is_reader(event.who):
+            continue
+        for who, (until_s, tps) in tuple(kept.items()):
+            if event.at_s > until_s:
+                del kept[who]
+                text = f"{who} keeps {min(tps)}, from which the coordinator has removed it"
+                yield Violation("kept", text, event.at_s)
+        if event.kind in (Kind.STOPPING, Kind.KILLED, Kind.RAISED):
+            owned.pop(event.who, None)
+            kept.pop(event.who, None)
+        elif event.kind is Kind.FENCED and owned[event.who]:
+            kept[event.who] = (event.at_s + within_s, {*owned[event.who]})
+        elif event.kind is Kind.ASSIGNED and event.tp is not None:
+            owned[event.who].add(event.tp)
+        elif event.kind in (Kind.REVOKED, Kind.LOST) and event.tp is not None:
+            owned[event.who].discard(event.tp)
+            if event.who in kept:
+                kept[event.who][1].discard(event.tp)
+                if not kept[event.who][1]:
+                    del kept[event.who]
+
+
+def static_members_wait_for_their_id(run: Run) -> Iterator[Violation]:
+    """A member that follows another one with its instance id waits until that is released."""
+    if any(fault.name == "twin member" for fault in run.plan.faults):
+        return
+    for event in run.history.of(Kind.RAISED):
+        if event.note.startswith("UnreleasedInstanceIdError"):
+            yield Violation("gives up", f"{event.who}: {event.note}", event.at_s)
+
+
+# --- Requests -------------------------------------------------------------------------------
+def attempts_have_pauses(run: Run) -> Iterator[Violation]:
+    """No client connects, or sends requests of a kind, again and again without a pause."""
+    seconds = Counter((src, dst, int(at_s)) for at_s, src, dst in run.facts.attempts)
+    for (src, dst, second), count in seconds.items():
+        if count > MOST_ATTEMPTS:
+            text = f"{src} connects to {dst} {count} times in a second"
+            yield Violation("hot loop", text, second)
+    for (client_id, node_id, api, second), count in run.facts.requests.items():
+        is_meant = api == "OffsetCommit" and run.plan.habit == "names commits"
+        if count > MOST_REQUESTS and not is_meant:
+            text = f"{client_id} sends {count} {api} requests to node {node_id} in a second"
+            yield Violation("hot loop", text, second)
+
+
+def throttled_clients_wait(run: Run) -> Iterator[Violation]:
+    """A client that has to wait does so on its next connection, too."""
+    for event in run.history.of(Kind.THROTTLED):
+        yield Violation("throttle", event.note, event.at_s)
+
+
 # --- Transactions, dead letters -------------------------------------------------------------
+def transactions_are_atomic(run: Run) -> Iterator[Violation]:
+    """Readers get all records of a transaction or none."""
+    if any(run.history.of(Kind.CUT_LOG)):
+        return
+    there = {value for log in run.facts.logs.values() for value in log.values()}
+    for event in run.history.of(Kind.ENDED):
+        values = event.value.split()
+        found = [value for value in values if value in there]
+        if found and len(found) < len(values):
+            text = f"{found} of {values} are in the log, {event.note}"
+            yield Violation("part of a transaction", text, event.at_s)
+
+
 def copies_are_made_exactly_once(run: Run) -> Iterator[Violation]:
     """Of a transactional copy, the output has each record of the input once."""
     if run.plan.way != "copy":
@@ -241,11 +416,18 @@ RULES: Final[Sequence[Rule]] = (
     records_keep_their_order,
     values_are_those_of_the_log,
     one_assignment_is_in_order,
+    paused_partitions_return_nothing,
     records_of_a_key_are_handled_one_by_one,
     commits_cover_finished_records,
     commits_do_not_go_back,
     one_member_owns_a_partition,
     healthy_members_repeat_nothing,
+    partitions_do_not_wait,
+    fenced_members_lose_partitions,
+    static_members_wait_for_their_id,
+    attempts_have_pauses,
+    throttled_clients_wait,
+    transactions_are_atomic,
     copies_are_made_exactly_once,
     failed_records_are_dead_letters,
     members_stop_in_time,

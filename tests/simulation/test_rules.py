@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -159,6 +160,60 @@ def raised_without_a_fault() -> Story:
     return Story().add(5.9, Kind.RAISED, "a", value=b"KafkaError", note="KafkaError: no")
 
 
+def returned_before_a_seek_s_offset() -> Story:
+    story = Story().add(5.6, Kind.SOUGHT, "a", offset=1)
+    return story.add(5.7, Kind.RETURNED, "a", offset=0, value=value(0))
+
+
+def returned_while_paused() -> Story:
+    return Story().add(4.8, Kind.PAUSED, "a")
+
+
+def older_commit_after_a_newer_one() -> Story:
+    story = Story().add(5.6, Kind.NAMED, "a", offset=1).add(5.7, Kind.NAMED, "a", offset=2)
+    return story.add(6.5, Kind.COMMITTED, "g", offset=1)
+
+
+def waits() -> Story:
+    story = prompt_story().add(40.0, Kind.REVOKED, "a")
+    return story.add(46.0, Kind.ASSIGNED, "b")
+
+
+def prompt_story() -> Story:
+    story = Story(faults=(RESET,)).without(Kind.STOPPING).without(Kind.STOPPED)
+    story.plan = dataclasses.replace(story.plan, heartbeat_ms=rules.PROMPT_HEARTBEAT_MS)
+    return story.add(2.0, Kind.JOINED, "a", tp=None).add(2.0, Kind.JOINED, "b", tp=None)
+
+
+def kept() -> Story:
+    story = Story().without(Kind.STOPPING).without(Kind.STOPPED)
+    return story.add(6.0, Kind.FENCED, "a", tp=None).add(20.0, Kind.CALM, "course", tp=None)
+
+
+def gives_up() -> Story:
+    return Story().add(5.9, Kind.RAISED, "a", note="UnreleasedInstanceIdError: no")
+
+
+def connects_without_a_pause() -> Story:
+    story = Story()
+    story.facts.attempts = [(3.0 + n / 1000, "a", "b1") for n in range(100)]
+    return story
+
+
+def sends_without_a_pause() -> Story:
+    story = Story()
+    story.facts.requests["a", 1, "OffsetFetch", 3] = 100
+    return story
+
+
+def throttled_and_sends() -> Story:
+    return Story().add(5.9, Kind.THROTTLED, "a", tp=None)
+
+
+def part_of_a_transaction() -> Story:
+    return Story().add(5.9, Kind.ENDED, "p0", value=value(1) + b" " + value(2))
+
+
 def copied_twice() -> Story:
     story = Story("copy")
     story.facts.output.append(value(1))
@@ -216,6 +271,16 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     ),
     (rules.healthy_members_repeat_nothing, repeated, "repeated"),
     (rules.healthy_members_repeat_nothing, raised_without_a_fault, "raised"),
+    (rules.one_assignment_is_in_order, returned_before_a_seek_s_offset, "order"),
+    (shared.paused_partitions_return_nothing, returned_while_paused, "paused"),
+    (shared.commits_do_not_go_back, older_commit_after_a_newer_one, "commit back"),
+    (rules.partitions_do_not_wait, waits, "waits"),
+    (rules.fenced_members_lose_partitions, kept, "kept"),
+    (rules.static_members_wait_for_their_id, gives_up, "gives up"),
+    (rules.attempts_have_pauses, connects_without_a_pause, "hot loop"),
+    (rules.attempts_have_pauses, sends_without_a_pause, "hot loop"),
+    (rules.throttled_clients_wait, throttled_and_sends, "throttle"),
+    (rules.transactions_are_atomic, part_of_a_transaction, "part of a transaction"),
     (rules.copies_are_made_exactly_once, copied_twice, "copied twice"),
     (rules.copies_are_made_exactly_once, not_copied, "not copied"),
     (rules.failed_records_are_dead_letters, no_letter, "no letter"),
@@ -251,6 +316,21 @@ def test_every_rule_was_seen_to_fail() -> None:
 def test_rewritten_log_excuses_what_is_about_offsets() -> None:
     story = commit_back().add(6.2, Kind.CUT_LOG, "truncation", offset=1)
     assert not story.broken_by(shared.commits_do_not_go_back)
+
+
+def test_seek_and_older_commit_excuse_what_they_ask_for() -> None:
+    story = Story().add(5.6, Kind.SOUGHT, "a", offset=0)
+    story.add(5.7, Kind.RETURNED, "a", offset=0, value=value(0))
+    assert not story.broken_by(rules.one_assignment_is_in_order)
+    story = Story().add(6.2, Kind.NAMED, "a", offset=1).add(6.5, Kind.COMMITTED, "g", offset=1)
+    assert not story.broken_by(shared.commits_do_not_go_back)
+
+
+def test_partition_may_wait_after_an_outage() -> None:
+    story = (
+        waits().add(38.0, Kind.FAULT, "hang", tp=None).add(39.0, Kind.FAULT_OVER, "hang", tp=None)
+    )
+    assert not story.broken_by(rules.partitions_do_not_wait)
 
 
 def test_seed_decides_the_plan() -> None:
