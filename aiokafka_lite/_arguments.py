@@ -82,17 +82,15 @@ PLAIN_FUNCTION: Final = Kind(
 INT: Final = Kind("an int", is_int)
 NUMBER: Final = Kind("a number", is_number)
 TEXT: Final = Kind("a str", lambda given: isinstance(given, str))
-_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "bool": FLAG,
-        "int": INT,
-        "float": NUMBER,
-        "str": TEXT,
-        "TopicPartition": Kind(
-            "a TopicPartition with a str (topic) and an int (partition)", is_partition
-        ),
-    }
-)
+_KINDS: Final[Mapping[str, Kind]] = {
+    "bool": FLAG,
+    "int": INT,
+    "float": NUMBER,
+    "str": TEXT,
+    "TopicPartition": Kind(
+        "a TopicPartition with a str (topic) and an int (partition)", is_partition
+    ),
+}
 
 
 def _kind_of(annotation: str, more: Mapping[str, Kind]) -> tuple[Kind, bool] | None:

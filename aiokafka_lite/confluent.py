@@ -13,7 +13,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite._arguments import TEXT
@@ -159,13 +158,11 @@ def _mechanism(given: object) -> str:
     return name
 
 
-_ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = MappingProxyType(
-    {
-        "range": RangePartitionAssignor,
-        "roundrobin": RoundRobinPartitionAssignor,
-        "cooperative-sticky": CooperativeStickyPartitionAssignor,
-    }
-)
+_ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyPartitionAssignor,
+}
 
 
 def _assignors(given: object) -> tuple[type[AbstractPartitionAssignor], ...]:
@@ -216,17 +213,15 @@ class HashPartitioner:
         return available[self._number % len(available)]
 
 
-PARTITIONERS: Final[Mapping[str, Callable[[], Partitioner | None]]] = MappingProxyType(
-    {
-        "consistent_random": lambda: HashPartitioner(zlib.crc32, is_empty_hashed=False),
-        "consistent": lambda: HashPartitioner(zlib.crc32),
-        "murmur2_random": lambda: None,  # the producer's own default
-        "murmur2": lambda: None,
-        "fnv1a_random": lambda: HashPartitioner(_fnv1a),
-        "fnv1a": lambda: HashPartitioner(_fnv1a),
-        "random": lambda: HashPartitioner(None, sticky_s=0),
-    }
-)
+PARTITIONERS: Final[Mapping[str, Callable[[], Partitioner | None]]] = {
+    "consistent_random": lambda: HashPartitioner(zlib.crc32, is_empty_hashed=False),
+    "consistent": lambda: HashPartitioner(zlib.crc32),
+    "murmur2_random": lambda: None,  # the producer's own default
+    "murmur2": lambda: None,
+    "fnv1a_random": lambda: HashPartitioner(_fnv1a),
+    "fnv1a": lambda: HashPartitioner(_fnv1a),
+    "random": lambda: HashPartitioner(None, sticky_s=0),
+}
 
 
 def _partitioner(given: object) -> Partitioner | None:
@@ -312,9 +307,10 @@ def _tokens(
     return None if callback is None else CallbackTokens(callback, config)
 
 
-_MAKERS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
-    {"ssl_context": _tls_context, "sasl_oauth_token_provider": _tokens}
-)
+_MAKERS: Final[Mapping[str, Callable[..., object]]] = {
+    "ssl_context": _tls_context,
+    "sasl_oauth_token_provider": _tokens,
+}
 
 # --- The table ----------------------------------------------------------------------------------
 _EARLIEST_OR_LATEST: Final = {
@@ -338,8 +334,7 @@ _ASSERTIONS: Final = (
     "claim.sub", "jwt.template.file",
 )  # fmt: skip
 
-_TABLE: Final[Mapping[str, Setting | Own]] = MappingProxyType(
-    {
+_TABLE: Final[Mapping[str, Setting | Own]] = {
         # The cluster
         "metadata.broker.list": Translated("bootstrap_servers", _servers),
         "bootstrap.servers": Own(_servers),
@@ -503,14 +498,11 @@ _TABLE: Final[Mapping[str, Setting | Own]] = MappingProxyType(
         "queuing.strategy": Refused(
             "records are always sent in order", "producer", unless=("fifo",)
         ),
-    }
-)  # fmt: skip
-SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
-    {
-        name: Translated(name.replace(".", "_"), *each) if isinstance(each, Own) else each
-        for name, each in _TABLE.items()
-    }
-)
+    }  # fmt: skip
+SETTINGS: Final[Mapping[str, Setting]] = {
+    name: Translated(name.replace(".", "_"), *each) if isinstance(each, Own) else each
+    for name, each in _TABLE.items()
+}
 
 # Settings that have no effect here, whatever their values are. The page has the reasons.
 UNNEEDED: Final = frozenset(
@@ -542,17 +534,15 @@ UNNEEDED: Final = frozenset(
 
 # librdkafka's defaults, if another value would change the records that are read, their partition,
 # or what brokers do.
-DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
-    {
-        "consumer": {
-            "isolation.level": "read_committed",
-            "allow.auto.create.topics": False,
-            "session.timeout.ms": 45_000,
-            "sasl.mechanism": "GSSAPI",
-        },
-        "producer": {"partitioner": "consistent_random", "sasl.mechanism": "GSSAPI"},
-    }
-)
+DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "consumer": {
+        "isolation.level": "read_committed",
+        "allow.auto.create.topics": False,
+        "session.timeout.ms": 45_000,
+        "sasl.mechanism": "GSSAPI",
+    },
+    "producer": {"partitioner": "consistent_random", "sasl.mechanism": "GSSAPI"},
+}
 
 
 def confluent_settings(

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from aiokafka_lite._arguments import INT, Kind, check_fields, is_list
@@ -35,28 +34,26 @@ def _are(given: object, kind: type) -> bool:
 
 _RACKS: Final = Kind("a list with one rack name (str) per node", lambda given: _are(given, str))
 _PATH: Final = Kind("a path", lambda given: isinstance(given, str | os.PathLike))
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "PositiveInt": INT,
-        "BrokerConfig": Kind("a BrokerConfig", lambda given: isinstance(given, BrokerConfig)),
-        "Sequence[str]": _RACKS,
-        "tuple[str, ...]": _RACKS,
-        "Path": _PATH,
-        "str | Path": _PATH,
-        "Sequence[SaslMechanism | str]": Kind(
-            "a list of SASL mechanisms", lambda given: _are(given, str)
+KINDS: Final[Mapping[str, Kind]] = {
+    "PositiveInt": INT,
+    "BrokerConfig": Kind("a BrokerConfig", lambda given: isinstance(given, BrokerConfig)),
+    "Sequence[str]": _RACKS,
+    "tuple[str, ...]": _RACKS,
+    "Path": _PATH,
+    "str | Path": _PATH,
+    "Sequence[SaslMechanism | str]": Kind(
+        "a list of SASL mechanisms", lambda given: _are(given, str)
+    ),
+    "Sequence[Listener]": Kind("a list of Listener", lambda given: _are(given, Listener)),
+    "Mapping[str, Secret | str]": Kind(
+        "a dict that maps user names to passwords",
+        lambda given: (
+            isinstance(given, Mapping)
+            and _are(given, str)
+            and all(isinstance(each, str | Secret) for each in given.values())
         ),
-        "Sequence[Listener]": Kind("a list of Listener", lambda given: _are(given, Listener)),
-        "Mapping[str, Secret | str]": Kind(
-            "a dict that maps user names to passwords",
-            lambda given: (
-                isinstance(given, Mapping)
-                and _are(given, str)
-                and all(isinstance(each, str | Secret) for each in given.values())
-            ),
-        ),
-    }
-)
+    ),
+}
 """The kinds of the settings."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from aiokafka_lite._arguments import Kind, checks_arguments, is_list, one_of, plain
@@ -38,16 +37,14 @@ WAIT_S: Final = 10.0
 STABLE: Final = "Stable"
 
 
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "IsolationLevel": one_of("read_uncommitted", "read_committed"),
-        "Iterable[NewRecord]": Kind("a list of NewRecord", is_list),
-        "Iterable[tuple[str, Text]]": Kind("a list of (name, value) pairs", is_list),
-        "Codec | str": Kind(
-            "the name of a compression codec", lambda given: isinstance(given, str | Codec)
-        ),
-    }
-)
+KINDS: Final[Mapping[str, Kind]] = {
+    "IsolationLevel": one_of("read_uncommitted", "read_committed"),
+    "Iterable[NewRecord]": Kind("a list of NewRecord", is_list),
+    "Iterable[tuple[str, Text]]": Kind("a list of (name, value) pairs", is_list),
+    "Codec | str": Kind(
+        "the name of a compression codec", lambda given: isinstance(given, str | Codec)
+    ),
+}
 """The kinds of arguments of these methods."""
 
 

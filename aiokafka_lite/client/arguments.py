@@ -7,7 +7,6 @@ import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from operator import index
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
 
 from aiokafka_lite._arguments import is_int, is_list
@@ -93,9 +92,12 @@ def _loop(name: str, given: object) -> object:
 
 
 # Checks of arguments, by their annotations.
-_TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = MappingProxyType(
-    {"asyncio.AbstractEventLoop": _loop, "bool": _flag, "int": _number, "str": _text}
-)
+_TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = {
+    "asyncio.AbstractEventLoop": _loop,
+    "bool": _flag,
+    "int": _number,
+    "str": _text,
+}
 
 
 class InSeconds:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 # Seconds until the first probe (two names), seconds between probes, and unanswered probes.
-KEEP_ALIVE: Final[Mapping[str, int]] = MappingProxyType(
-    {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-)
+KEEP_ALIVE: Final[Mapping[str, int]] = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPALIVE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+}
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -29,7 +29,6 @@ from abc import ABC, abstractmethod
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping
 from traceback import StackSummary
-from types import MappingProxyType
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout
@@ -51,23 +50,21 @@ class Stage(enum.Enum):
     ABANDONED = "abandoned"
 
 
-MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
-    {
-        Stage.NEW: frozenset({Stage.STARTING, Stage.STOPPING, Stage.ABANDONED}),
-        Stage.STARTING: frozenset(
-            {Stage.RUNNING, Stage.DEAD, Stage.UNDOING, Stage.FINISHING, Stage.ABANDONED}
-        ),
-        Stage.RUNNING: frozenset({Stage.DEAD, Stage.FINISHING, Stage.ABANDONED}),
-        Stage.FINISHING: frozenset({Stage.STOPPING, Stage.ABANDONED}),
-        # A start whose task failed may still fail, and handlers may continue for a while.
-        Stage.DEAD: frozenset({Stage.UNDOING, Stage.FINISHING, Stage.ABANDONED}),
-        Stage.UNDOING: frozenset({Stage.NEW, Stage.STOPPING, Stage.ABANDONED}),
-        Stage.STOPPING: frozenset({Stage.STOPPED}),
-        Stage.STOPPED: frozenset(),
-        # Its last holder, an exception handler, may stop it all the same.
-        Stage.ABANDONED: frozenset({Stage.STOPPING}),
-    }
-)
+MOVES: Final[Mapping[Stage, frozenset[Stage]]] = {
+    Stage.NEW: frozenset({Stage.STARTING, Stage.STOPPING, Stage.ABANDONED}),
+    Stage.STARTING: frozenset(
+        {Stage.RUNNING, Stage.DEAD, Stage.UNDOING, Stage.FINISHING, Stage.ABANDONED}
+    ),
+    Stage.RUNNING: frozenset({Stage.DEAD, Stage.FINISHING, Stage.ABANDONED}),
+    Stage.FINISHING: frozenset({Stage.STOPPING, Stage.ABANDONED}),
+    # A start whose task failed may still fail, and handlers may continue for a while.
+    Stage.DEAD: frozenset({Stage.UNDOING, Stage.FINISHING, Stage.ABANDONED}),
+    Stage.UNDOING: frozenset({Stage.NEW, Stage.STOPPING, Stage.ABANDONED}),
+    Stage.STOPPING: frozenset({Stage.STOPPED}),
+    Stage.STOPPED: frozenset(),
+    # Its last holder, an exception handler, may stop it all the same.
+    Stage.ABANDONED: frozenset({Stage.STOPPING}),
+}
 # Stages in which there are parts that may be used.
 WITH_PARTS: Final = frozenset({Stage.STARTING, Stage.RUNNING, Stage.FINISHING, Stage.DEAD})
 # Final stages.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.config import Address
@@ -36,33 +35,29 @@ _NOT_STRICT: Final = (
     "certificate, or pass an ssl_context whose verify_flags exclude ssl.VERIFY_X509_STRICT"
 )
 # Remedies by OpenSSL's code (X509_verify_cert_error_string).
-_CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        9: _CHECK_DATES,  # not yet valid
-        10: _CHECK_DATES,  # has expired
-        23: "the CA has revoked the certificate: the broker needs a new certificate",
-        62: _CHECK_NAME,  # host name mismatch
-        64: _CHECK_NAME,  # IP address mismatch
-    }
-)
+_CERTIFICATE_HINTS: Final[Mapping[int, str]] = {
+    9: _CHECK_DATES,  # not yet valid
+    10: _CHECK_DATES,  # has expired
+    23: "the CA has revoked the certificate: the broker needs a new certificate",
+    62: _CHECK_NAME,  # host name mismatch
+    64: _CHECK_NAME,  # IP address mismatch
+}
 # Remedies by a part of OpenSSL's reason.
-_TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "WRONG_VERSION": _CHECK_PROTOCOL,
-        "RECORD_LAYER_FAILURE": _CHECK_PROTOCOL,
-        "UNEXPECTED_EOF": _CHECK_PROTOCOL,
-        "UNSUPPORTED_PROTOCOL": _CHECK_VERSION,
-        "ALERT_PROTOCOL_VERSION": _CHECK_VERSION,
-        "CERTIFICATE_REQUIRED": "the broker requires a client certificate: pass certfile= and "
-        "keyfile= to create_ssl_context()",
-        "ALERT_BAD_CERTIFICATE": "the broker rejects the client's certificate, or requires one: "
-        "see certfile= of create_ssl_context()",
-        "ALERT_UNKNOWN_CA": "the broker does not trust the CA of the client's certificate",
-        "ALERT_CERTIFICATE": "the broker rejects the client's certificate",
-        "ALERT_HANDSHAKE_FAILURE": "client and broker have no cipher in common, or the broker "
-        "requires a client certificate: see certfile= of create_ssl_context()",
-    }
-)
+_TLS_HINTS: Final[Mapping[str, str]] = {
+    "WRONG_VERSION": _CHECK_PROTOCOL,
+    "RECORD_LAYER_FAILURE": _CHECK_PROTOCOL,
+    "UNEXPECTED_EOF": _CHECK_PROTOCOL,
+    "UNSUPPORTED_PROTOCOL": _CHECK_VERSION,
+    "ALERT_PROTOCOL_VERSION": _CHECK_VERSION,
+    "CERTIFICATE_REQUIRED": "the broker requires a client certificate: pass certfile= and "
+    "keyfile= to create_ssl_context()",
+    "ALERT_BAD_CERTIFICATE": "the broker rejects the client's certificate, or requires one: "
+    "see certfile= of create_ssl_context()",
+    "ALERT_UNKNOWN_CA": "the broker does not trust the CA of the client's certificate",
+    "ALERT_CERTIFICATE": "the broker rejects the client's certificate",
+    "ALERT_HANDSHAKE_FAILURE": "client and broker have no cipher in common, or the broker "
+    "requires a client certificate: see certfile= of create_ssl_context()",
+}
 _ALERT: Final = "ALERT"
 # Alerts that may also occur later in a session, where they mean a reset.
 _PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")

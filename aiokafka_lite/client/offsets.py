@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from aiokafka_lite.structs import TopicPartition
@@ -11,9 +10,7 @@ from aiokafka_lite.structs import TopicPartition
 LATEST: Final = -1
 EARLIEST: Final = -2
 # With read_committed, the latest offset is the last stable one.
-ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
-    {"read_uncommitted": 0, "read_committed": 1}
-)
+ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 """An offset for each partition."""

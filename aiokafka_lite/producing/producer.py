@@ -10,7 +10,7 @@ import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
@@ -601,7 +601,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return self._life.refusal()
 
 
-_ORIGINAL: Final[Mapping[str, object]] = MappingProxyType({"send": AIOKafkaProducer.send})
+_ORIGINAL: Final[Mapping[str, object]] = {"send": AIOKafkaProducer.send}
 
 
 class TransactionBlock(Generic[SentKT, SentVT]):

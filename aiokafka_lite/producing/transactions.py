@@ -30,7 +30,6 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -103,17 +102,15 @@ class TransactionStage(enum.Enum):
 
 
 _S = TransactionStage
-MOVES: Final[Mapping[TransactionStage, frozenset[TransactionStage]]] = MappingProxyType(
-    {
-        _S.NEW: frozenset({_S.READY, _S.FATAL}),
-        _S.READY: frozenset({_S.OPEN, _S.FATAL}),
-        _S.OPEN: frozenset({_S.COMMITTING, _S.ABORTING, _S.BROKEN, _S.FATAL}),
-        _S.BROKEN: frozenset({_S.ABORTING, _S.FATAL}),
-        _S.COMMITTING: frozenset({_S.READY, _S.BROKEN, _S.FATAL}),
-        _S.ABORTING: frozenset({_S.READY, _S.FATAL}),
-        _S.FATAL: frozenset(),
-    }
-)
+MOVES: Final[Mapping[TransactionStage, frozenset[TransactionStage]]] = {
+    _S.NEW: frozenset({_S.READY, _S.FATAL}),
+    _S.READY: frozenset({_S.OPEN, _S.FATAL}),
+    _S.OPEN: frozenset({_S.COMMITTING, _S.ABORTING, _S.BROKEN, _S.FATAL}),
+    _S.BROKEN: frozenset({_S.ABORTING, _S.FATAL}),
+    _S.COMMITTING: frozenset({_S.READY, _S.BROKEN, _S.FATAL}),
+    _S.ABORTING: frozenset({_S.READY, _S.FATAL}),
+    _S.FATAL: frozenset(),
+}
 
 
 class ProducerTransaction:

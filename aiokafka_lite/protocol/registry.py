@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Final, cast
 
 from aiokafka_lite.protocol.schema import Request, Response
@@ -56,8 +55,8 @@ _APIS: Final[Mapping[int, tuple[str, str]]] = {
 }
 """Kafka's name of each API by its key, and the module in `messages` that declares it."""
 
-API_NAMES: Final[Mapping[int, str]] = MappingProxyType({k: n for k, (n, _) in _APIS.items()})
-API_KEYS: Final[Mapping[str, int]] = MappingProxyType({n: k for k, n in API_NAMES.items()})
+API_NAMES: Final[Mapping[int, str]] = {k: n for k, (n, _) in _APIS.items()}
+API_KEYS: Final[Mapping[str, int]] = {n: k for k, n in API_NAMES.items()}
 
 
 @functools.cache

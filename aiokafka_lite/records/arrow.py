@@ -16,7 +16,6 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import itemgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka_lite.records import decoders
@@ -58,7 +57,7 @@ NO_TIMESTAMP_TYPE: Final = -1
 # The number of constant arrays that are kept for reuse.
 MOST_KEPT: Final = 16
 # The factors for Kafka's milliseconds.
-FACTORS: Final[Mapping[str, int]] = MappingProxyType({"ms": 1, "us": 1_000, "ns": 1_000_000})
+FACTORS: Final[Mapping[str, int]] = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 def _is_timestamp(kind: pa.DataType) -> bool:
@@ -77,20 +76,18 @@ def _is_one_of(*kinds: pa.DataType) -> Callable[[pa.DataType], bool]:
     return lambda kind: kind in kinds
 
 
-_SUPPORTED: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = MappingProxyType(
-    {
-        "topic": (_is_one_of(TOPIC_NAMES, pa.string()), "dictionary<int32, string> or string"),
-        "partition": (_is_one_of(pa.int32()), "int32"),
-        "offset": (_is_one_of(pa.int64()), "int64"),
-        "timestamp": (_is_timestamp, "timestamp in ms, us or ns with a time zone"),
-        "timestamp_type": (_is_one_of(pa.int32()), "int32"),
-        # As Spark's own Kafka source writes it.
-        "timestampType": (_is_one_of(pa.int32()), "int32"),
-        "key": (_is_one_of(pa.binary()), "binary"),
-        "value": (_is_one_of(pa.binary()), "binary"),
-        "headers": (_is_headers, "list<struct<key: string, value: binary>>"),
-    }
-)
+_SUPPORTED: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = {
+    "topic": (_is_one_of(TOPIC_NAMES, pa.string()), "dictionary<int32, string> or string"),
+    "partition": (_is_one_of(pa.int32()), "int32"),
+    "offset": (_is_one_of(pa.int64()), "int64"),
+    "timestamp": (_is_timestamp, "timestamp in ms, us or ns with a time zone"),
+    "timestamp_type": (_is_one_of(pa.int32()), "int32"),
+    # As Spark's own Kafka source writes it.
+    "timestampType": (_is_one_of(pa.int32()), "int32"),
+    "key": (_is_one_of(pa.binary()), "binary"),
+    "value": (_is_one_of(pa.binary()), "binary"),
+    "headers": (_is_headers, "list<struct<key: string, value: binary>>"),
+}
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
 

@@ -6,7 +6,6 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.records import _decode_py
@@ -60,7 +59,7 @@ def _find_decoders() -> dict[str, Decoder]:
     return found
 
 
-DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(_find_decoders())
+DECODERS: Final[Mapping[str, Decoder]] = _find_decoders()
 """The available decoders by name: "python" always, "compiled" if it was built."""
 
 COMPILED: Final = "compiled" in DECODERS

@@ -7,7 +7,6 @@ The columns are those of Spark's own Kafka source. The Arrow schema must equal t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -30,18 +29,16 @@ class ColumnType(NamedTuple):
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS: Final = pa.list_(pa.field("element", _HEADER))
 
-COLUMNS: Final[Mapping[str, ColumnType]] = MappingProxyType(
-    {
-        "key": ColumnType("binary", pa.binary()),
-        "value": ColumnType("binary", pa.binary()),
-        "topic": ColumnType("string", pa.string(), is_never_null=True),
-        "partition": ColumnType("int", pa.int32(), is_never_null=True),
-        "offset": ColumnType("bigint", pa.int64(), is_never_null=True),
-        "timestamp": ColumnType("timestamp", pa.timestamp("us", "UTC")),
-        "timestampType": ColumnType("int", pa.int32()),
-        "headers": ColumnType("array<struct<key:string,value:binary>>", _HEADERS),
-    }
-)
+COLUMNS: Final[Mapping[str, ColumnType]] = {
+    "key": ColumnType("binary", pa.binary()),
+    "value": ColumnType("binary", pa.binary()),
+    "topic": ColumnType("string", pa.string(), is_never_null=True),
+    "partition": ColumnType("int", pa.int32(), is_never_null=True),
+    "offset": ColumnType("bigint", pa.int64(), is_never_null=True),
+    "timestamp": ColumnType("timestamp", pa.timestamp("us", "UTC")),
+    "timestampType": ColumnType("int", pa.int32()),
+    "headers": ColumnType("array<struct<key:string,value:binary>>", _HEADERS),
+}
 
 
 def column_names(*, include_headers: bool) -> list[str]:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.broker.log.producers import (
@@ -82,18 +81,16 @@ ENDING: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 
 # The states before each state. Since KIP-890, a transaction without partitions may be aborted, so
 # PrepareAbort may follow an idle state.
-ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
-    {
-        EMPTY: IDLE,
-        ONGOING: IDLE | {ONGOING},
-        PREPARE_COMMIT: frozenset({ONGOING}),
-        PREPARE_ABORT: IDLE | {ONGOING, PREPARE_EPOCH_FENCE},
-        COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
-        COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
-        DEAD: IDLE,
-        PREPARE_EPOCH_FENCE: frozenset({ONGOING}),
-    }
-)
+ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    EMPTY: IDLE,
+    ONGOING: IDLE | {ONGOING},
+    PREPARE_COMMIT: frozenset({ONGOING}),
+    PREPARE_ABORT: IDLE | {ONGOING, PREPARE_EPOCH_FENCE},
+    COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
+    COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
+    DEAD: IDLE,
+    PREPARE_EPOCH_FENCE: frozenset({ONGOING}),
+}
 
 
 class TransactionVersion(enum.IntEnum):
