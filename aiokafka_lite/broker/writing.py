@@ -90,14 +90,6 @@ class _Checked(NamedTuple):
     timestamps_ms: array[int]
 
 
-class _Written(NamedTuple):
-    """A batch in the log. `stamp_ms` replaces its records' timestamps."""
-
-    batch: _Checked
-    base_offset: int
-    stamp_ms: int | None
-
-
 class TopicWriter:
     """Validates records of one topic one by one, and writes all or none.
 
@@ -112,7 +104,8 @@ class TopicWriter:
         self._ends = [partition.log.log_end_offset for partition in topic.partitions]
         self._open: dict[int, _Open] = {}
         self._checked: list[_Checked] = []
-        self._written: list[_Written] = []
+        # With their base offsets, and the time that replaces their records' timestamps.
+        self._written: list[tuple[_Checked, int, int | None]] = []
         self.count = 0
 
     def add(self, record: NewRecord) -> None:
@@ -171,7 +164,7 @@ class TopicWriter:
         for batch in self._checked:
             stamp = self._clock() if is_stamped else None
             result = batch.partition.append_batch(batch.header, batch.view, append_time_ms=stamp)
-            self._written.append(_Written(batch, result.base_offset, stamp))
+            self._written.append((batch, result.base_offset, stamp))
         self._checked.clear()
 
     def places(self) -> list[RecordMetadata]:

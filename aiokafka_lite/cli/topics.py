@@ -240,12 +240,7 @@ def run_describe(options: argparse.Namespace) -> int:
 def _spans_since(
     cluster: BlockingCluster, topic: TopicView, since: TopicPosition
 ) -> dict[TopicPartition, Span]:
-    tps = [
-        TopicPartition(topic.name, number)
-        for number, partition in topic.partitions.items()
-        if partition.leader >= 0
-    ]
-    found = find(cluster, tps, since)
+    found = find(cluster, _led([topic]), since)
     return {tp: Span(found.starts[tp], end) for tp, end in found.ends.items()}
 
 
@@ -271,13 +266,17 @@ def _sample(
     return found
 
 
-def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:
-    led = [
+def _led(topics: Sequence[TopicView]) -> list[TopicPartition]:
+    return [
         TopicPartition(topic.name, number)
         for topic in topics
         for number, partition in topic.partitions.items()
         if partition.leader >= 0
     ]
+
+
+def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:
+    led = _led(topics)
     begins, ends = bounds(cluster, led) if led else ({}, {})
     sizes = _sizes(cluster, led)
     rows: dict[str, list[Row]] = {}

@@ -250,6 +250,10 @@ class BlockingConnection(Wired, ForkAware):
         if (sock := self._socket) is not None:
             sock.shut_down()
 
+    def _interrupted(self, what: str) -> KafkaConnectionError:
+        reason = f"because an exception interrupted the {what}"
+        return KafkaConnectionError(f"the connection to {self.peer} was closed, {reason}")
+
     def _release(self) -> None:
         """Close the socket when no other thread uses it; `_fail` has woken them."""
         with self._sending, self._receiving:
@@ -320,11 +324,7 @@ class BlockingConnection(Wired, ForkAware):
             self._fail(self.wire.lost(error, is_sending=True))
         except BaseException:
             # The stream ends in the middle of a request.
-            text = (
-                f"the connection to {self.peer} was closed, because an exception interrupted the "
-                "sending of a request"
-            )
-            self._fail(KafkaConnectionError(text))
+            self._fail(self._interrupted("sending of a request"))
             raise
         if self.error is not None:
             raise self.wire.refusal()
@@ -368,11 +368,7 @@ class BlockingConnection(Wired, ForkAware):
             self._fail(error)
         except BaseException:
             # Received bytes may be lost.
-            text = (
-                f"the connection to {self.peer} was closed, because an exception interrupted the "
-                "receiving of a response"
-            )
-            self._fail(KafkaConnectionError(text))
+            self._fail(self._interrupted("receiving of a response"))
             raise
 
     def _receive_answer(self, sock: blocking_socket.BlockingSocket, exchange: Pending[R]) -> None:

@@ -51,13 +51,6 @@ UNREVOKED: Final = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 UNRELEASED: Final = ConsumerGroupMemberState.UNRELEASED_PARTITIONS
 UNKNOWN: Final = ConsumerGroupMemberState.UNKNOWN
 
-LEGAL_TRANSITIONS: Final[Mapping[ConsumerGroupMemberState, frozenset[ConsumerGroupMemberState]]] = {
-    STABLE: frozenset({STABLE, UNREVOKED, UNRELEASED}),
-    UNREVOKED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
-    UNRELEASED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
-    UNKNOWN: frozenset({STABLE, UNRELEASED}),
-}
-
 
 @dataclass(frozen=True)
 class ClassicSide:
@@ -199,10 +192,6 @@ def _moved(
     assigned: PartitionEpochs,
     pending_revocation: PartitionEpochs,
 ) -> ConsumerGroupMember:
-    if state not in LEGAL_TRANSITIONS[member.state]:
-        raise AssertionError(
-            f"member {member.member_id!r}: the state cannot change from {member.state} to {state}"
-        )
     return dataclasses.replace(
         member,
         state=state,
