@@ -24,6 +24,7 @@ from aiokafka_lite.broker.configs.topic_config import parse_topic_config
 from aiokafka_lite.broker.log.disk import DiskQueue, replace_file
 from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
+from aiokafka_lite.broker.log.stored_json import FORMAT, load_formatted
 from aiokafka_lite.broker.topics import (
     NewTopic,
     Partition,
@@ -45,8 +46,6 @@ CATALOG_FILE: Final = "cluster.json"
 LOCK_FILE: Final = ".lock"
 # The part of a topic's name in its folder's name, which must stay below 255 bytes.
 FOLDER_NAME_LENGTH: Final = 200
-FORMAT: Final = 1
-
 # Producer ids are reserved in blocks, so that most of them need no write.
 PRODUCER_ID_BLOCK: Final = 1_000
 
@@ -64,11 +63,14 @@ class _StoredTopic(TypedDict):
     partitions: list[_StoredPartition]
 
 
-class _StoredHead(TypedDict):
+class _StoredLater(TypedDict, total=False):
+    settings: list[StoredSettings]  # the first versions did not store it
+
+
+class _StoredHead(_StoredLater):
     format: int
     cluster_id: str
     next_producer_id: int
-    settings: list[StoredSettings]  # the first versions did not store it
 
 
 class _StoredCatalog(_StoredHead):
@@ -357,9 +359,8 @@ class TopicCatalog:
         except OSError as error:
             raise KafkaStorageError(f"cannot use the data directory {data_dir}: {error}") from error
         try:
-            catalog: _StoredCatalog = json.loads(stored)
-            self._restore(catalog)
-        except (ValueError, KeyError, TypeError) as error:
+            self._restore(load_formatted(data_dir / CATALOG_FILE, stored, _StoredCatalog))
+        except (ValueError, KeyError, InvalidConfigurationError, InvalidTopicError) as error:
             raise KafkaStorageError(
                 f"cannot load the topics from {data_dir / CATALOG_FILE}, "
                 f"because its content is invalid: {error!r}"
@@ -388,16 +389,11 @@ class TopicCatalog:
         self._lock_file = lock
 
     def _restore(self, stored: _StoredCatalog) -> None:
-        if stored["format"] != FORMAT:
-            raise KafkaStorageError(
-                f"{CATALOG_FILE} has format {stored['format']}, "
-                f"but this version of aiokafka_lite reads only format {FORMAT}: "
-                "choose another data directory"
-            )
         self.cluster_id = stored["cluster_id"]
         self._next_producer_id = self._producer_ids_end = stored["next_producer_id"]
         self.settings.restore(stored.get("settings", []))
         for name, stored_topic in stored["topics"].items():
+            check_topic_name(name)  # a part of paths
             topic = Topic(
                 name, uuid_from_str(stored_topic["id"]), self.parse_config(stored_topic["configs"])
             )

@@ -142,7 +142,7 @@ class AppendedBatch(NamedTuple):
     timestamp: int
 
 
-StoredProducer: TypeAlias = "tuple[int, int, list[AppendedBatch], int, int, int, int]"
+StoredProducer: TypeAlias = tuple[int, int, list[AppendedBatch], int, int, int, int]
 
 
 @dataclass

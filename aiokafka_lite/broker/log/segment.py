@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import le, lt
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -110,7 +111,8 @@ class BatchIndex:
         return b"".join(column.tobytes() for column in columns)
 
     @classmethod
-    def from_bytes(cls, stored: bytes, end_position: int) -> BatchIndex | None:
+    def from_bytes(cls, stored: bytes, base_offset: int, end_position: int) -> BatchIndex | None:
+        """Return a stored index, or None if it is impossible."""
         rows, rest = divmod(len(stored), _ROW_BYTES)
         if rest or not rows:
             return None
@@ -120,7 +122,21 @@ class BatchIndex:
         ):
             column.frombytes(stored[number * rows * 8 : (number + 1) * rows * 8])
         index.end_position = end_position
-        return index
+        offsets, positions, timestamps = (
+            index._base_offsets,
+            index._positions,
+            index._newest_timestamps,
+        )
+        is_possible = (
+            offsets[0] >= base_offset
+            and positions[0] == 0
+            and positions[-1] < end_position
+            and timestamps[0] >= NO_TIMESTAMP
+            and all(map(lt, offsets, offsets[1:]))
+            and all(map(lt, positions, positions[1:]))
+            and all(map(le, timestamps, timestamps[1:]))
+        )
+        return index if is_possible else None
 
 
 class Replacement(NamedTuple):
@@ -390,7 +406,9 @@ class FileSegment(Segment):
         except (FileNotFoundError, struct.error):
             return file_size
         if magic == _INDEX_MAGIC and indexed_size <= file_size:
-            index = BatchIndex.from_bytes(stored[_INDEX_HEADER.size :], indexed_size)
+            index = BatchIndex.from_bytes(
+                stored[_INDEX_HEADER.size :], self.base_offset, indexed_size
+            )
             if index is not None:
                 self.index = index
                 self._flushed_size = indexed_size

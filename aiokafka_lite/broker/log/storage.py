@@ -30,6 +30,7 @@ from aiokafka_lite.broker.log.segment import (
     finish_replacing,
     newest_timestamp,
 )
+from aiokafka_lite.broker.log.stored_json import load_json
 from aiokafka_lite.errors import KafkaError, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, iter_batches
 
@@ -68,7 +69,7 @@ class LogState:
 
     @classmethod
     def from_json(cls, stored: bytes) -> LogState:
-        return cls(**json.loads(stored))
+        return cls(**load_json(stored, cls))
 
 
 @dataclass

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypedDict
 
 from aiokafka_lite.broker.log.disk import replace_file
+from aiokafka_lite.broker.log.stored_json import FORMAT, load_formatted
 from aiokafka_lite.errors import KafkaStorageError
 from aiokafka_lite.sasl import Secret, scram
 from aiokafka_lite.sasl.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 CREDENTIALS_FILE: Final = "scram.json"
-FORMAT: Final = 1
 SALT_BYTES: Final = 16
 OWNER_ONLY: Final = 0o600
 # A user of `add_users` has a hash for each mechanism. PLAIN checks with this one.
@@ -151,20 +151,8 @@ class CredentialStore:
         if self._path is None:
             return
         try:
-            stored: _StoredCredentials = json.loads(self._path.read_bytes())
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError) as error:  # a ValueError's message may quote the file
-            raise KafkaStorageError(
-                f"cannot read the SCRAM credentials in {self._path}: {type(error).__name__}"
-            ) from None
-        try:
-            if stored["format"] != FORMAT:
-                raise KafkaStorageError(
-                    f"{self._path} has format {stored['format']}, "
-                    f"but this version of aiokafka_lite reads only format {FORMAT}: "
-                    "choose another data directory"
-                )
+            content = self._path.read_bytes()
+            stored: _StoredCredentials = load_formatted(self._path, content, _StoredCredentials)
             for username, credentials in stored["users"].items():
                 for name, told in credentials.items():
                     credential = ScramCredential(
@@ -176,7 +164,13 @@ class CredentialStore:
                     mechanism = _BY_NAME[name]
                     self._scram[mechanism][username] = credential
                     self._altered[username, mechanism] = credential
-        except (ValueError, KeyError, TypeError) as error:
+        except FileNotFoundError:
+            return
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise KafkaStorageError(
+                f"cannot read the SCRAM credentials in {self._path}: {type(error).__name__}"
+            ) from None
+        except (ValueError, KeyError) as error:  # a ValueError's message may quote the file
             raise KafkaStorageError(
                 f"cannot load the SCRAM credentials from {self._path}, "
                 f"because its content is invalid: {type(error).__name__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,23 @@ async def test_consumers_read_on_behind_a_gap(
 def topic_folder(data_dir: Path) -> str:
     (folder,) = data_dir.glob("t.*")
     return folder.name
+
+
+@pytest.mark.parametrize("column", ["offsets", "positions", "timestamps"])
+@pytest.mark.parametrize("number", [-2, 0, 1 << 40])
+def test_index_with_impossible_numbers_is_made_again(
+    tmp_path: Path, column: str, number: int
+) -> None:
+    folder = tmp_path / "log"
+    fill(folder)
+    before = contents(reopen(folder, SEGMENT_BYTES))
+    index = records_of(folder)[-2].with_suffix(".index")
+    stored = bytearray(index.read_bytes())
+    # Two rows, after a header of 12 bytes: the first column has the base offsets.
+    at = 12 + 16 * ["offsets", "positions", "timestamps"].index(column) + 8 * (number <= 0)
+    stored[at : at + 8] = number.to_bytes(8, sys.byteorder, signed=True)
+    index.write_bytes(stored)
+    log = reopen(folder, SEGMENT_BYTES)
+    assert contents(log) == before
+    assert (log.log_start_offset, log.log_end_offset) == (0, RECORDS)
+    log.close()
