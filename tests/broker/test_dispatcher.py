@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import cast
 
@@ -29,7 +30,7 @@ from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -155,3 +156,37 @@ async def test_exception_of_a_long_poll_is_its_answer() -> None:
         purgatory.touch("a")
         assert [str(failures.pop()), len(purgatory), failures] == ["broken", 0, []]
     dispatching.cancel()
+
+
+@pytest.mark.parametrize("ends_first", [True, False], ids=["before", "after"])
+async def test_coroutine_of_a_handler_is_closed_if_the_scope_ends(ends_first: bool) -> None:
+    """A broker whose scope fails before or after the start of the task warns of no coroutine."""
+    loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+    scope = TaskScope("handlers", on_failure=lambda error: None)
+    dispatcher = Dispatcher(RequestChannel[RequestWork](9, loop), Purgatory(loop), scope, Faults())
+    dispatching = asyncio.ensure_future(dispatcher.run())
+    given: list[Coroutine[object, object, MetadataResponse]] = []
+
+    def fail() -> None:
+        scope.fail(ValueError("a log is damaged"), name="group-load")
+
+    async def answer() -> MetadataResponse:
+        return MetadataResponse()
+
+    def handle() -> object:
+        given.append(answer())
+        if not ends_first:
+            loop.call_soon(fail)
+        return given[-1]
+
+    failures: list[BaseException] = []
+    work = request(handle)
+    work.entry.request = MetadataRequest  # type: ignore[misc]
+    work.processor.fail = lambda work, error: failures.append(error)  # type: ignore[method-assign]
+    if ends_first:
+        fail()
+    dispatcher.channel.put(work)
+    await asyncio.sleep(0.1)
+    dispatching.cancel()
+    assert [type(error) for error in failures] == [RuntimeError] * ends_first
+    assert inspect.getcoroutinestate(given[0]) == inspect.CORO_CLOSED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -78,7 +78,19 @@ class Dispatcher:
         elif isinstance(answer, Delayed):
             self._delay(work, answer)
         else:
-            self.scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
+            self._spawn(work, answer)
+
+    def _spawn(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
+        # If the scope ends before the task's first step, nothing awaits the handler's coroutine.
+        close = answer.close if isinstance(answer, Coroutine) else None
+        try:
+            task = self.scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
+        except RuntimeError:
+            if close is not None:
+                close()
+            raise
+        if close is not None:
+            task.add_done_callback(lambda _: close())
 
     def _delay(self, work: RequestWork, delayed: Delayed) -> None:
         def attempt(is_due: bool) -> None:
