@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import NO_EPOCH, Node
+from aiokafka_lite.errors import IllegalArgumentError
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
@@ -35,6 +37,8 @@ class KafkaOffsetRange(NamedTuple):
         return self.end - self.start
 
 
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
+
 SparkOffsets: TypeAlias = dict[str, dict[str, int]]
 """The next offset to read of each partition: ``{"flights": {"0": 23, "1": 345}}``."""
 
@@ -50,9 +54,17 @@ def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:
     return spark
 
 
-def from_spark(spark: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, partitions in spark.items()
-        for partition, offset in partitions.items()
-    }
+def from_spark(spark: object) -> Offsets:
+    """Read the layout of `to_spark`. Raises IllegalArgumentError if a checkpoint has another."""
+    offsets: Offsets = {}
+    try:
+        for topic, partitions in cast("SparkOffsets", spark).items():
+            for partition, offset in partitions.items():
+                if type(offset) is not int or not _NUMBER.fullmatch(partition):
+                    raise ValueError(f"{topic}-{partition} is at {offset!r}")
+                offsets[TopicPartition(topic, int(partition))] = offset
+    except (AttributeError, ValueError) as error:
+        raise IllegalArgumentError(
+            f'the offsets of a checkpoint are not like {{"flights":{{"0":23}}}}: {error}'
+        ) from error
+    return offsets
