@@ -14,6 +14,8 @@ NODES ?= 1
 N ?= 100
 SEED ?= 0
 PATHS ?=
+SECONDS ?= 60
+ASAN ?=
 RANDOM_S ?= 60
 PORT ?= 9092
 ARGS ?=
@@ -33,7 +35,7 @@ LAYOUTS := $(shell find aiokafka_lite -name '*.pxd')
 SOURCES := pyproject.toml setup.py $(LAYOUTS) $(shell find aiokafka_lite -name '*.pyx') $(wildcard $(LAYOUTS:.pxd=.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-fast test-all durations contexts mutants test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
+.PHONY: help run pipeline test test-fast test-all durations contexts mutants fuzz test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -94,6 +96,20 @@ contexts: $(VENV)/.installed-dev ## measure which tests run which lines of the p
 
 mutants: $(VENV)/.installed-dev ## change the package at random, list what no test notices (N=300 SEED=7 PATHS='consumer/commits')
 	AIOKAFKA_LITE_IMPL=python $(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
+
+# The extensions with AddressSanitizer are in a folder of their own, in front of those of the tree.
+ASAN_LIB := out/asan/lib
+ASAN_ENV := LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+  PYTHONSAFEPATH=1 PYTHONPATH=$(ASAN_LIB):$(CURDIR)
+
+out/asan/.built: $(SOURCES) $(VENV)/.installed-dev
+	CFLAGS="-fsanitize=address -fno-omit-frame-pointer -O1" LDFLAGS=-fsanitize=address \
+	  $(BIN)/python setup.py -q build --build-base out/asan/build --build-lib $(ASAN_LIB)
+	@touch $@
+
+fuzz: $(VENV)/.installed-dev $(if $(ASAN),out/asan/.built) ## fuzz all that takes bytes from others (SECONDS=60, ASAN=1, ARGS='requests --seed 7')
+	$(if $(filter --guided,$(ARGS)),$(BIN)/pip install -q --disable-pip-version-check atheris)
+	$(if $(ASAN),env $(ASAN_ENV)) $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=60 seconds for each random test
 	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) PYTEST_TIMEOUT=600 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)

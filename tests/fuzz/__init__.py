@@ -1,0 +1,1 @@
+"""Fuzzing of everything that takes bytes or text from others: `make fuzz`."""

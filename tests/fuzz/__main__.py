@@ -1,0 +1,83 @@
+"""Fuzz everything that takes bytes or text from others.
+
+    make fuzz SECONDS=60                          every target, in turn
+    make fuzz ARGS="requests responses --seed 7"  some of them
+    make fuzz ARGS="--replay FILE"                one input again
+
+A run of one seed has the same inputs each time. Inputs that break a rule are in out/fuzz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.fuzz import catalogue, guided, running
+from tests.fuzz.engine import Violation, replay_command
+from tests.fuzz.running import Result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("targets", nargs="*", help=", ".join(catalogue.TARGETS))
+    parser.add_argument("--seconds", type=float, default=60.0, help="of all targets together")
+    parser.add_argument("--executions", type=int, default=0, help="of each, instead of seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the input of a file")
+    parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--shared", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.replay is not None:
+        return _replay(chosen.replay)
+    if chosen.child is not None:
+        result = running.fuzz_here(
+            chosen.child, chosen.seed, chosen.seconds, chosen.executions, chosen.shared
+        )
+        print(json.dumps(dataclasses.asdict(result)))
+        return 0
+    names = chosen.targets or [*catalogue.TARGETS]
+    weights = {name: catalogue.make(name).weight for name in names}
+    print(f"{'target':22}{'executions':>12}{'a second':>10}{'outcomes':>10}{'inputs':>8}")
+    results = []
+    for name in names:
+        seconds = chosen.seconds * weights[name] / sum(weights.values())
+        if chosen.guided:
+            results.append(guided.fuzz(name, chosen.seed, seconds))
+        else:
+            results.append(running.fuzz(name, chosen.seed, seconds, chosen.executions))
+        _print(results[-1])
+    total = sum(result.executions for result in results)
+    seconds = sum(result.seconds for result in results)
+    print(f"{'all':22}{total:12,}{total / max(seconds, 0.001):10,.0f}")
+    count = sum(len(result.found) for result in results)
+    print(f"{count} broken rules" if count else "every rule was kept")
+    return 1 if count else 0
+
+
+def _print(result: Result) -> None:
+    print(
+        f"{result.name:22}{result.executions:12,}{result.per_second:10,.0f}"
+        f"{result.outcomes:10,}{result.pool:8,}",
+        flush=True,
+    )
+    for rule, key, path in result.found:
+        print(f"    {rule}: {key}\n        {replay_command(Path(path))}", flush=True)
+
+
+def _replay(path: Path) -> int:
+    found = running.replay(path)
+    if isinstance(found, Violation):
+        print(f"{found.rule}: {found.key}\n{found.report}")
+        return 1
+    print(f"every rule was kept: {found}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Targets with a fault each, so that every rule is seen to fail."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from aiokafka_lite._compat import override
+from aiokafka_lite.errors import KafkaProtocolError
+from tests.fuzz.engine import MIB, Broken, Limits, Target
+
+
+class Planted(Target):
+    """Decodes bytes whose first one is not 0xFF, in the right way."""
+
+    allowed = (KafkaProtocolError,)
+    limits: ClassVar = Limits(cpu_s=0.1, memory_bytes=16 * MIB)
+
+    @override
+    def seeds(self) -> Sequence[bytes]:
+        return [b"\0abc"]
+
+    @override
+    def run(self, content: bytes) -> str:
+        if not content:
+            raise KafkaProtocolError("the message is empty")
+        if content[0] >= 0x80:
+            self.fail(content)
+        return str(content[0] // 64)
+
+    def fail(self, content: bytes) -> None:
+        raise NotImplementedError
+
+
+class Nothing(Planted):
+    name = "planted:Nothing"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        pass
+
+
+class Untyped(Planted):
+    name = "planted:Untyped"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        raise IndexError("past the end")
+
+
+class Hang(Planted):
+    name = "planted:Hang"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        while True:
+            pass
+
+
+class Hungry(Planted):
+    name = "planted:Hungry"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        assert bytearray(b"x") * (40 * MIB)
+
+
+class Holding(Planted):
+    name = "planted:Holding"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        with self.on_loop():
+            ends_at = time.thread_time() + 0.08
+            while time.thread_time() < ends_at:
+                pass
+
+
+class Wrong(Planted):
+    name = "planted:Wrong"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        raise Broken("the twins differ")
+
+
+class Crash(Planted):
+    name = "planted:Crash"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        ctypes.string_at(1)
+
+
+class Deaf(Planted):
+    """Hangs in C, where no signal's handler runs."""
+
+    name = "planted:Deaf"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        sum(range(1 << 62))

@@ -1,0 +1,84 @@
+"""Every rule is seen to fail: targets with planted faults, and only they, are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import planted, running
+from tests.fuzz.__main__ import main
+from tests.fuzz.engine import Found, Fuzzer, PeakMemory, Target, read_input, write_input
+
+EXECUTIONS = 40
+
+
+def fuzzed(target: Target, seed: int = 3) -> tuple[Fuzzer, list[bytes]]:
+    """Fuzz a target, and return all inputs, too."""
+    inputs: list[bytes] = []
+    fuzzer = Fuzzer(target, seed)
+    fuzzer.before = lambda number, content: inputs.append(content)
+    # What takes long does so only once.
+    fuzzer.run(lambda: fuzzer.count >= EXECUTIONS or bool(fuzzer.found))
+    return fuzzer, inputs
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [
+        (planted.Untyped, "error"),
+        (planted.Wrong, "answer"),
+        (planted.Hang, "hang"),
+        (planted.Hungry, "memory"),
+        (planted.Holding, "loop"),
+    ],
+)
+def test_a_broken_rule_is_found_with_its_input(target: type[Target], rule: str) -> None:
+    if rule == "memory" and not PeakMemory().is_known:
+        pytest.skip("this system does not tell the peak of memory")
+    fuzzer, _ = fuzzed(target())
+    (found,) = fuzzer.found.values()
+    assert found.violation.rule == rule
+    assert found.content[0] >= 0x80
+    if rule != "hang":
+        assert len(found.content) == 1  # it is shrunk
+
+
+def test_no_rule_is_broken_without_a_fault() -> None:
+    fuzzer, inputs = fuzzed(planted.Nothing())
+    assert not fuzzer.found
+    assert any(content and content[0] >= 0x80 for content in inputs)
+    assert fuzzer.outcome_count > 2  # an error is an outcome, too
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [(planted.Crash, "crash"), (planted.Deaf, "hang"), (planted.Wrong, "answer")],
+)
+def test_a_process_that_dies_or_hangs_has_a_witness(
+    target: type[Target], rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIOKAFKA_LITE_FUZZ_OUT", str(tmp_path))
+    monkeypatch.setattr(running, "DEAF_S", 0.5)
+    monkeypatch.setattr(running, "OUT", tmp_path)
+    result = running.fuzz(target.name, seed=3, seconds=30, executions=EXECUTIONS)
+    ((found, _, path),) = result.found
+    assert found == rule
+    name, content = read_input(Path(path))
+    assert name == target.name
+    assert content[0] >= 0x80
+
+
+def test_a_seed_has_the_same_inputs_each_time() -> None:
+    assert fuzzed(planted.Nothing(), 5)[1] == fuzzed(planted.Nothing(), 5)[1]
+    assert fuzzed(planted.Nothing(), 5)[1] != fuzzed(planted.Nothing(), 6)[1]
+
+
+def test_a_failing_input_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fuzzer, _ = fuzzed(planted.Untyped())
+    (found,) = fuzzer.found.values()
+    assert isinstance(found, Found)
+    path = write_input(tmp_path, planted.Untyped.name, found.content)
+    assert main(["--replay", str(path)]) == 1
+    assert "IndexError" in capsys.readouterr().out
+    assert main(["--replay", str(write_input(tmp_path, planted.Untyped.name, b"\0"))]) == 0
