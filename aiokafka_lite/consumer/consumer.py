@@ -972,9 +972,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         self._engine.owner.check()
         states = self._states(partitions)
-        self._require_group()
+        self._engine.require_group()
         with self._engine.until_stopped() as running:
-            committed = await running.commits.committed_at_rest([state.tp for state in states])
+            committed = await self._engine.commits_of(running).committed(
+                [state.tp for state in states], is_at_rest=True
+            )
         result: dict[TopicPartition, int | None] = {}
         for state in states:
             offset = committed[state.tp]
@@ -1050,7 +1052,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             KafkaError: The broker rejected the commit, or could not be reached in time.
         """
         self._engine.owner.check()
-        self._require_group()
+        self._engine.require_group()
         if self._state.mode is SubscriptionMode.NONE:
             raise IllegalStateError(
                 "Not subscribed to any topics: subscribe to topics or "
@@ -1077,7 +1079,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             FencedInstanceIdError: Another consumer uses the group_instance_id.
         """
         self._engine.owner.check_now()
-        self._require_group()
+        self._engine.require_group()
         return self._engine.in_transactions().group()
 
     def delivery(self) -> DeliveryToCommit:
@@ -1092,7 +1094,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 one of its handlers.
         """
         self._engine.owner.check_now()
-        self._require_group()
+        self._engine.require_group()
         return self._engine.deliver(self._engine.core.finished.delivery())
 
     @overload
@@ -1135,23 +1137,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             KafkaError: The coordinator rejected the request, or could not be reached in time.
         """
         self._engine.owner.check()
-        self._require_group()
+        self._engine.require_group()
         wanted = check_partitions((partition, *others))
         with self._engine.until_stopped() as running:
-            found = await running.commits.committed(wanted)
+            found = await self._engine.commits_of(running).committed(wanted)
         answers: dict[TopicPartition, int | OffsetAndMetadata | None] = {}
         for tp in wanted:
             offset = found[tp]
             answers[tp] = offset if metadata or offset is None else offset.offset
         return answers if others else answers[wanted[0]]
-
-    def _require_group(self) -> str:
-        if self._group_id is None:
-            raise IllegalOperation(
-                "this consumer cannot commit offsets, because it has no group: create the "
-                "consumer with a group_id"
-            )
-        return self._group_id
 
     # --- Pauses ---------------------------------------------------------------------------
     def pause(self, *partitions: TopicPartition) -> None:

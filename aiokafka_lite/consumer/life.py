@@ -42,6 +42,7 @@ from aiokafka_lite.errors import (
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.assignment.work import DeliveredRecords
+    from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.commits.transactional import (
         DeliveryToCommit,
         OffsetsInTransaction,
@@ -115,17 +116,10 @@ class Engine(Life["Running"]):
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:
-        # Imported where they are used: most consumers have no use for them.
-        from aiokafka_lite.consumer.commits.commits import Commits
+        # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 
-        commits = self.running.commits
-        if not isinstance(commits, Commits):
-            raise IllegalOperation(
-                "this consumer cannot commit offsets, because it has no group: create the "
-                "consumer with a group_id"
-            )
-        return OffsetsInTransaction(self.core, commits)
+        return OffsetsInTransaction(self.core, self.commits_of(self.running))
 
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:
         from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
@@ -210,6 +204,18 @@ class Engine(Life["Running"]):
                 raise
             raise ConsumerStoppedError("the consumer was stopped during the call") from error
 
+    def require_group(self) -> None:
+        if self.core.config.group_id is None:
+            raise IllegalOperation(
+                "this consumer cannot commit offsets, because it has no group: create the "
+                "consumer with a group_id"
+            )
+
+    def commits_of(self, parts: Running) -> Commits:
+        self.require_group()
+        assert parts.group_commits is not None  # noqa: S101 -- it has a group
+        return parts.group_commits
+
     async def commit(self, offsets: object) -> None:
         parts = self.parts if self.stage is Stage.STOPPING else self.current
         if parts is None:
@@ -219,8 +225,9 @@ class Engine(Life["Running"]):
                 "the consumer is stopped and can no longer commit: commit before stop(), or "
                 "while stop() runs. The partitions' next owners start at the committed offsets"
             )
+        assert parts.group_commits is not None  # noqa: S101 -- it has a group
         try:
-            await parts.commits.commit(offsets)
+            await parts.group_commits.commit(offsets)
         except KafkaError as error:
             if not self.is_over or isinstance(error, FencedInstanceIdError):
                 raise

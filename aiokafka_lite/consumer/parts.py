@@ -35,7 +35,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
-from aiokafka_lite.consumer.positions.resolver import PositionResolver, StartCommits
+from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
@@ -113,16 +113,14 @@ class Running:
         self.topic_changes = TopicChanges(core)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
-        self._start_commits: StartCommits | None
+        self.group_commits: Commits | None = None
         self.membership: Membership
         if config.group_id is None:
             self.commits = NoCommits()
-            self._start_commits = None
             self.membership = NoGroup(core, self.cluster)
         else:
             commits, self.membership = self._make_group(config.group_id)
-            self.commits = commits
-            self._start_commits = commits if config.enable_auto_commit else None
+            self.commits = self.group_commits = commits
         self.sources = Sources(core, self.cluster, self.scopes.fetching)
         self.resolver = PositionResolver(
             core,
@@ -130,7 +128,7 @@ class Running:
             self.lookup,
             self.commits,
             self.topic_changes,
-            self._start_commits,
+            self.group_commits if config.enable_auto_commit else None,
             self.scopes.positions,
         )
         self.topic_changes.reset_by_policy = self.resolver.reset_by_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -57,9 +57,13 @@ class Node:
         return self.is_late
 
 
+def new_node() -> Any:
+    return Node()
+
+
 @pytest.mark.virtual_time
 async def test_leaders_are_looked_for_often_for_as_long_as_an_election_may_take() -> None:
-    questions, node = Questions(), Node()
+    questions, node = Questions(), new_node()
     search = LeaderSearch(cast("Cluster", questions), lambda: [node])
     search.start()
     await asyncio.sleep(5)
@@ -77,7 +81,7 @@ async def test_leaders_are_looked_for_often_for_as_long_as_an_election_may_take(
 
 @pytest.mark.virtual_time
 async def test_who_is_late_is_under_suspicion_until_he_answers() -> None:
-    questions, node = Questions(), Node()
+    questions, node = Questions(), new_node()
     search = LeaderSearch(cast("Cluster", questions), lambda: [node])
     search.start()
     node.is_late = True
@@ -120,7 +124,7 @@ async def test_a_leaderless_partition_has_leaders_looked_for_until_one_is_named(
 
 @pytest.mark.virtual_time
 async def test_a_failing_broker_is_looked_for_and_not_suspected() -> None:
-    questions, failing, late = Questions(), Node(), Node()
+    questions, failing, late = Questions(), new_node(), new_node()
     late.node_id = 2
     search = LeaderSearch(cast("Cluster", questions), lambda: [failing, late])
     search.start()
@@ -138,7 +142,7 @@ async def test_looks_are_neither_put_off_nor_doubled_and_end_with_the_search() -
     looked_at: list[float] = []
     loop = asyncio.get_running_loop()
 
-    def watched() -> list[Node]:
+    def watched() -> list[Any]:
         looked_at.append(loop.time())
         return []
 
@@ -160,10 +164,10 @@ async def test_looks_are_neither_put_off_nor_doubled_and_end_with_the_search() -
 
 @pytest.mark.virtual_time
 async def test_the_time_of_an_election_ends_the_search() -> None:
-    questions, node = Questions(), Node()
+    questions, node = Questions(), new_node()
     loop = asyncio.get_running_loop()
 
-    def watched() -> list[Node]:
+    def watched() -> list[Any]:
         node.failing_since = loop.time() - SEARCH_S
         return [node]
 
@@ -176,7 +180,7 @@ async def test_the_time_of_an_election_ends_the_search() -> None:
 
 @pytest.mark.virtual_time
 async def test_a_blocked_loop_does_not_make_brokers_late() -> None:
-    questions, node = Questions(), Node()
+    questions, node = Questions(), new_node()
     node.is_late = True
     search = LeaderSearch(cast("Cluster", questions), lambda: [node])
     loop = asyncio.get_running_loop()

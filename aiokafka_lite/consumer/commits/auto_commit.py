@@ -15,10 +15,9 @@ from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import Offsets
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
+    from aiokafka_lite.consumer.commits.commits import Commits
 
 
 # Between two commits of records that are finished one by one.
@@ -26,48 +25,41 @@ LEAST_PAUSE_S: Final = 0.1
 
 
 class AutoCommit:
-    def __init__(self, core: Core, commits: Commits) -> None:
+    """Commits in the task "auto-commit" of a scope, until `stop`."""
+
+    def __init__(self, core: Core, commits: Commits, scope: TaskScope) -> None:
         self._config, self._state = core.config, core.state
         self._finished, self._observers = core.finished, core.observers
         self._commits = commits
-        self._task: asyncio.Task[Never] | None = None
-        self._scope: TaskScope | None = None
-        # Given up, and not committed yet.
-        self.departed: list[PendingCommit] = []
-        # Given up, and could not be committed.
-        self.forgone: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._scope = scope
         # Set after a departure, or a record that was finished by itself.
         self._wake = Event()
         self._has_progress = False
-
-    def start(self, scope: TaskScope) -> None:
-        self._observers.departed.add(self._note_departure)
-        self._observers.assignment_changed.add(self._forget_what_is_back)
-        self._observers.progressed.add(self._note_progress)
-        self._scope = scope
+        core.observers.departed.add(self._note_departure)
+        core.observers.assignment_changed.add(self._forget_what_is_back)
+        core.observers.progressed.add(self._note_progress)
         self._task = scope.supervise(self._run, name="auto-commit")
 
     async def stop(self) -> None:
         """Stop the task and wait for its end. Idempotent."""
-        if self._task is not None and self._scope is not None:
-            await self._scope.stop(self._task)
+        await self._scope.stop(self._task)
 
     async def _run(self) -> Never:
         loop = asyncio.get_running_loop()
         commits = self._commits
         latest_at = loop.time()
         while True:
-            if self.departed:
-                departed = self.departed[0]
+            if commits.departed:
+                departed = commits.departed[0]
                 await commits.commit_departed(departed)
-                self.settle(departed)
+                commits.settle(departed)
                 continue
             self._wake.clear()
             if not await self._wake.wait(latest_at + self._pause_s()):
                 latest_at = loop.time()
                 self._look_for_progress()
                 offsets = commits.not_committed_yet(self._processed_of_what_is_kept())
-                if offsets and not self._commits.member.is_rebalancing:
+                if offsets and not commits.member.is_rebalancing:
                     await commits.commit_by_itself(offsets)
 
     def _pause_s(self) -> float:
@@ -97,22 +89,15 @@ class AutoCommit:
             if not assignment[tp].is_withheld
         }
 
-    def settle(self, departed: PendingCommit) -> None:
-        """Note which offsets of given-up partitions were not committed."""
-        if departed in self.departed:
-            self.departed.remove(departed)
-            self.forgone.update(departed.left)
-            self._commits.member.notify()
-
     def _note_departure(self, departure: Departure) -> None:
         """Let the task commit given-up partitions at once."""
         offsets = self._finished.finished_offsets()
         gone = {tp: offset for tp, offset in offsets.items() if tp in departure.partitions}
         if left := self._commits.not_committed_yet(gone):
-            self.departed.append(self._commits.make_departed(left))
+            self._commits.departed.append(self._commits.make_departed(left))
             self._wake.set()
 
     def _forget_what_is_back(self) -> None:
         """Forget uncommitted offsets of partitions that are assigned again."""
-        for tp in [tp for tp in self.forgone if tp in self._state.assignment]:
-            del self.forgone[tp]
+        for tp in self._commits.forgone.keys() & self._state.assignment.keys():
+            del self._commits.forgone[tp]

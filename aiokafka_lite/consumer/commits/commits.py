@@ -226,7 +226,6 @@ class Commits(CommittedReader):
     ) -> None:
         super().__init__(core, cluster, coordinator, member)
         self._finished, self._events = core.finished, core.events
-        self.topics = ConfirmedTopics(cluster, self)
         self._sending = asyncio.Lock()
         self._sequence = itertools.count()
         # Successful commits, and the time of the latest one's failure.
@@ -234,8 +233,16 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit = AutoCommit(core, self)
+        self._core = core
+        self._auto_commit: AutoCommit | None = None
+        # Of partitions that were given up: to be committed, and those that could not be.
+        self.departed: list[PendingCommit] = []
+        self.forgone: dict[TopicPartition, OffsetAndMetadata] = {}
         self._pending: dict[PendingCommit, None] = {}
+
+    @cached_property
+    def topics(self) -> ConfirmedTopics:
+        return ConfirmedTopics(self._cluster, self)
 
     # --- Committing -----------------------------------------------------------------------
     def _deadline(self) -> float:
@@ -285,7 +292,10 @@ class Commits(CommittedReader):
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit before a revocation, and return the offsets that could not be committed."""
+        """Commit before a revocation, and return the offsets that could not be committed.
+
+        It raises no error.
+        """
         commit = self.make(self.not_committed_yet(offsets), CommitKind.LAST)
         await self._try_to_commit(commit, deadline)
         return self.not_committed_yet(commit.left)
@@ -293,15 +303,18 @@ class Commits(CommittedReader):
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """See LastCommits; `stop_auto_commit` is called first."""
-        for departed in tuple(self._auto_commit.departed):
+        """Commit these and those given up before. Return the offsets that were not committed.
+
+        `stop_auto_commit` is called first.
+        """
+        for departed in tuple(self.departed):
             await self._try_to_commit(departed, deadline)
-            self._auto_commit.settle(departed)
+            self.settle(departed)
         last = self.make_departed(self.not_committed_yet(offsets))
         await self._try_to_commit(last, deadline)
         uncommitted = self.not_committed_yet(last.left)
         await self._until_answered(deadline)
-        return {**self._auto_commit.forgone, **uncommitted}
+        return {**self.forgone, **uncommitted}
 
     async def _until_answered(self, deadline: float) -> None:
         awaited = [*self._pending]  # later ones would never end, if tasks commit again and again
@@ -324,22 +337,35 @@ class Commits(CommittedReader):
             )
 
     async def settle_departed(self, deadline: float) -> None:
-        while self._auto_commit.departed:
+        """Wait for pending commits of partitions that were given up. They fail at the deadline."""
+        while self.departed:
             if await self.member.wait_for_change(deadline):
                 continue
-            for departed in tuple(self._auto_commit.departed):
+            for departed in tuple(self.departed):
                 log.warning(
                     "group %s: the offsets %s were not committed in time. Their partitions are no "
                     "longer assigned to this member, so the records may be processed again",
                     self.member.group_id,
                     departed.left,
                 )
-                self._auto_commit.settle(departed)
+                self.settle(departed)
+
+    def settle(self, departed: PendingCommit) -> None:
+        """Note which offsets of given-up partitions were not committed."""
+        if departed in self.departed:
+            self.departed.remove(departed)
+            self.forgone.update(departed.left)
+            self.member.notify()
 
     def next_number(self) -> int:
+        """Return a number between those of earlier and of later commits."""
         return next(self._sequence)
 
     def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
+        """Whether a commit of theirs by the application is in flight, and was not put off.
+
+        Only those with a lower number count: tasks may commit again and again.
+        """
         return any(
             commit.sequence < before
             and self._is_under_way(commit)
@@ -352,13 +378,11 @@ class Commits(CommittedReader):
 
     @property
     def has_departed(self) -> bool:
-        return bool(self._auto_commit.departed)
+        return bool(self.departed)
 
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        left = dict(self._auto_commit.forgone)
-        for departed in self._auto_commit.departed:
-            left.update(departed.left)
-        return self.not_committed_yet({**left, **offsets})
+        departed = (item for each in self.departed for item in each.left.items())
+        return self.not_committed_yet({**self.forgone, **dict(departed), **offsets})
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -393,10 +417,11 @@ class Commits(CommittedReader):
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         if self._config.enable_auto_commit:
-            self._auto_commit.start(scope)
+            self._auto_commit = AutoCommit(self._core, self, scope)
 
     async def stop_auto_commit(self) -> None:
-        await self._auto_commit.stop()
+        if self._auto_commit is not None:
+            await self._auto_commit.stop()
 
     async def commit_by_itself(self, offsets: Offsets) -> Offsets:
         """Make an automatic commit, and return what was not committed. Reads raise its errors."""
@@ -470,7 +495,7 @@ class Commits(CommittedReader):
     @property
     def is_settling(self) -> bool:
         has_waited = any(commit.state.has_waited for commit in self._pending)
-        return has_waited or bool(self._auto_commit.departed)
+        return has_waited or bool(self.departed)
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
         """Retry until all offsets are committed, or replaced by later commits, or the deadline."""
@@ -602,7 +627,7 @@ class Commits(CommittedReader):
             or (committed is not None and position is not None and position < committed.offset)
         ):
             return
-        for commit in dict.fromkeys((*self._pending, *self._auto_commit.departed)):
+        for commit in dict.fromkeys((*self._pending, *self.departed)):
             if commit.cursors.get(tp) is not cursor:
                 continue
             offset = commit.left.pop(tp, None)
@@ -650,7 +675,7 @@ class Commits(CommittedReader):
             departed.cursors.get(cursor.tp) is cursor
             and cursor.tp in departed.left
             and departed.left[cursor.tp].offset >= end
-            for departed in self._auto_commit.departed
+            for departed in self.departed
         )
 
     @staticmethod

@@ -64,6 +64,7 @@ class CommittedReader(ABC):
     def alone(self) -> AbstractAsyncContextManager[None]: ...
 
     def become(self, member: GroupMember) -> None:
+        """Commit as another member from now on, which replaces one without an assignment."""
         before, self.member = self.member, member
         before.notify()  # its waiters wait for the new member
 
@@ -71,28 +72,23 @@ class CommittedReader(ABC):
         return Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition]
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        is_for_now: bool = False,
+        is_at_rest: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets, in one round trip. See `AIOKafkaConsumer.committed`.
 
-        Waits for transactions that are about to commit offsets (KIP-447).
+        Waits for transactions that are about to commit offsets (KIP-447), and unless `is_for_now`
+        for commits of this consumer. `is_at_rest`: no commit or transaction is in flight, so the
+        result is valid until the caller's next `await`.
         """
-        return _as_committed(await self._read(partitions))
-
-    async def committed_now(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """As `committed`, without waiting for commits of this consumer."""
-        return _as_committed(await self._read(partitions, is_for_now=True))
-
-    async def committed_at_rest(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """As `committed`, with no commit or transaction in flight.
-
-        The result is valid until the caller's next `await`.
-        """
-        return _as_committed(await self._read(partitions, is_at_rest=True))
+        found = await self._read(partitions, is_for_now=is_for_now, is_at_rest=is_at_rest)
+        return {
+            tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
+            for tp, answer in found.items()
+        }
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
@@ -216,12 +212,3 @@ class CommittedReader(ABC):
                     offset if is_committed else None, answer.leader_epoch, answer.topic_id
                 )
         return why_left
-
-
-def _as_committed(
-    found: Mapping[TopicPartition, CommittedPosition | None],
-) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    return {
-        tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
-        for tp, answer in found.items()
-    }

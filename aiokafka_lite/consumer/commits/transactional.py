@@ -186,7 +186,7 @@ class OffsetsInTransaction:
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
         """Whether a transaction of unknown outcome has committed them. See `tell_apart`."""
         wanted = {cursor.tp: offset for cursor, offset in offsets.items()}
-        return await self.commits.committed_now(wanted) == wanted
+        return await self.commits.committed(wanted, is_for_now=True) == wanted
 
     def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, OffsetToCommit]:
         """Return the offsets that finish a delivery. See `DeliveryInTransaction.to_commit`."""

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import LATE_S
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.source import Source
 
 # broker.session.timeout.ms by default, and the election on top.
 SEARCH_S: Final = 12.0
@@ -22,19 +25,8 @@ SEARCH_INTERVAL_S: Final = 0.15
 WATCH_INTERVAL_S: Final = 1.0
 
 
-class WatchedNode(Protocol):
-    @property
-    def node_id(self) -> int: ...
-
-    @property
-    def failing_since(self) -> float | None:
-        """Loop time since which every request fails. None: they succeed, or are not needed."""
-
-    def is_overdue(self, now: float) -> bool: ...
-
-
 class LeaderSearch:
-    def __init__(self, cluster: Cluster, watched: Callable[[], Iterable[WatchedNode]]) -> None:
+    def __init__(self, cluster: Cluster, watched: Callable[[], Iterable[Source]]) -> None:
         self._cluster = cluster
         self._watched = watched
         self._loop = asyncio.get_running_loop()

@@ -11,8 +11,8 @@ from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
-from aiokafka_lite.errors import IllegalOperation, KafkaError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.structs import TopicPartition
 
 
 class NoGroup:
@@ -95,38 +95,19 @@ class NoGroup:
 
 
 class NoCommits:
-    """Replaces Commits: no committed offsets, and no commits."""
+    """Replaces Commits: there are no committed offsets."""
 
     commit_count: int = 0
     failed_at: float | None = None
-    assigned_as: None = None
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Do nothing, whatever enable_auto_commit is (as aiokafka)."""
 
-    async def commit(self, offsets: object = None) -> None:
-        raise IllegalOperation(
-            "this consumer cannot commit offsets, because it has no group: create the "
-            "consumer with a group_id"
-        )
-
     def left_to_commit(self, offsets: Offsets) -> Offsets:
         return {}
-
-    async def committed(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return None for every partition, so that auto_offset_reset decides."""
-        return dict.fromkeys(partitions)
-
-    async def committed_at_rest(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """As `committed`."""
-        return dict.fromkeys(partitions)
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
-        """As `committed`."""
+        """Return None for every partition, so that auto_offset_reset decides."""
         return dict.fromkeys(partitions)

@@ -6,14 +6,11 @@ the last two. Commits ask the `GroupMember` (stateful.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.consumer.membership.stateful import GroupMember
 
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
@@ -120,32 +117,3 @@ class Membership(Protocol):
 
     def leave_nowait(self, reason: str) -> None:
         """Send a request to leave if a connection is idle, without commits."""
-
-
-class LastCommits(Protocol):
-    def become(self, member: GroupMember) -> None:
-        """Commit as another member from now on, which replaces one without an assignment."""
-
-    @property
-    def has_departed(self) -> bool:
-        """Whether commits of partitions that the application gave up are pending."""
-
-    def next_number(self) -> int:
-        """Return a number between those of earlier and of later commits."""
-
-    def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
-        """Whether a commit of theirs by the application is in flight, and was not put off.
-
-        Only those with a lower number count: tasks may commit again and again.
-        """
-
-    async def settle_departed(self, deadline: float) -> None:
-        """Wait for pending commits of partitions that were given up. They fail at the deadline."""
-
-    async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
-        """Commit, and return the offsets that could not be committed. It raises no error."""
-
-    async def stop_auto_commit(self) -> None: ...
-
-    async def commit_at_the_end(self, offsets: Offsets, *, deadline: float) -> Offsets:
-        """Commit these and those given up before. Return the offsets that were not committed."""

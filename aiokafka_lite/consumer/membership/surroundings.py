@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
-from aiokafka_lite.consumer.membership.protocol import LastCommits
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits.commits import Commits
 
 
 class Surroundings(NamedTuple):
     core: Core
     cluster: Cluster
     coordinator: Coordinator
-    commits: LastCommits
+    commits: Commits
     scope: TaskScope
     open_cluster: OpenCluster | None = None

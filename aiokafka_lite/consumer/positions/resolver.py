@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
@@ -60,25 +60,17 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits.commits import Commits
+    from aiokafka_lite.consumer.membership.none import NoCommits
 
 log = logging.getLogger(__name__)
 
 NOTHING_COMMITTED: Final = "no committed offset"
 TRUNCATED: Final = "truncated"
 STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
-
-
-class CommittedOffsets(Protocol):
-    async def positions(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, CommittedPosition | KafkaError | None]: ...
-
-
-class StartCommits(Protocol):
-    async def commit_by_itself(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> object: ...
 
 
 class Start(NamedTuple):
@@ -94,9 +86,9 @@ class PositionResolver:
         core: Core,
         cluster: Cluster,
         lookup: OffsetLookup,
-        committed: CommittedOffsets,
+        committed: Commits | NoCommits,
         topic_changes: TopicChanges,
-        start_commits: StartCommits | None,
+        start_commits: Commits | None,
         scope: TaskScope,
     ) -> None:
         self._config, self._state, self._finished = core.config, core.state, core.finished

@@ -9,7 +9,7 @@ longer used, so that `health` does not report them forever.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
@@ -25,6 +25,7 @@ from aiokafka_lite.consumer.positions.leader_requests import (
 )
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.sources import Sources
     from aiokafka_lite.consumer.positions.resolver import PositionResolver
 
 TICK_S: Final = 5.0
@@ -38,10 +39,6 @@ STALE_S: Final = 10.0
 MOST_ASKED: Final = 500
 
 
-class Fetches(Protocol):
-    def is_asking_for(self, cursor: Cursor) -> bool: ...
-
-
 class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
     """Looks up the log ends of partitions that are not being fetched, for their lag.
 
@@ -53,7 +50,7 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
         core: Core,
         cluster: Cluster,
         lookup: OffsetLookup,
-        fetches: Fetches,
+        fetches: Sources,
         scope: TaskScope,
     ) -> None:
         kind = RequestKind("look log ends up at", lookup.ask, self._note_end)

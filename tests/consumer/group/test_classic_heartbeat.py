@@ -18,7 +18,7 @@ from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
-from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
@@ -88,7 +88,7 @@ class Beating:
             self.state.core(self.config),
             cast("Cluster", None),
             cast("Coordinator", self.coordinator),
-            cast("LastCommits", None),
+            cast("Any", None),
             self.scope,
         )
         self.heartbeat = Heartbeat(around, self.member, cast("Any", self))

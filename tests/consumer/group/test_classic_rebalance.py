@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -32,7 +32,7 @@ from aiokafka_lite.consumer.membership.classic.rebalance import (
     own_assignors,
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import (
@@ -107,7 +107,7 @@ class Taking:
             State().core(self.config),
             cast("Cluster", self),
             cast("Coordinator", self),
-            cast("LastCommits", None),
+            cast("Any", None),
             cast("TaskScope", None),
         )
         self.rebalance = Rebalance(around, self.member, cast("Heartbeat", self))

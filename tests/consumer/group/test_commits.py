@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import CooperativeStickyPartitionAssignor, errors
+from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import ConsumerProtocolMemberAssignment
 from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.membership.classic.member import MemberState
@@ -128,9 +129,13 @@ async def test_a_partition_of_somebody_else_is_refused(broker: ScriptedBroker) -
 
 
 async def test_without_a_group_there_are_no_commits() -> None:
+    consumer = AIOKafkaConsumer()
     with pytest.raises(IllegalOperation):
-        await NoCommits().commit({TP: 1})
-    assert await NoCommits().committed([TP]) == {TP: None}
+        await consumer.commit({TP: 1})
+    with pytest.raises(IllegalOperation):
+        await consumer.committed(TP)
+    await consumer.stop()
+    assert await NoCommits().positions([TP]) == {TP: None}
 
 
 async def test_a_commit_carries_the_leader_epoch_of_the_last_record_before_it(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,6 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S, GroupedMembership, ending
-from aiokafka_lite.consumer.membership.protocol import LastCommits
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
@@ -72,7 +71,7 @@ class Running:
             self.state.core(config),
             cast("Cluster", None),
             cast("Coordinator", None),
-            cast("LastCommits", None),
+            cast("Any", None),
             self.scope,
         )
         self.task = Idle(around, self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Set
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits, Offsets
+from aiokafka_lite.consumer.membership.protocol import Identity, Offsets
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaTimeoutError
@@ -109,7 +109,7 @@ class Changing:
             self.state.core(config),
             cast("Cluster", None),
             cast("Coordinator", None),
-            cast("LastCommits", self),
+            cast("Any", self),
             TaskScope("g"),
         )
         member = cast("GroupMember", self)

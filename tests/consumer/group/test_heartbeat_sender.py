@@ -37,7 +37,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
-from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -516,7 +516,7 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
         state.core(config),
         cast("Any", None),
         cast("Coordinator", coordinator),
-        cast("LastCommits", None),
+        cast("Any", None),
         scope,
     )
     membership = ConsumerMembership(around, member)

@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule, Subscription
-from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
@@ -117,7 +117,7 @@ class Beating:
             self.state.core(self.config),
             cast("Cluster", None),
             cast("Coordinator", self.coordinator),
-            cast("LastCommits", None),
+            cast("Any", None),
             self.scope,
         )
         self.heartbeat = Heartbeat(around, self.member, self.beats, cast("Any", self))

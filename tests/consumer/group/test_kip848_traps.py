@@ -14,7 +14,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -41,7 +41,6 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
-from aiokafka_lite.consumer.membership.protocol import LastCommits
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -642,7 +641,7 @@ def joining_heartbeat(
         state.core(config, rng=random.Random(0)),
         cast("Cluster", cluster),
         Coordinator(cast("Cluster", cluster), "g", state.events),
-        cast("LastCommits", None),
+        cast("Any", None),
         TaskScope("test"),
     )
     membership = ConsumerMembership(around, member, fall_back=fall_back)
