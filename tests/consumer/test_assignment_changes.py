@@ -44,6 +44,16 @@ def looks(cursor: Cursor) -> tuple[object, ...]:
     return cursor.position, cursor.fetched, cursor.loan, cursor.is_paused, cursor.is_fetchable
 
 
+def test_observers_get_partitions_in_their_order() -> None:
+    assignment, heard = State(), list[TopicPartition]()
+    assignment.change((), [A, B, C, D])
+    assignment.observers.discarded.add(lambda cursor: heard.append(cursor.tp))
+    for names in ([D, B], [C, A]):  # as a set has them in some process
+        assignment.withhold(names)
+    assignment.change([D, A, C], ())
+    assert heard == [B, D, A, C, A, C, D]
+
+
 def test_what_stays_is_not_touched(assignment: State) -> None:
     kept = assignment.partition(A)
     kept.buffered(9)

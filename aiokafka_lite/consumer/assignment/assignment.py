@@ -69,7 +69,7 @@ class Assignment:
 
         They may be revoked, or are new and the listener is called first.
         """
-        for tp in tuple(partitions):
+        for tp in sorted(partitions):
             cursor = self._assignment[tp]
             cursor.withhold()
             self.refetch(cursor)
@@ -98,7 +98,7 @@ class Assignment:
         wanted = frozenset(assign)
         earlier, kept = self._handed_out_earlier, dict[TopicPartition, Range]()
         gone: dict[TopicPartition, Cursor] = {}
-        for tp in tuple(revoke):
+        for tp in sorted(revoke):
             if (cursor := self._assignment.pop(tp, None)) is None:
                 continue
             gone[tp] = cursor
