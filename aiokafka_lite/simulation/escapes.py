@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Final, NoReturn
 
@@ -41,18 +41,23 @@ class EscapeError(RuntimeError):
 
 
 class _Guard:
-    """What is watched in the thread of the run."""
+    """What is confined now: the run of a thread."""
 
     thread_id: int | None = None
+    loop: Loop
+    rng: random.Random
     escape: EscapeError | None = None
     is_installed = False
 
+    @property
+    def is_here(self) -> bool:
+        return threading.get_ident() == self.thread_id
+
     def audit(self, event: str, args: tuple[object, ...]) -> None:
-        if event not in ESCAPES or threading.get_ident() != self.thread_id:
-            return
-        if event == "socket.getaddrinfo" and _is_numeric(args[0]):
-            return
-        self.refuse(event)
+        if event in ESCAPES and self.is_here:
+            if event == "socket.getaddrinfo" and _is_numeric(args[0]):
+                return
+            self.refuse(event)
 
     def refuse(self, event: str) -> NoReturn:
         what, instead = ESCAPES[event]
@@ -60,19 +65,42 @@ class _Guard:
         self.escape = self.escape or error
         raise error
 
-    def instead_of(self, function: Callable[..., Any], event: str) -> Callable[..., Any]:
-        """Return a function that older versions of Python do not audit."""
+    def instead_of(self, original: Callable[..., Any], here: Callable[..., Any]) -> Any:
+        """Return a function that calls another one in a run.
 
-        @functools.wraps(function)
+        A module that is imported in a run may keep it, so it remains right after the run.
+        """
+
+        @functools.wraps(original)
         def call(*args: Any) -> Any:
-            if threading.get_ident() == self.thread_id:
-                self.refuse(event)
-            return function(*args)
+            return (here if self.is_here else original)(*args)
 
         return call
 
 
 _guard: Final = _Guard()
+
+
+def _now() -> float:
+    return _guard.loop.now
+
+
+def _now_ns() -> int:
+    return round(_guard.loop.now * 1e9)
+
+
+# Names of modules, and what they are in a run. Older versions of Python do not audit all of them.
+REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
+    (time, "time", lambda: wall_ns() / 1e9),
+    (time, "time_ns", wall_ns),
+    (time, "monotonic", _now),
+    (time, "monotonic_ns", _now_ns),
+    (time, "perf_counter", _now),
+    (time, "perf_counter_ns", _now_ns),
+    (time, "sleep", lambda seconds: _guard.refuse("time.sleep")),
+    (os, "urandom", lambda size: _guard.rng.randbytes(size)),
+    (threading.Thread, "start", lambda thread: _guard.refuse(THREAD)),
+)
 
 
 def _is_numeric(host: object) -> bool:
@@ -105,38 +133,18 @@ def confined(loop: Loop, seed: int) -> Iterator[Callable[[], EscapeError | None]
     if not _guard.is_installed:
         sys.addaudithook(_guard.audit)  # cannot be removed
         _guard.is_installed = True
-    rng = random.Random(f"{seed}:urandom")
-
-    def monotonic() -> float:
-        return loop.now
-
-    def monotonic_ns() -> int:
-        return round(loop.now * 1e9)
-
-    def wall() -> float:
-        return wall_ns() / 1e9
-
-    replaced: list[tuple[Any, str, Any]] = [
-        (time, "time", wall),
-        (time, "time_ns", wall_ns),
-        (time, "monotonic", monotonic),
-        (time, "monotonic_ns", monotonic_ns),
-        (time, "perf_counter", monotonic),
-        (time, "perf_counter_ns", monotonic_ns),
-        (time, "sleep", _guard.instead_of(time.sleep, "time.sleep")),
-        (threading.Thread, "start", _guard.instead_of(threading.Thread.start, THREAD)),
-        (os, "urandom", rng.randbytes),
-    ]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in REPLACED]
     state = random.getstate()
     random.seed(seed)
-    for owner, name, replacement in replaced:
-        setattr(owner, name, replacement)
+    for (owner, name, here), (*_, original) in zip(REPLACED, originals, strict=True):
+        setattr(owner, name, _guard.instead_of(original, here))
+    _guard.loop, _guard.rng = loop, random.Random(f"{seed}:urandom")
     _guard.escape, _guard.thread_id = None, threading.get_ident()
     try:
         yield lambda: _guard.escape
     finally:
         _guard.thread_id = None
+        del _guard.loop
         for owner, name, original in originals:
             setattr(owner, name, original)
         random.setstate(state)

@@ -350,6 +350,10 @@ class Kafka:
         if violations := [each for rule in rules for each in rule(evidence)]:
             raise BrokenRuleError(violations)
 
+    def close(self) -> None:
+        """Release the run, which the traceback of an error would keep."""
+        vars(self).clear()
+
     def text(self) -> str:
         """Return the events of the run, one a line."""
         events: list[Event] = sorted(self.history.events, key=lambda event: event.at_s)

@@ -46,7 +46,7 @@ def run_item(
         if isinstance(outcome.error, pytest.skip.Exception | KeyboardInterrupt | SystemExit):
             raise outcome.error
         outcome.error.add_note(_report(item, test, options, outcome))  # type: ignore[attr-defined]
-        raise outcome.error.with_traceback(outcome.traceback)
+        raise outcome.error
 
 
 def _report(item: pytest.Function, test: trial.Test, options: Options, failed: TrialOutcome) -> str:

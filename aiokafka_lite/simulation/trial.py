@@ -108,15 +108,13 @@ class TrialOutcome:
 
     Attributes:
         draw: The schedule.
-        error: Why the run has failed. None: it has passed.
-        traceback: Of the error, below the simulation.
+        error: Why the run has failed, without frames of the simulation. None: it has passed.
         digest: Differs from that of any other run.
         timeline: An HTML page, if the run was traced.
     """
 
     draw: Draw
     error: BaseException | None = None
-    traceback: TracebackType | None = None
     digest: str = ""
     timeline: str = ""
     virtual_s: float = field(default=0.0)
@@ -220,10 +218,12 @@ def run(test: Test, options: Options, drawn: Draw, *, is_traced: bool = False) -
             outcome.error = error
         outcome.error = escape() or outcome.error
         if outcome.error is not None:
-            outcome.traceback = _below(outcome.error.__traceback__)
+            outcome.error = outcome.error.with_traceback(_below(outcome.error.__traceback__))
         outcome.digest, outcome.virtual_s = loop.digest(), loop.now
-        if is_traced:
+        if is_traced and trials:
             outcome.timeline = _page(loop.timeline(), drawn, trials[0].kafka.text())
+        for trial in trials:
+            trial.kafka.close()
     loop.close()
     return outcome
 

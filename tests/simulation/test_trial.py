@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,7 +111,8 @@ def test_commit_before_processing_loses_a_record_of_a_killed_process() -> None:
         assert trial.shrink(test, trial.Options(), failed).draw.faults == (needed,)
 
 
-def test_seed_decides_the_run() -> None:
+def digest_of(seed: int) -> str:
+    """Return a digest of all that happens in a run with any faults."""
     from aiokafka_lite.simulation import trial
 
     async def test(kafka: Kafka) -> None:
@@ -117,8 +122,24 @@ def test_seed_decides_the_run() -> None:
 
     options = trial.Options(faults=trial.fault_names("all"))
     with trial.quiet(is_logged=False):
-        first, again, other = (trial.run(test, options, trial.draw(n, options)) for n in (3, 3, 4))
-    assert first.digest == again.digest != other.digest
+        return trial.run(test, options, trial.draw(seed, options)).digest
+
+
+def test_seed_decides_the_run_whatever_the_hashes() -> None:
+    def elsewhere(hash_seed: int) -> str:
+        """Return the digest of a run in another process, in which sets have another order."""
+        program = "from tests.simulation.test_trial import digest_of; print(digest_of(3))"
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": str(hash_seed),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        command = [sys.executable, "-c", program]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert digest_of(3) == digest_of(3) == elsewhere(0) == elsewhere(7) != digest_of(4)
 
 
 # --- The end --------------------------------------------------------------------------------
@@ -283,9 +304,11 @@ def test_clocks_and_random_numbers_are_the_runs() -> None:
     from aiokafka_lite.simulation import START_MS
 
     seen: list[tuple[float, float, float, float, uuid.UUID]] = []
+    kept: list[Callable[[], float]] = []
 
     async def test(kafka: Kafka) -> None:
         await asyncio.sleep(1_000)
+        kept.append(time.time)  # as "from time import time" in a module that is imported now
         seen.append(
             (time.time(), time.monotonic(), time.perf_counter(), random.random(), uuid.uuid4())
         )
@@ -295,6 +318,7 @@ def test_clocks_and_random_numbers_are_the_runs() -> None:
     assert seen[0] == seen[1]
     assert seen[0][0] == pytest.approx(START_MS / 1_000 + 1_000, abs=0.1)
     assert seen[0][1] == seen[0][2] == pytest.approx(1_000, abs=0.1)
+    assert time.time() == pytest.approx(kept[0](), abs=5.0)
     assert time.time() > START_MS / 1_000 + 1_000_000
 
 
@@ -317,3 +341,16 @@ def test_all_faults_leave_logs_as_they_are() -> None:
     assert set(trial.fault_names(("all", *RARE))) == WEIGHTS.keys()
     with pytest.raises(ValueError, match="there is no fault 'earthquake': use 'all', 'none', cr"):
         trial.fault_names("earthquake")
+
+
+def test_failed_run_is_collected() -> None:
+    async def test(kafka: Kafka) -> None:
+        kafka.start(reader(kafka))
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.sleep(5)
+        raise ZeroDivisionError
+
+    loops: list[weakref.ref[Any]] = []
+    outcome = outcome_of(test, fault("member killed", at_s=4.0))
+    assert isinstance(outcome.error, ZeroDivisionError)
+    assert loops[0]() is None
