@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Buffer
-from aiokafka_lite.broker.log.epochs import OffsetAndEpoch
 from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog, TopicConfig
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
@@ -177,10 +176,6 @@ class Partition:
         """Delete the oldest segments. See `PartitionLog.expire_segments`."""
         self.log.expire_segments(count)
         self.on_change(self.key)
-
-    def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Return the end offset of a leader epoch."""
-        return self.log.end_of_epoch(epoch)
 
 
 @dataclass

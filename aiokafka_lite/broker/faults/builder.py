@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._arguments import (
@@ -39,6 +40,7 @@ from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import Response
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
+NumberT = TypeVar("NumberT", int, float)
 
 Leaders = Mapping[tuple[str, int], tuple[int, int]]
 
@@ -106,8 +108,7 @@ class RuleBuilder(Generic[RuleT_co]):
 
         `handled` handles the requests at once, and delays the responses only.
         """
-        if delay_s < 0:
-            raise ValueError(f"delay_s must be at least 0, not {delay_s}")
+        _at_least(0, "delay_s", delay_s)
         return self._put(Delay(delay_s, is_handled=handled), times)
 
     def hold(self, times: int | None = None) -> RuleT_co:
@@ -136,8 +137,7 @@ class RuleBuilder(Generic[RuleT_co]):
             reset: Close with a TCP reset.
             after_bytes: Send this many bytes of the response first.
         """
-        if after_bytes is not None and after_bytes < 0:
-            raise ValueError(f"after_bytes must be at least 0, not {after_bytes}")
+        _at_least(0, "after_bytes", after_bytes or 0)
         is_handled = handled or after_bytes is not None
         return self._put(Disconnect(is_handled, reset, after_bytes), times)
 
@@ -204,8 +204,7 @@ class RuleBuilder(Generic[RuleT_co]):
             mute: Also read no request of the connection for this time, like Kafka (KIP-219). For a
                 producer with acks=0 this is the only effect.
         """
-        if throttle_s < 0:
-            raise ValueError(f"throttle_s must be at least 0, not {throttle_s}")
+        _at_least(0, "throttle_s", throttle_s)
         return self._put(answering.Throttle(throttle_s, is_muting=mute), times)
 
     # Other ways to send them
@@ -230,22 +229,22 @@ class RuleBuilder(Generic[RuleT_co]):
         if at is not None:
             cut = answering.cut_at(at)
         elif pieces is not None:
-            cut = answering.cut_into(_positive("pieces", pieces))
+            cut = answering.cut_into(_at_least(1, "pieces", pieces))
         else:
-            cut = answering.cut_every(_positive("piece_bytes", piece_bytes or 1))
+            cut = answering.cut_every(_at_least(1, "piece_bytes", piece_bytes or 1))
         return self._put(answering.SendInPieces(cut, pause_s), times)
 
     def trickle(self, bytes_per_s: int, times: int | None = 1) -> RuleT_co:
         """Send responses slowly, a piece every 50 ms."""
-        _positive("bytes_per_s", bytes_per_s)
+        _at_least(1, "bytes_per_s", bytes_per_s)
         interval_s = max(answering.TRICKLE_INTERVAL_S, 1 / bytes_per_s)
         size = max(1, round(bytes_per_s * interval_s))
         return self._put(answering.SendInPieces(answering.cut_every(size), interval_s), times)
 
 
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
+def _at_least(lowest: int, name: str, value: NumberT) -> NumberT:
+    if value < lowest:
+        raise ValueError(f"{name} must be at least {lowest}, not {value}")
     return value
 
 
@@ -269,8 +268,7 @@ class ConnectionRuleBuilder(Generic[RuleT_co]):
 
     def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:
         """Close connections after `sent_bytes` bytes, in the middle of a response."""
-        if sent_bytes < 0:
-            raise ValueError(f"sent_bytes must be at least 0, not {sent_bytes}")
+        _at_least(0, "sent_bytes", sent_bytes)
         return self._put(lambda connection: connection.close_after(sent_bytes), times)
 
 
@@ -336,9 +334,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         """
         match = Match(api_key_of(api), node, client_id, peer, version, topic, partition, when)
         match.check()
-        return RuleBuilder(
-            lambda action, times: self.put_rule(match, action, times), self.leaders_now
-        )
+        return RuleBuilder(partial(self.put_rule, match), self.leaders_now)
 
     def on_connect(
         self, *, node: int | None = None, when: Callable[[str], bool] | None = None
@@ -349,10 +345,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
             node: The id of the node that the client connects to.
             when: A function of the client's address, "host:port", that returns whether it matches.
         """
-        match = ConnectionMatch(node, when)
-        return ConnectionRuleBuilder(
-            lambda fault, times: self.put_connection_rule(match, fault, times)
-        )
+        return ConnectionRuleBuilder(partial(self.put_connection_rule, ConnectionMatch(node, when)))
 
     @abstractmethod
     def put_rule(self, match: Match, action: Action, times: int | None) -> RuleT: ...

@@ -209,7 +209,7 @@ class FetchRead:
         asked = target.asked
         if asked.last_fetched_epoch == NO_EPOCH:
             return None
-        end = partition.end_of_epoch(asked.last_fetched_epoch)
+        end = partition.log.end_of_epoch(asked.last_fetched_epoch)
         if end.epoch == UNDEFINED_EPOCH:
             raise OffsetOutOfRangeError(
                 f"the request has last_fetched_epoch={asked.last_fetched_epoch}, but the leader's "

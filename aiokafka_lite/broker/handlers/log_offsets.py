@@ -154,7 +154,7 @@ def _end_of_epoch(
     except KafkaError as error:
         answer.error_code = code_of(error)
         return answer
-    answer.leader_epoch, answer.end_offset = partition.end_of_epoch(wanted.leader_epoch)
+    answer.leader_epoch, answer.end_offset = partition.log.end_of_epoch(wanted.leader_epoch)
     return answer
 
 
