@@ -378,7 +378,7 @@ class BlockingConnection(Wired, ForkAware):
         while wire.receive(count) is None:
             try:
                 count = sock.receive_into(
-                    wire.reader.missing,
+                    wire.reader.missing(),
                     exchange.deadline - self._clock(),
                     is_all_wanted=wire.reader.rest is not None,
                 )

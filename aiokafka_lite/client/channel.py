@@ -45,7 +45,7 @@ class Channel:
     # --- asyncio.BufferedProtocol ----------------------------------------------------------
     def get_buffer(self, sizehint: int) -> Buffer:
         try:
-            return self._reader.missing
+            return self._reader.missing()
         except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
             self.callback_failed(error)
             return bytearray(1)

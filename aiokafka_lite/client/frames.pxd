@@ -2,6 +2,8 @@
 
 cimport cython
 
+cdef list _spare_heads
+
 
 cdef class FrameBuffers:
     cdef public int _small_frames
@@ -21,6 +23,7 @@ cdef class FrameReader:
     cdef public object rest
     cdef public Py_ssize_t wanted_bytes
 
+    cpdef missing(self)
     @cython.locals(
         head=bytearray,
         first=longlong,

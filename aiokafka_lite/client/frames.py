@@ -112,9 +112,8 @@ class FrameReader:
         #: The least useful read: for a large frame a large piece or the rest, else 1.
         self.wanted_bytes = 1
 
-    @property
     def missing(self) -> memoryview:
-        """Memory for the next bytes; never empty after ``next_frame`` has returned None."""
+        """Return memory for the next bytes; not empty after ``next_frame`` has returned None."""
         if self.rest is not None:
             return self.rest
         missing = self._missing

@@ -31,15 +31,15 @@ def new_reader(limit: int = LIMIT) -> FrameReader:
 
 def read(reader: FrameReader, stream: bytes) -> tuple[int, list[Frame]]:
     """Let a socket that holds these bytes be read once; return the bytes read, and the frames."""
-    count = min(len(reader.missing), len(stream))
+    count = min(len(reader.missing()), len(stream))
     assert count > 0
-    reader.missing[:count] = stream[:count]
+    reader.missing()[:count] = stream[:count]
     frames = []
     frame = reader.next_frame(count)
     while frame is not None:
         frames.append(frame)
         frame = reader.next_frame()
-    assert 1 <= reader.wanted_bytes <= len(reader.missing)  # else it would be waited for in vain
+    assert 1 <= reader.wanted_bytes <= len(reader.missing())  # else it would be waited for in vain
     return count, frames
 
 
@@ -97,7 +97,7 @@ def test_small_frames_that_are_there_together_take_one_read() -> None:
 
 
 def memory_of(reader: FrameReader) -> int:
-    return id(reader.missing.obj)
+    return id(reader.missing().obj)
 
 
 def test_readers_that_wait_share_a_buffer() -> None:
@@ -106,7 +106,7 @@ def test_readers_that_wait_share_a_buffer() -> None:
     stream = framed(b"first") + framed(b"second")
     for reader in readers * 2:
         seen.add(memory_of(reader))
-        reader.missing[: len(stream)] = stream
+        reader.missing()[: len(stream)] = stream
         assert reader.next_frame(len(stream)) == b"first"
         assert reader.next_frame() == b"second"
         assert reader.next_frame() is None
@@ -134,10 +134,10 @@ def test_buffer_is_given_back_once_by_a_reader_that_is_cleared() -> None:
 
 def test_few_buffers_are_kept_that_no_reader_has() -> None:
     readers = [new_reader() for _ in range(2 * MOST_SPARE_HEADS)]
-    memories = [reader.missing.obj for reader in readers]
+    memories = [reader.missing().obj for reader in readers]
     for reader in readers:
         reader.clear()
-    others = [new_reader().missing.obj for _ in readers]
+    others = [new_reader().missing().obj for _ in readers]
     kept = [other for other in others if any(other is memory for memory in memories)]
     assert len(kept) == MOST_SPARE_HEADS
 
@@ -148,9 +148,9 @@ def test_large_frame_is_received_in_place() -> None:
     first = framed(b"first")
     count, frames = read(reader, first + framed(body))
     assert (count, frames) == (HEAD_BYTES, [b"first"])
-    place = reader.missing.obj
+    place = reader.missing().obj
     rest = framed(body)[count - len(first) :]
-    assert len(reader.missing) == len(rest)
+    assert len(reader.missing()) == len(rest)
     (frame,) = feed(reader, rest)
     assert frame == body
     assert memoryview(frame).obj is place
@@ -195,7 +195,7 @@ def test_frames_own_their_memory(size: int) -> None:
 def test_frames_ahead_of_a_broken_one_come_out() -> None:
     reader = new_reader()
     stream = framed(b"whole") + struct.pack(">i", -1)
-    reader.missing[: len(stream)] = stream
+    reader.missing()[: len(stream)] = stream
     assert reader.next_frame(len(stream)) == b"whole"
     with pytest.raises(KafkaProtocolError):
         reader.next_frame()
@@ -212,7 +212,7 @@ def test_cleared_reader_begins_with_a_new_frame(there: int) -> None:
 def test_reader_may_be_cleared_between_frames() -> None:
     reader = new_reader()
     stream = framed(b"first") + framed(b"second")
-    reader.missing[: len(stream)] = stream
+    reader.missing()[: len(stream)] = stream
     assert reader.next_frame(len(stream)) == b"first"
     reader.clear()
     assert reader.next_frame() is None

@@ -125,7 +125,7 @@ def feed(wire: Wire, stream: bytes) -> list[Pending[Response]]:
     """Have bytes arrive; return what they answer."""
     answered: list[Pending[Response]] = []
     while stream:
-        memory = wire.reader.missing
+        memory = wire.reader.missing()
         count = min(len(memory), len(stream))
         memory[:count] = stream[:count]
         stream = stream[count:]

@@ -94,7 +94,7 @@ async def test_an_error_that_was_raised_stands_no_more_until_it_is_met_again() -
         assert chunk.state is ChunkState.RAW
         assert chunk.failure is None
         assert not buffers.partition().is_full
-        assert chunk.position_after == 0
+        assert chunk.position_after() == 0
         assert chunk.inflate_estimate_s == 0  # these records come first
 
 
@@ -118,9 +118,11 @@ async def test_a_chunk_without_batches_has_nothing_to_decode() -> None:
     buffers = Buffers()
     chunk = Chunk(buffers.partition(), buffers.delivery, end_offset=3)
     assert chunk.state is ChunkState.EXHAUSTED
-    assert (chunk.is_exhausted, chunk.can_decode, chunk.position_after) == (True, False, 3)
+    assert (chunk.is_exhausted, chunk.can_decode, chunk.position_after()) == (True, False, 3)
     assert chunk.inflate_estimate_s == 0
-    assert Chunk(buffers.partition(), buffers.delivery, error=KafkaError("no")).position_after == 0
+    assert (
+        Chunk(buffers.partition(), buffers.delivery, error=KafkaError("no")).position_after() == 0
+    )
 
 
 async def test_a_chunk_waits_for_the_thread_and_for_the_application_that_work_on_it() -> None:

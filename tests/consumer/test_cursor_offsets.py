@@ -228,13 +228,13 @@ def test_a_position_from_which_nothing_was_read_is_no_returned_record() -> None:
 def test_the_end_of_returned_records_stays_known_while_a_sought_position_is_looked_up() -> None:
     cursor = read()
     cursor.await_reset(-1, "")
-    assert cursor.handed_out_to == 10
+    assert cursor.returned_to() == 10
     cursor = read()
     cursor.await_reset(-1, "out of range")
-    assert cursor.handed_out_to is None
+    assert cursor.returned_to() is None
     cursor = read()
     cursor.await_committed()
-    assert cursor.handed_out_to is None
+    assert cursor.returned_to() is None
 
 
 def test_without_a_position_it_is_not_known_what_is_finished() -> None:

@@ -54,13 +54,13 @@ def take_all(cursor: RecordCursor, clock: Clock, cost_s: float = 0.0) -> list[in
 def test_records_come_in_order_and_once() -> None:
     clock = Clock()
     cursor = RecordCursor(clock, SLICE_S, NEVER)
-    assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
+    assert (cursor.take(), cursor.has_rest(), cursor.taken_count) == (None, False, 0)
     cursor.open(RECORDS[:300], clock.now + SLICE_S)
     first = cursor.take()
     assert first is RECORDS[0]
-    assert (cursor.has_rest, cursor.taken_count) == (True, 1)
+    assert (cursor.has_rest(), cursor.taken_count) == (True, 1)
     assert take_all(cursor, clock) == list(range(1, 300))
-    assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 300)
+    assert (cursor.take(), cursor.has_rest(), cursor.taken_count) == (None, False, 300)
     cursor.open(RECORDS[300:302], clock.now + SLICE_S)
     assert take_all(cursor, clock) == [300, 301]
 
@@ -89,7 +89,7 @@ def test_a_closed_cursor_has_nothing() -> None:
     cursor.open(RECORDS[:3], clock.now + SLICE_S)
     cursor.take()
     cursor.close()
-    assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
+    assert (cursor.take(), cursor.has_rest(), cursor.taken_count) == (None, False, 0)
 
 
 def test_records_appended_meanwhile_are_handed_out_too() -> None:
@@ -99,7 +99,7 @@ def test_records_appended_meanwhile_are_handed_out_too() -> None:
     cursor.open(growing, clock.now + SLICE_S)
     assert take_all(cursor, clock) == [0, 1]
     growing += RECORDS[2:200]
-    assert cursor.has_rest
+    assert cursor.has_rest()
     assert take_all(cursor, clock) == list(range(2, 200))
 
 
@@ -110,7 +110,7 @@ def test_records_that_go_missing_are_not_read() -> None:
     cursor.open(shrinking, clock.now + SLICE_S)
     cursor.take()
     shrinking.clear()
-    assert (cursor.take(), cursor.has_rest) == (None, False)
+    assert (cursor.take(), cursor.has_rest()) == (None, False)
 
 
 @pytest.mark.parametrize("cost_s", [0.000_01, 0.000_1, 0.000_3, 0.01])
@@ -121,7 +121,7 @@ def test_nothing_is_handed_out_when_the_slice_is_used_up(cost_s: float) -> None:
     take_all(cursor, clock, cost_s)  # now it knows the pace
     for _ in range(10):
         began, taken_count = clock.now, cursor.taken_count
-        assert (cursor.take(), cursor.has_rest) == (None, True)
+        assert (cursor.take(), cursor.has_rest()) == (None, True)
         cursor.go_on(clock.now + SLICE_S)
         assert take_all(cursor, clock, cost_s) == list(range(taken_count, cursor.taken_count))
         longest_s = max(SLICE_S * 9 / 8, SLICE_S + cost_s) if cost_s < SLICE_S else cost_s
@@ -166,7 +166,7 @@ def test_no_record_is_handed_out_after_a_block_before_a_look_at_the_clock() -> N
     looks = clock.looks
     time.sleep(0.03)
     clock.now += 0.03
-    assert (cursor.take(), cursor.take(), cursor.has_rest) == (None, None, True)
+    assert (cursor.take(), cursor.take(), cursor.has_rest()) == (None, None, True)
     assert clock.looks == looks + 1
 
 
@@ -238,7 +238,7 @@ def test_both_cursors_do_the_same(steps: list[tuple[str, float]]) -> None:
             else:
                 growing += RECORDS[150:160]
             clock.now += cost_s
-            seen.append((record, cursor.taken_count, cursor.has_rest, clock.looks))
+            seen.append((record, cursor.taken_count, cursor.has_rest(), clock.looks))
         return seen
 
     assert run(RecordCursor) == run(PLAIN)

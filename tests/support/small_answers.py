@@ -266,7 +266,7 @@ class Reading(Fetching):
             "cursors": [_fields_of_cursor(c) for c in state.assignment.values()],
             "turns": [cursor.tp for cursor in buffer.partitions],
             "waiting": buffer.waiting_count,
-            "sought": buffer.sought,
+            "sought": buffer.waiters.sought,
             "untaken": [each.node_id for each in buffer.queue.untaken],
             "lent": buffer.queue.lent is not None,
             "gets": (state.reads.in_progress, state.reads.readers is None),

@@ -126,7 +126,7 @@ class Assignment:
         self._observers.assignment_changed()
 
     def _note_lost(self, cursor: Cursor) -> None:
-        if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
+        if (end := cursor.returned_to()) is not None and cursor.has_uncommitted(end):
             self.lost_in_hand[cursor.tp] = cursor
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:

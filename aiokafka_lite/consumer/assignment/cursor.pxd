@@ -66,6 +66,7 @@ cdef class Cursor:
     cpdef tuple drop_chunks(self)
     cpdef answered(self, now, high_watermark, last_stable_offset, log_start_offset)
     cpdef advance(self, next_position, epochs)
+    cpdef returned_to(self)
     cpdef process_to(self, offset)
     cpdef Loan lend_on(self, long long offset, long long max_bytes)
     cdef Loan _lend(self, long long max_bytes)

@@ -366,7 +366,7 @@ class Cursor:
 
     def _keep_epochs_before(self, offset: int, leader_epoch: int) -> None:
         """Keep leader epochs of records before a new position; called before that is set."""
-        end = self.handed_out_to
+        end = self.returned_to()
         starts = tuple(each for each in self.epoch_starts if each.offset < offset)
         if not starts or end is None or end < offset:
             if starts and end is not None:  # records between were not returned
@@ -378,7 +378,7 @@ class Cursor:
 
     def epoch_before(self, offset: int) -> int:
         """Return the leader epoch of the last returned record before an offset, for commits."""
-        end = self.handed_out_to
+        end = self.returned_to()
         if end is not None and offset > end:  # as after a seek back
             return NO_EPOCH
         for start in reversed(self.epoch_starts):
@@ -825,7 +825,7 @@ class Cursor:
 
     def note_transaction(self, transaction: BegunTransaction) -> None:
         """Note that a read in a transaction's block counts the returned records as processed."""
-        if (end := self.handed_out_to) is not None:
+        if (end := self.returned_to()) is not None:
             self.processed_in = (transaction, end)
 
     def has_processed_in(self, transaction: BegunTransaction) -> bool:
@@ -859,8 +859,7 @@ class Cursor:
     def track(self, progress: Progress) -> None:
         self.progress = progress
 
-    @property
-    def handed_out_to(self) -> int | None:
+    def returned_to(self) -> int | None:
         """The offset after the returned records.
 
         It is the former position while one that the application asked for is looked up, and None if

@@ -98,15 +98,15 @@ class Finished:
         self, cursor: Cursor, records: Set[int]
     ) -> tuple[OffsetAndMetadata, bool]:
         """Return the commit as if these records were finished, and whether all ranges fit."""
-        if cursor.progress is None or cursor.handed_out_to is None:
+        returned_to = cursor.returned_to()
+        if cursor.progress is None or returned_to is None:
             raise IllegalStateError(
                 f"cannot commit an offset of {cursor.tp}, because no records of this partition "
                 "have been returned yet"
             )
         progress = cursor.progress.if_finished(records)
         first = progress.first_unfinished
-        offset = cursor.handed_out_to if first is None else first
-        return self._with_metadata(cursor, offset, progress)
+        return self._with_metadata(cursor, returned_to if first is None else first, progress)
 
     def to_commit(
         self, cursor: Cursor, offset: int, progress: Progress | None
@@ -207,7 +207,7 @@ class Finished:
         if cursor.progress is None or named.metadata:
             return False
         first = cursor.progress.first_unfinished
-        return named.offset == (cursor.handed_out_to if first is None else first)
+        return named.offset == (cursor.returned_to() if first is None else first)
 
     # --- Deliveries -----------------------------------------------------------------------
     def delivery(self) -> DeliveredRecords:
@@ -219,7 +219,7 @@ class Finished:
         ends = {
             cursor: end
             for cursor in self._cursors.values()
-            if (end := cursor.handed_out_to) is not None
+            if (end := cursor.returned_to()) is not None
         }
         return DeliveredRecords(
             ends, lost=self._assignment.lost_in_hand, blocks=blocks, is_all=True
@@ -232,7 +232,7 @@ class Finished:
     def finish_delivery(self, delivery: DeliveredRecords) -> None:
         self._reads.settle()
         for cursor, end in delivery.ends.items():
-            done, position = cursor.processed, cursor.handed_out_to
+            done, position = cursor.processed, cursor.returned_to()
             if done is not None and position is not None and done < end <= position:
                 cursor.process_to(end)
         for receipt in delivery.receipts:

@@ -18,6 +18,8 @@ from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, Ta
 from aiokafka_lite.consumer.assignment.work import Processing
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 
+_around = LATEST.get
+
 
 def _nothing() -> None: ...
 
@@ -25,6 +27,7 @@ def _nothing() -> None: ...
 class Reads:
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
+        self._acted = observers.acted.observers
         # For max_poll_interval, which counts only the time between gets.
         self.in_progress = 0
         self._idle_since = 0.0
@@ -78,7 +81,7 @@ class Reads:
     def resume_get(self) -> None:
         """Note that a read continues after the application's own work."""
         self.in_progress += 1
-        for observer in self._observers.acted.observers:
+        for observer in self._acted:
             observer()
 
     @property
@@ -143,7 +146,7 @@ class Reads:
         if (readers := self.readers) is None:
             _note_transaction(self.latest)
             for cursor in self.latest:
-                cursor.process_to(cursor.handed_out_to)
+                cursor.process_to(cursor.returned_to())
             self.latest.clear()
             return
         finished = readers.hand_of(asyncio.current_task()).release()
@@ -156,7 +159,7 @@ class Reads:
             if first is None:
                 self.latest.pop(cursor, None)
             if cursor.worked_by is None:
-                cursor.process_to(_before(first, cursor.handed_out_to))
+                cursor.process_to(_before(first, cursor.returned_to()))
 
     def settle_progress(self, cursor: Cursor) -> None:
         progress, processing = cursor.progress, self.processing
@@ -169,8 +172,8 @@ class Reads:
         self._settle()  # while it is in work, and not of the latest get
         had_enough = cursor.has_enough
         cursor.leave_work()
-        if cursor.is_assigned and cursor.handed_out_to is not None:
-            cursor.process_to(cursor.handed_out_to)
+        if cursor.is_assigned and cursor.returned_to() is not None:
+            cursor.process_to(cursor.returned_to())
         if had_enough:
             self._observers.partition_changed(cursor)
 
@@ -226,7 +229,7 @@ class Reads:
         hand = readers.hand_of(former)
         hand.iterates = self._reader_iterates
         for cursor in self.latest:
-            first, end = cursor.processed, cursor.handed_out_to
+            first, end = cursor.processed, cursor.returned_to()
             hand.take(cursor, UNKNOWN if first is None or end is None else Range(first, end))
         self.reader = None
         return readers
@@ -256,7 +259,7 @@ class Reads:
 
 
 def _note_transaction(finished: Collection[Cursor]) -> None:
-    if finished and (transaction := LATEST.get(None)) is not None and not transaction.is_over:
+    if finished and (transaction := _around(None)) is not None and not transaction.is_over:
         for cursor in finished:
             cursor.note_transaction(transaction)
 

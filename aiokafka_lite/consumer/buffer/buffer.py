@@ -106,7 +106,7 @@ class Buffer:
         on_error: Called when a partition cannot go on.
         on_blocked: Called when a read waits though chunks are buffered: other fetches may lack
             their bytes.
-        on_sought: Called when `sought` has changed.
+        on_sought: Called when `waiters.sought` has changed.
     """
 
     def __init__(
@@ -146,8 +146,6 @@ class Buffer:
         # before its deadline costs no timer. Not all of uvloop's handles know their time.
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
-        # The only partitions to fetch (empty: all): memory is short, and reads wait for them.
-        self.sought: frozenset[TopicPartition] = frozenset()
         observers.discarded.add(self.queue.drop)
         observers.assignment_changed.add(self.wake)
         observers.partition_changed.add(self._partition_changed)
@@ -168,7 +166,8 @@ class Buffer:
 
     def is_left_out(self, cursor: Cursor) -> bool:
         """Whether a cursor is not fetched because memory is short and reads wait for others."""
-        return bool(self.sought) and cursor.tp not in self.sought
+        sought = self.waiters.sought
+        return bool(sought) and cursor.tp not in sought
 
     def has_untaken(self, source: ResponseSource) -> bool:
         """Whether no read has asked for the source's latest response."""
@@ -232,8 +231,8 @@ class Buffer:
             response.is_taken = True
         else:
             self.queue.hold(response)
-        if self.sought:
-            self._seek(self.sought.difference(chunk.partition.tp for chunk in chunks))
+        if sought := self.waiters.sought:
+            self._seek(sought.difference(chunk.partition.tp for chunk in chunks))
         self.wake()
 
     def put_error(self, partition: Cursor, error: KafkaError, *, is_sticky: bool = False) -> None:
@@ -269,7 +268,7 @@ class Buffer:
         awaited: frozenset[TopicPartition] = frozenset()
         if not self.gate.holds:
             awaited = frozenset(self.waiters.awaited())
-        are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
+        are_others_dropped = is_behind and bool(awaited) and awaited == self.waiters.sought
         for partition in tuple(self.queue.order):
             has_bytes = any(chunk.response is not None for chunk in partition.chunks)
             is_unwanted = are_others_dropped and partition.tp not in awaited
@@ -279,8 +278,7 @@ class Buffer:
         self._seek(awaited)
 
     def _seek(self, sought: frozenset[TopicPartition]) -> None:
-        if sought != self.sought:
-            self.sought = sought
+        if self.waiters.seek(sought):
             self._on_sought()
 
     def wait_ended(self) -> None:
@@ -288,7 +286,7 @@ class Buffer:
         self._loop.call_soon(self._seek_awaited)
 
     def _seek_awaited(self) -> None:
-        if self.sought:
+        if self.waiters.sought:
             self._seek(frozenset(self.waiters.awaited()))
 
     def _keep_to_budget(self, kept: Chunk) -> None:
@@ -392,7 +390,7 @@ class Buffer:
                 return False
             waiter = self._loop.create_future()
             self.waiters.add(waiter, wanted)
-            if self.sought:
+            if self.waiters.sought:
                 self._seek_awaited()
             if self.queue.order:
                 self._on_blocked()
@@ -400,7 +398,7 @@ class Buffer:
                 await waiter
             finally:
                 self.waiters.remove(waiter)
-                if self.sought:
+                if self.waiters.sought:
                     self.wait_ended()
             self.decoder.slice.renew()
             if self.gate.is_troubled:

@@ -35,6 +35,7 @@ cdef class Chunk:
     cdef public object work
 
     cdef _move(self, new)
+    cpdef position_after(self)
     cpdef list pop(self, limit)
     cpdef close(self)
 

@@ -223,7 +223,6 @@ class Chunk:
             return not self.decoded
         return self.state is ChunkState.DESERIALISING or self.state is ChunkState.DECIDING
 
-    @property
     def position_after(self) -> int:
         if self.raw:
             return self.raw[0].offset

@@ -70,8 +70,8 @@ class ChunkQueue:
         """Close and remove an exhausted chunk, the first of its partition."""
         partition, response = chunk.partition, chunk.response
         self.remove_first(partition)
-        if partition.position != chunk.position_after:
-            self._reads.pass_over(partition, chunk.position_after, chunk.epochs)
+        if partition.position != chunk.position_after():
+            self._reads.pass_over(partition, chunk.position_after(), chunk.epochs)
         chunk.close()
         if response is not None and not response.is_taken and not response.is_open:
             self.mark_taken(response)  # none of it is left to take

@@ -20,6 +20,7 @@ cdef class RecordWaiter:
 @cython.final
 cdef class Waiters:
     cdef public dict _wanted
+    cdef public frozenset sought
 
     cpdef add(self, waiter, wanted)
     cpdef remove(self, waiter)

@@ -92,10 +92,15 @@ class RecordWaiter:
 
 
 class Waiters:
-    """The reads that wait, the oldest first, with their partitions (empty: all)."""
+    """The reads that wait, the oldest first, with their partitions (empty: all).
+
+    Attributes:
+        sought: The only partitions to fetch (empty: all): memory is short, and reads wait for them.
+    """
 
     def __init__(self) -> None:
         self._wanted: dict[Future[None] | RecordWaiter, Collection[TopicPartition]] = {}
+        self.sought: frozenset[TopicPartition] = frozenset()
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -118,6 +123,12 @@ class Waiters:
         if not all(self._wanted.values()):
             return []
         return [tp for wanted in self._wanted.values() for tp in wanted]
+
+    def seek(self, partitions: frozenset[TopicPartition]) -> bool:
+        """Fetch only these partitions; return whether that is a change."""
+        is_changed = partitions != self.sought
+        self.sought = partitions
+        return is_changed
 
     def wake(self) -> None:
         """Let all reads continue in the loop's next iteration."""

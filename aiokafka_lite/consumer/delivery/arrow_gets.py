@@ -55,7 +55,7 @@ class Rows:
             if first_offset is None:
                 first_offset = columns.first_offset
         self.count = columns.rows
-        return None if first_offset is None else Taken(first_offset, chunk.position_after)
+        return None if first_offset is None else Taken(first_offset, chunk.position_after())
 
     def _take_decoded(self, chunk: Chunk, limit: int) -> Taken:
         records = chunk.decoded[:limit]
@@ -64,7 +64,7 @@ class Rows:
         self.count = len(records)
         chunk.pop(self.count)
         return Taken(
-            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
+            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after()
         )
 
     def finish(self) -> None:

@@ -70,7 +70,7 @@ class Lists:
         else:
             earlier += records  # a list of this sink: its records are not copied
         return Taken(
-            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
+            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after()
         )
 
     def finish(self) -> None: ...

@@ -75,7 +75,7 @@ class ReadyRecords:
 
     def has_rest(self, wanted: Wanted) -> bool:
         """Whether records of a wanted partition are left, even if the time is up."""
-        return self.cursor.has_rest and (not wanted or self._is_of(wanted))
+        return self.cursor.has_rest() and (not wanted or self._is_of(wanted))
 
     def _is_of(self, wanted: Wanted) -> bool:
         return self._chunk is not None and self._chunk.partition.tp in wanted
@@ -99,14 +99,14 @@ class ReadyRecords:
         self._settled_count = taken_count
         decoded = chunk.decoded
         # The latest read returned this one. All before it are processed.
-        latest = decoded[taken_count - 1]
+        latest_offset = decoded[taken_count - 1].offset
         is_all = taken_count == len(decoded)
         if self._reads.readers is None:  # otherwise the task has read already
             self._reads.begin_get()
         self._reads.hand_out(
             chunk.partition,
-            latest.offset,
-            chunk.position_after if is_all else latest.offset + 1,
+            latest_offset,
+            chunk.position_after() if is_all else latest_offset + 1,
             chunk.epochs,
         )
 

@@ -19,6 +19,7 @@ cdef class RecordCursor:
     cdef public object steady
     cdef readonly Py_ssize_t taken_count
 
+    cpdef bint has_rest(self) except -1
     cpdef open(self, list records, double ends_at)
     cpdef go_on(self, double ends_at)
     cpdef close(self)

@@ -42,7 +42,6 @@ class RecordCursor:
         self._stride = 1
         self._next_look_at = 0
 
-    @property
     def has_rest(self) -> bool:
         """Whether records are left, regardless of the time."""
         return self.taken_count < len(self._records)

@@ -50,7 +50,7 @@ class SteadyGets:
             self._gate.is_troubled
             or self._gate.holds
             or self._callbacks
-            or self._buffer.sought
+            or self._waiters.sought
             or self._budget.headroom_bytes
         )
 
@@ -66,7 +66,7 @@ class SteadyGets:
         ):
             return False
         if self._queue.lent is not None:
-            if self._cursor.has_rest:
+            if self._cursor.has_rest():
                 return False  # its time slice is over
             self._ready.close()
         reads.begin_get()
@@ -125,7 +125,7 @@ class SteadyGets:
         """Note that a read waits no more."""
         self._waiters.remove(waiter)
         self._slice.renew()
-        if self._buffer.sought:
+        if self._waiters.sought:
             self._buffer.wait_ended()
 
     def give_up(self, waiter: RecordWaiter) -> None:

@@ -107,7 +107,7 @@ class SmallAnswers:
             or source.is_throttled
             or source.error is not None
             or self._backoff.failures
-            or self._buffer.sought
+            or self._waiters.sought
             or self._gate.holds
             or wire.state is not OPEN
             or wire.muted_until > now

@@ -422,7 +422,7 @@ class Source:
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self.choice
         reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
-        if reservation is None and self._buffer.sought and not self.is_behind:
+        if reservation is None and self._buffer.waiters.sought and not self.is_behind:
             # The awaited records may be late: buffered chunks of other partitions are kept.
             reservation = self._sources.budget.reserve_nothing()
         self.is_short_of_bytes = reservation is None

@@ -93,7 +93,7 @@ class AckedRecords(ReadyRecords):
         decoded = chunk.decoded
         # Up to the next record: the offsets between are never returned, and acknowledgements have
         # passed them over already.
-        position = decoded[count].offset if count < len(decoded) else chunk.position_after
+        position = decoded[count].offset if count < len(decoded) else chunk.position_after()
         if count and position != partition.position:
             # Without unfinished records, all before the position was finished earlier.
             self._reads.hand_out(partition, position, position, chunk.epochs)

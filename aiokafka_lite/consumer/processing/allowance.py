@@ -55,7 +55,7 @@ class OneByOne:
         self.count += len(records)
         self._taken.append((chunk.partition, records, chunk.epochs))
         return Taken(
-            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
+            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after()
         )
 
     def finish(self) -> None:
