@@ -36,7 +36,6 @@ from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite._virtual import chance_for, wall_ms
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import check_text
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.wrapped_methods import (
     MethodT,
     class_of_aiokafka,
@@ -1289,7 +1288,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         request, deadline = MetadataRequest(topics=None), self._request_deadline()
         with self._engine.until_stopped() as running:
-            backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._chance)
+            backoff = self._engine.core.new_backoff()
             while True:
                 try:
                     response = await running.cluster.request_any(request)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
+
 if TYPE_CHECKING:
     from aiokafka_lite._chance import Chance
     from aiokafka_lite.consumer.assignment.finished import Finished
@@ -30,3 +32,7 @@ class Core(NamedTuple):
     observers: Observers
     buffer: Buffer
     rng: Chance
+
+    def new_backoff(self, longest_s: float = LONGEST_BACKOFF_S) -> Backoff:
+        """Return the pauses between attempts, the first by `retry_backoff_ms`."""
+        return Backoff(self.config.retry_backoff_s, longest_s, self.rng)

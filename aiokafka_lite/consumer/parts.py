@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-# Imported here, so that publishing an event does not import its class.
-import aiokafka_lite.events  # noqa: F401
 from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
@@ -31,6 +29,7 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
+from aiokafka_lite.consumer.assignment.work import in_words
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
@@ -274,7 +273,7 @@ class Running:
         log.info(
             "stopping: the application has up to %.1f s to finish %s",
             max(limit for _, limit in left) - now,
-            _in_words(ranges for ranges, _ in left),
+            in_words(ranges for ranges, _ in left),
         )
         for work, limit in limits.items():
             work.is_wanted_by(limit)
@@ -288,7 +287,7 @@ class Running:
             log.warning(
                 "stopping: the application did not finish all records in time. The partitions' "
                 "next owners will read these offsets again: %s",
-                _in_words(ranges for ranges, _ in left),
+                in_words(ranges for ranges, _ in left),
             )
 
     async def stop(self, deadline: float) -> None:
@@ -345,14 +344,6 @@ class Running:
             await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
         await _bounded(self.cluster.close(), deadline, "close connections")
         await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
-
-
-def _in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str]:
-    return {
-        f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
-        for ranges in undone
-        for tp, (first, end) in sorted(ranges.items())
-    }
 
 
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:

@@ -143,6 +143,14 @@ def spans_of(
     return found
 
 
+def in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str]:
+    return {
+        f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
+        for ranges in undone
+        for tp, (first, end) in sorted(ranges.items())
+    }
+
+
 PROCESSING_COUNTS: Final = (
     "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted"
 )  # fmt: skip

@@ -233,7 +233,6 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._core = core
         self._auto_commit: AutoCommit | None = None
         # Of partitions that were given up: to be committed, and those that could not be.
         self.departed: list[PendingCommit] = []
@@ -242,7 +241,7 @@ class Commits(CommittedReader):
 
     @cached_property
     def topics(self) -> ConfirmedTopics:
-        return ConfirmedTopics(self._cluster, self)
+        return ConfirmedTopics(self._cluster, self._core)
 
     # --- Committing -----------------------------------------------------------------------
     def _deadline(self) -> float:
@@ -517,7 +516,7 @@ class Commits(CommittedReader):
                     return
             else:
                 return
-            backoff = backoff or self.new_backoff()
+            backoff = backoff or self._core.new_backoff()
             if not await sleep_before(deadline, backoff.next_delay_s()):
                 break
         raise KafkaTimeoutError(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import sleep_before
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.commits.requests import (
@@ -47,12 +46,12 @@ class CommittedReader(ABC):
         coordinator: Coordinator,
         member: GroupMember,
     ) -> None:
+        self._core = core
         self._config, self._state, self._gate = core.config, core.state, core.gate
         self._cursors = core.state.assignment
         self._cluster = cluster
         self._coordinator = coordinator
         self.member = member
-        self._rng = core.rng
         self.group: Final = (member.group_id, member.group_instance_id)
         self.request_timeout_s = core.config.request_timeout_s
 
@@ -67,9 +66,6 @@ class CommittedReader(ABC):
         """Commit as another member from now on, which replaces one without an assignment."""
         before, self.member = self.member, member
         before.notify()  # its waiters wait for the new member
-
-    def new_backoff(self) -> Backoff:
-        return Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
 
     async def committed(
         self,
@@ -115,7 +111,7 @@ class CommittedReader(ABC):
         asked = set(partitions)
         left = asked.copy()
         found: dict[TopicPartition, CommittedPosition | None] = {}
-        backoff = self.new_backoff()
+        backoff = self._core.new_backoff()
         last_error: KafkaError | None = None
         while left:
             reader = self.member.reads_as

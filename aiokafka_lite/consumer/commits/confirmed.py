@@ -16,7 +16,7 @@ from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.cluster_requests import metadata_request
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS
-from aiokafka_lite.consumer.commits.committed import CommittedReader
+from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -35,9 +35,9 @@ CONFIRMED_S: Final = 1.0
 class ConfirmedTopics:
     """Topic ids that brokers have confirmed. One writer: `confirm`."""
 
-    def __init__(self, cluster: Cluster, commits: CommittedReader) -> None:
+    def __init__(self, cluster: Cluster, core: Core) -> None:
         self._cluster = cluster
-        self._commits = commits
+        self._core = core
         # Loop times of the requests, by name and id.
         self._confirmed: dict[tuple[str, bytes], float] = {}
 
@@ -70,7 +70,7 @@ class ConfirmedTopics:
             raise _of_former_topics(name for name, _ in former)
 
     async def _ask(self, topics: Collection[str], deadline: float) -> MetadataResponse:
-        request, backoff = metadata_request(topics, may_create=False), self._commits.new_backoff()
+        request, backoff = metadata_request(topics, may_create=False), self._core.new_backoff()
         while True:
             try:
                 async with timeout_at(deadline):

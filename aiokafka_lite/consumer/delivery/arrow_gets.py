@@ -8,6 +8,7 @@ When a pause is due, the batch ends, and the next read begins with the pause.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
@@ -108,16 +109,14 @@ class ArrowGets:
         return arrow.empty() if rows.batch is None else rows.batch
 
 
+@dataclass(eq=False, repr=False)
 class ArrowBatches:
     """The iterator of `consumer.batches()`. It ends when the consumer is stopped."""
 
-    def __init__(
-        self, gets: ArrowGets, columns: ArrowColumns, max_rows: int | None, consumer: object
-    ) -> None:
-        self._consumer = consumer
-        self._gets = gets
-        self._columns = columns
-        self._max_rows = max_rows
+    _gets: ArrowGets
+    _columns: ArrowColumns
+    _max_rows: int | None
+    _consumer: object
 
     def __aiter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, overload
 
@@ -153,23 +154,15 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
         return self._deliver(self._batch.delivery())
 
 
+@dataclass(eq=False, repr=False)
 class BatchScope(Generic[KT, VT]):
     """The `async with` block of one batch, returned by `consumer.batch()`."""
 
-    __slots__ = ("_batch", "_commit", "_deliver", "_is_used", "_take")
-
-    def __init__(
-        self,
-        batch: Block,
-        take: Callable[[], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]],
-        commit: Commit,
-        deliver: Deliver,
-    ) -> None:
-        self._batch = batch
-        self._take = take
-        self._commit = commit
-        self._deliver = deliver
-        self._is_used = False
+    _batch: Block
+    _take: Callable[[], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]]
+    _commit: Commit
+    _deliver: Deliver
+    _is_used: bool = field(default=False, init=False)
 
     async def __aenter__(self) -> Batch[KT, VT]:
         """Wait for records, and open the block. A cancelled wait takes no records."""

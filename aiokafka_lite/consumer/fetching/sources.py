@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
 from aiokafka_lite.consumer.fetching.session import SessionRequest
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.events import Throttled
 from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
@@ -326,8 +327,6 @@ class Sources:
 
     def node_throttles(self, node_id: int, throttle_s: float) -> None:
         """Publish that a node has begun to throttle, unless it throttles a source already."""
-        from aiokafka_lite.events import Throttled
-
         if not any(source.is_throttled for source in self._sources.get(node_id, ())):
             self.events.publish(Throttled(node_id, throttle_s))
 

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
@@ -58,8 +57,8 @@ class GroupedMembership(ABC, Generic[MemberT]):
 
     def __init__(self, around: Surroundings, member: MemberT) -> None:
         core = around.core
-        self._config, self._state, self._reads = core.config, core.state, core.reads
-        self._works, self._gate, self._rng = core.works, core.gate, core.rng
+        self._core, self._config, self._state = core, core.config, core.state
+        self._reads, self._works, self._gate = core.reads, core.works, core.gate
         self._events, self._observers = core.events, core.observers
         self._cluster, self._coordinator = around.cluster, around.coordinator
         self._commits, self._scope = around.commits, around.scope
@@ -157,7 +156,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
 
     async def _send_leave(self, request: Request[Any], deadline: float, reason: str = "") -> bool:
         """Retry after errors. Return whether the member has left."""
-        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        backoff = self._core.new_backoff()
         group_id = self._member.group_id
         while True:
             try:

@@ -29,7 +29,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.work import Work
+from aiokafka_lite.consumer.assignment.work import Work, in_words
 from aiokafka_lite.consumer.config import HOLD_MARGIN
 from aiokafka_lite.consumer.membership.protocol import AwaitedWork, Offsets
 from aiokafka_lite.consumer.membership.stateful import GroupMember
@@ -330,10 +330,7 @@ class Handover:
                 "rebalance_hold_ms, or a batch's max_hold_ms, allows. The partitions' next owners "
                 "will read these offsets again: %s",
                 self._member.group_id,
-                {
-                    f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
-                    for tp, (first, end) in sorted(left.items())
-                },
+                in_words([left]),
             )
 
     async def _until_given_up(self, gone: Partitions, deadline: float) -> None:

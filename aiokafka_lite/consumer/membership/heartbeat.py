@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
@@ -114,7 +113,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
         self._member = member
         self._session_s = session_s
         self._loop = asyncio.get_running_loop()
-        self._backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, core.rng)
+        self._backoff = core.new_backoff()
         self._log_limit = LogLimit()
         self.thread = HeartbeatThread(
             member.group_id, around.open_cluster, self.take_outcome, scope=around.scope

@@ -12,6 +12,7 @@ from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.events import Assigned
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -87,8 +88,6 @@ class NoGroup:
         assigned = self._state.assignment
         gone = {tp for tp, cursor in assigned.items() if tp not in every or cursor.is_withheld}
         if gone or every != assigned.keys():
-            from aiokafka_lite.events import Assigned
-
             self._state.change(gone, every)
             # The application may call this while the loop is not running.
             self._events.publish(Assigned(frozenset(every), at_s=self._loop.time()))

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import (
@@ -59,6 +58,7 @@ from aiokafka_lite.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
+from aiokafka_lite.events import OffsetRange, OffsetReset
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
@@ -101,8 +101,8 @@ class PositionResolver:
         # Starts to commit before they are applied, with leader epochs.
         self._starts: dict[Search, tuple[Start, int]] = {}
         self._committing: asyncio.Task[None] | None = None
+        self._core = core
         self._scope = scope
-        self._rng = core.rng
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
         epoch_ends = EpochEndLookup(core.config, cluster)
@@ -190,7 +190,7 @@ class PositionResolver:
 
     async def _start_from_committed(self) -> None:
         """Start partitions from the group's committed offsets, until all have started."""
-        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        backoff = self._core.new_backoff()
         while searches := self._searches().get(Sought.COMMITTED):
             try:
                 committed = await self._committed.positions(
@@ -402,8 +402,6 @@ class PositionResolver:
         log_start: int | None = None,
     ) -> None:
         """Without `log_start`, the log starts at the new position, or its start is unknown."""
-        from aiokafka_lite.events import OffsetRange, OffsetReset
-
         events = self._events
         lost = skipped = None
         if before is not None and before < after:

@@ -21,6 +21,7 @@ from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from aiokafka_lite.events import PartitionsAdded, TopicDeleted, TopicRecreated
 from aiokafka_lite.structs import TopicPartition
 
 RECREATED: Final = "topic recreated"
@@ -130,8 +131,6 @@ class TopicChanges:
             self._recreated(name, known, topic)
             return
         if count > known.count:
-            from aiokafka_lite.events import PartitionsAdded
-
             self._events.publish(PartitionsAdded(name, known.count, count))
         known.count = count
 
@@ -142,8 +141,6 @@ class TopicChanges:
             return
         if known.is_gone:
             return
-        from aiokafka_lite.events import TopicDeleted
-
         known.is_gone = True
         event = TopicDeleted(name)
         self._events.publish(event)
@@ -153,8 +150,6 @@ class TopicChanges:
             self._buffer.put_error(partition, error)
 
     def _recreated(self, name: str, known: _KnownTopic, topic: TopicView) -> None:
-        from aiokafka_lite.events import TopicRecreated
-
         known.topic_id = topic.topic_id
         known.count = len(topic.partitions)
         known.old_count = 0

@@ -238,7 +238,7 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _join(self, reason: str) -> AssignedPartitions | None:
         """Join and sync until success. None: the subscription has changed."""
         member, state = self._member, self._state
-        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        backoff = self._core.new_backoff()
         self.forget_error()
         is_first = True
         while True:

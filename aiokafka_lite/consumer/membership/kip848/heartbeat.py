@@ -8,7 +8,6 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import CONSUMER_SESSION_S
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
@@ -104,9 +103,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         self._membership = membership
         # The latest one of the heartbeat thread.
         self._outcome: Outcome | None = None
-        self._unreleased = Backoff(
-            self._config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, around.core.rng
-        )
+        self._unreleased = around.core.new_backoff(UNRELEASED_BACKOFF_MAX_S)
         # Loop times of the last heartbeat, and before which no other is sent.
         self._sent_at = 0.0
         self._not_before = 0.0
