@@ -34,9 +34,9 @@ class SubscriptionNames:
 
     async def wait_for_assignment(self) -> None:
         """Wait until the subscription has its assignment, except in a rebalance listener."""
-        membership = self._engine.running.membership
-        if not membership.is_called_by_listener():
-            await membership.wait_assigned()
+        running = self._engine.running
+        if not running.membership.is_called_by_listener():
+            await running.wait_assigned()
 
 
 class CoordinatorNames:

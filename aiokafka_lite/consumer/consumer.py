@@ -515,7 +515,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def _until_assigned(self) -> None:
         self._reads.enter_get()
         try:
-            await self._engine.running.membership.wait_assigned()
+            await self._engine.running.wait_assigned()
         finally:
             self._reads.leave_get(self._loop.time())
 

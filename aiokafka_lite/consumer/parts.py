@@ -37,7 +37,7 @@ from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
-from aiokafka_lite.errors import UnknownTopicOrPartitionError
+from aiokafka_lite.errors import ConsumerStoppedError, UnknownTopicOrPartitionError
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Running:
         self.commits: Commits | NoCommits
         self.group_commits: Commits | None = None
         self.membership: Membership
+        # Starts a membership that has replaced the first one.
+        self._starting: asyncio.Task[None] | None = None
         if config.group_id is None:
             self.commits = NoCommits()
             self.membership = NoGroup(core, self.cluster)
@@ -152,9 +154,27 @@ class Running:
             coordinator,
             commits,
             self.scopes.grouping,
+            self._replace_membership,
             open_cluster=self._opener(config),
         )
         return commits, make_membership(around)
+
+    def _replace_membership(self, membership: Membership) -> None:
+        self.membership = membership
+        self._starting = self.scopes.grouping.spawn(membership.start(), name="group protocol")
+
+    async def wait_assigned(self) -> None:
+        """See Membership. A membership that replaces this one has to have an assignment, too."""
+        membership: Membership | None = None
+        while membership is not self.membership:
+            if self._starting is not None:
+                await asyncio.wait({self._starting})
+            membership = self.membership
+            try:
+                await membership.wait_assigned()
+            except ConsumerStoppedError:
+                if membership is self.membership:
+                    raise
 
     def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
         if not config.heartbeat_thread or simulation_of(self._loop) is not None:
@@ -193,7 +213,7 @@ class Running:
         self.scopes.positions.supervise(self.watchdog.run, name="watchdog")
         self.commits.start_auto_commit(self.scopes.grouping)
         await self.membership.start()
-        await self.membership.wait_assigned()
+        await self.wait_assigned()
 
     async def _wait_for_topics(self) -> None:
         cluster = self.cluster

@@ -51,7 +51,7 @@ class Examined:
             self.state.start_at(cursor, 0)
         self.gate, self.reads, self.works = self.state.gate, self.state.reads, self.state.works
         self.config = ConsumerConfig(group_id="g", session_timeout_ms=45_000)
-        self.current = self.parts = self
+        self.core = self.current = self.parts = self
         self.membership = self.cluster = self.pool = self.sources = self.watchdog = self
         self.commits = self.buffer = self.budget = self.probe = self.unknown_topics = self
         self.stage, self.is_over = Stage.RUNNING, False

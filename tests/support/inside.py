@@ -100,7 +100,7 @@ def is_settled(consumer: AIOKafkaConsumer) -> bool:
 
 async def until_assigned(consumer: AIOKafkaConsumer) -> None:
     """Wait until the member has the assignment of the newest generation."""
-    await _running(consumer).membership.wait_assigned()
+    await _running(consumer).wait_assigned()
 
 
 def last_contact_at(consumer: AIOKafkaConsumer) -> float:

@@ -89,6 +89,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
                 coordinator,
                 self.commits,
                 self.scope,
+                replace=lambda _: None,
             )
         )
 

@@ -9,90 +9,21 @@ References: KIP-848, KIP-1274 (the default of Java's client).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, Membership
+from aiokafka_lite.consumer.membership.protocol import Membership
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
-from aiokafka_lite.errors import (
-    ConsumerStoppedError,
-    KafkaError,
-)
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import GroupProtocolChanged
-
-if TYPE_CHECKING:
-    from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
-    from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
 log = logging.getLogger(__name__)
 
-
-class EitherMembership:
-    """A Membership that begins with KIP-848, and may change to the classic protocol."""
-
-    def __init__(self, around: Surroundings, first: ConsumerMember) -> None:
-        self._around = around
-        self._group_id = first.group_id
-        self._first = self._begin(first)
-        self.now: Membership = self._first
-        self._kept_classic_by = ""
-        self._starting: asyncio.Task[None] | None = None
-
-    def _begin(self, first: ConsumerMember) -> ConsumerMembership:
-        from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-
-        return ConsumerMembership(self._around, first, fall_back=self.fall_back)
-
-    def _take_over(self) -> Membership:
-        second, make_second = _classic(self._around.core.config, self._group_id)
-        self._around.commits.become(second)
-        return make_second(self._around)
-
-    def fall_back(self, error: KafkaError) -> None:
-        """Called by a task of the first membership, which this ends."""
-        reason = str(error)
-        if isinstance(error, KEPT_CLASSIC):
-            self._kept_classic_by = reason
-        log.info(
-            "group %s is joined with the classic protocol, because KIP-848 cannot be used: %s",
-            self._group_id,
-            reason,
-        )
-        self._around.core.events.publish(GroupProtocolChanged("classic", reason))
-        self.now = self._take_over()
-        self._first.stop_trying()
-        self._starting = self._around.scope.spawn(self.now.start(), name="group protocol")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.now, name)
-
-    @property
-    def status(self) -> GroupStatus | None:
-        status = self.now.status
-        return status and status._replace(kept_classic_by=self._kept_classic_by)
-
-    async def wait_assigned(self) -> None:
-        while True:
-            if self._starting is not None:
-                await asyncio.wait({self._starting})
-            now = self.now
-            try:
-                await now.wait_assigned()
-            except ConsumerStoppedError:
-                if now is self.now:
-                    raise
-            if now is self.now:
-                return
-
-
-# --- The choice -------------------------------------------------------------------------------
 MakeMembership = Callable[[Surroundings], Membership]
 
 
@@ -110,11 +41,34 @@ def member_of(
     first = ConsumerMember(group_id, config.group_instance_id, member_id=known_as, chance=chance)
     if config.joins_as == "consumer":
         return first, lambda around: ConsumerMembership(around, first)
-    return first, lambda around: cast("Membership", EitherMembership(around, first))
+
+    def make(around: Surroundings) -> Membership:
+        def fall_back(error: KafkaError) -> None:
+            membership.stop_trying()
+            around.replace(_classic_instead(around, group_id, error))
+
+        membership = ConsumerMembership(around, first, fall_back=fall_back)
+        return membership
+
+    return first, make
+
+
+def _classic_instead(around: Surroundings, group_id: str, error: KafkaError) -> Membership:
+    reason = str(error)
+    log.info(
+        "group %s is joined with the classic protocol, because KIP-848 cannot be used: %s",
+        group_id,
+        reason,
+    )
+    around.core.events.publish(GroupProtocolChanged("classic", reason))
+    kept_classic_by = reason if isinstance(error, KEPT_CLASSIC) else ""
+    second, make_second = _classic(around.core.config, group_id, kept_classic_by=kept_classic_by)
+    around.commits.become(second)
+    return make_second(around)
 
 
 def _classic(
-    config: ConsumerConfig, group_id: str, *, known_as: str = ""
+    config: ConsumerConfig, group_id: str, *, known_as: str = "", kept_classic_by: str = ""
 ) -> tuple[GroupMember, MakeMembership]:
     from aiokafka_lite.consumer.membership.classic.member import Member
     from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
@@ -127,7 +81,7 @@ def _classic(
     )
 
     def make(around: Surroundings) -> Membership:
-        return ClassicMembership(around, member)
+        return ClassicMembership(around, member, kept_classic_by=kept_classic_by)
 
     return member, make
 

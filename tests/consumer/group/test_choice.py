@@ -1,4 +1,4 @@
-"""A membership that goes over from the consumer protocol to the classic one: without a group."""
+"""Memberships that go over from the consumer protocol to the classic one: without a group."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.choice import EitherMembership, member_of
+from aiokafka_lite.consumer.membership.choice import member_of
 from aiokafka_lite.consumer.membership.classic.member import Member
+from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, Identity, Offsets
+from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     GroupIdNotFound,
@@ -24,48 +28,18 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.events import GroupProtocolChanged
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
 from tests.support.for_each import for_each
 from tests.support.plain_group import Group, begun
-from tests.support.states import State
-
-TP = TopicPartition("t", 0)
-OFFSETS = {TP: OffsetAndMetadata(3, "")}
 
 
 class Played:
     """A membership that notes what it is asked, and has an assignment when the test says so."""
 
-    def __init__(self, name: str, generation: int) -> None:
-        self.member_id = name
-        self.generation = self.coordinator_id = generation
-        self.status = GroupStatus(name, "STABLE", None, False, True, None, None, 0, 0)
-        self.is_settled = name == "second"
-        self.asked = list[object]()
+    def __init__(self) -> None:
+        self.asked = list[str]()
         self.may_start = asyncio.Event()
         self.has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def is_called_by_listener(self) -> bool:
-        return self.is_settled
-
-    def wake_waiters(self) -> None:
-        self.asked.append("wake_waiters")
-
-    def halt(self) -> None:
-        self.asked.append("halt")
-
-    def stop_trying(self) -> None:
-        self.asked.append("stop_trying")
-
-    def leave_nowait(self, reason: str) -> None:
-        self.asked.append(reason)
-
-    async def leave(
-        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
-    ) -> Offsets:
-        self.asked.append((deadline, leaves))
-        return offsets
 
     async def start(self) -> None:
         self.asked.append("start")
@@ -76,51 +50,17 @@ class Played:
         await self.has_ended
 
 
-class Choosing:
-    """Both memberships, of which the first may find that its protocol is not offered."""
+class Choosing(Running):
+    """The parts of a consumer whose first membership may find that its protocol is not offered."""
 
     def __init__(self) -> None:
-        self.first, self.second = Played("first", 1), Played("second", 2)
-        self.state = State()
-        self.scope = TaskScope("g")
-        around = SimpleNamespace(scope=self.scope, events=self.state.events)
-        self.group_id = "g"
-        self.either = Either(cast("Any", around), cast("Any", self))
-        self.fall_back = self.either.fall_back
+        self.first, self.second = Played(), Played()
+        self.membership: Any = self.first
+        self._starting = None
+        self.scopes = cast("Any", SimpleNamespace(grouping=TaskScope("g")))
 
-
-class Either(EitherMembership):
-    """Begins with the memberships of a test; its first member is the test's `Choosing`."""
-
-    def _begin(self, first: Any) -> Any:
-        self._choosing = first
-        return first.first
-
-    def _take_over(self) -> Any:
-        return self._choosing.second
-
-
-@pytest.mark.parametrize("is_second", [False, True])
-async def test_the_membership_of_the_protocol_in_use_is_asked(is_second: bool) -> None:
-    it = Choosing()
-    if is_second:
-        it.fall_back(UnsupportedVersionError("no"))
-        await asyncio.sleep(0)
-    used, other = (it.second, it.first) if is_second else (it.first, it.second)
-    used.may_start.set()
-    await it.either.start()
-    begun = other.asked.copy(), used.asked.copy()
-    either = it.either
-    assert (either.member_id, either.generation) == (used.member_id, used.generation)
-    assert either.coordinator_id == used.coordinator_id
-    assert either.status == used.status
-    assert either.is_settled is either.is_called_by_listener() is is_second
-    either.wake_waiters()
-    either.halt()
-    assert await either.leave(deadline=7, offsets=OFFSETS, leaves=False) == OFFSETS
-    either.leave_nowait("collected")
-    assert used.asked == [*begun[1], "wake_waiters", "halt", (7, False), "collected"]
-    assert other.asked == begun[0]
+    def fall_back(self) -> None:
+        self._replace_membership(cast("Any", self.second))
 
 
 @pytest.mark.parametrize(
@@ -135,17 +75,37 @@ async def test_the_membership_of_the_protocol_in_use_is_asked(is_second: bool) -
 async def test_the_classic_protocol_takes_over_and_says_why(
     error: KafkaError, is_kept: bool
 ) -> None:
-    it = Choosing()
-    with it.state.events.subscribe() as events:
-        it.fall_back(error)
+    config, group, scope = ConsumerConfig(group_id="g"), Group(), TaskScope("g")
+    replaced = list[Any]()
+    _, make = member_of(config, "g")
+    around = Surroundings(
+        group.state.core(config),
+        cast("Any", SimpleNamespace(remove_listener=lambda _: None)),
+        cast("Any", SimpleNamespace(node_id=None)),
+        group.commits,
+        scope,
+        replace=replaced.append,
+    )
+    first = make(around)
+    assert isinstance(first, ConsumerMembership)
+    assert first.fall_back is not None
+    with group.state.events.subscribe() as events:
+        first.fall_back(error)
         assert events_so_far(events) == [GroupProtocolChanged("classic", str(error))]
-    assert it.first.asked == ["stop_trying"]
+    (second,) = replaced
+    assert isinstance(second, ClassicMembership)
+    assert second.status.kept_classic_by == (str(error) if is_kept else "")
+    assert isinstance(group.commits.member, Member)
+    await scope.close()
+
+
+async def test_the_second_membership_is_started() -> None:
+    it = Choosing()
+    it.fall_back()
+    assert it.membership is it.second
     await asyncio.sleep(0)
-    assert it.second.asked == ["start"]
-    status = it.either.status
-    assert status is not None
-    assert status.kept_classic_by == (str(error) if is_kept else "")
-    await it.scope.close()
+    assert (it.first.asked, it.second.asked) == ([], ["start"])
+    await it.scopes.grouping.close()
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -153,9 +113,9 @@ async def test_who_waits_for_an_assignment_waits_for_that_of_the_second_protocol
     raises: bool,
 ) -> None:
     it = Choosing()
-    waiting = asyncio.create_task(it.either.wait_assigned())
+    waiting = asyncio.create_task(it.wait_assigned())
     await asyncio.sleep(0)
-    it.fall_back(UnsupportedVersionError("no"))
+    it.fall_back()
     if raises:
         it.first.has_ended.set_exception(ConsumerStoppedError("the first has ended"))
     else:
@@ -176,7 +136,7 @@ async def test_a_stop_ends_the_wait_for_an_assignment() -> None:
     it = Choosing()
     it.first.has_ended.set_exception(ConsumerStoppedError("it is stopped"))
     with pytest.raises(ConsumerStoppedError):
-        await it.either.wait_assigned()
+        await it.wait_assigned()
 
 
 async def test_commits_ask_the_member_of_the_protocol_in_use() -> None:

@@ -90,6 +90,7 @@ class Beating:
             cast("Coordinator", self.coordinator),
             cast("Any", None),
             self.scope,
+            replace=lambda _: None,
         )
         self.heartbeat = Heartbeat(around, self.member, cast("Any", self))
         self.heartbeat.thread = cast("HeartbeatThread", self.thread)

@@ -109,6 +109,7 @@ class Taking:
             cast("Coordinator", self),
             cast("Any", None),
             cast("TaskScope", None),
+            replace=lambda _: None,
         )
         self.rebalance = Rebalance(around, self.member, cast("Heartbeat", self))
 

@@ -73,6 +73,7 @@ class Running:
             cast("Coordinator", None),
             cast("Any", None),
             self.scope,
+            replace=lambda _: None,
         )
         self.task = Idle(around, self)
 

@@ -111,6 +111,7 @@ class Changing:
             cast("Coordinator", None),
             cast("Any", self),
             TaskScope("g"),
+            replace=lambda _: None,
         )
         member = cast("GroupMember", self)
         self.handover = Handover(around, member, why_lost=lambda: self.why_lost)

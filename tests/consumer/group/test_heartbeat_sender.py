@@ -518,6 +518,7 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
         cast("Coordinator", coordinator),
         cast("Any", None),
         scope,
+        replace=lambda _: None,
     )
     membership = ConsumerMembership(around, member)
     heartbeat = Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)

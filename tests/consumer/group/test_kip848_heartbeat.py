@@ -119,6 +119,7 @@ class Beating:
             cast("Coordinator", self.coordinator),
             cast("Any", None),
             self.scope,
+            replace=lambda _: None,
         )
         self.heartbeat = Heartbeat(around, self.member, self.beats, cast("Any", self))
         self.heartbeat.lease = Lease(

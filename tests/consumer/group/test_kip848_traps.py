@@ -643,6 +643,7 @@ def joining_heartbeat(
         Coordinator(cast("Cluster", cluster), "g", state.events),
         cast("Any", None),
         TaskScope("test"),
+        replace=lambda _: None,
     )
     membership = ConsumerMembership(around, member, fall_back=fall_back)
     return Heartbeat(around, member, HeartbeatSchedule(config, member, Topics()), membership)

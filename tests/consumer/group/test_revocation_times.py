@@ -66,7 +66,9 @@ class Commits:
 def around(config: ConsumerConfig, state: State, commits: Commits) -> Surroundings:
     """The parts of a membership that a revocation uses."""
     none = cast("Any", None)
-    return Surroundings(state.core(config, rng=none), none, none, cast("Any", commits), none)
+    return Surroundings(
+        state.core(config, rng=none), none, none, cast("Any", commits), none, replace=lambda _: None
+    )
 
 
 @pytest.mark.parametrize("is_batch", [False, True])

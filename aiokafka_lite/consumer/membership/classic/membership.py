@@ -50,11 +50,12 @@ class ClassicMembership(GroupedMembership[Member]):
 
     _heartbeat: Heartbeat
 
-    def __init__(self, around: Surroundings, member: Member) -> None:
+    def __init__(self, around: Surroundings, member: Member, *, kept_classic_by: str = "") -> None:
         super().__init__(around, member)
         self._heartbeat = Heartbeat(around, member, self)
         self._rebalance = Rebalance(around, member, self._heartbeat)
         self._is_cooperative = member.is_cooperative
+        self._kept_classic_by = kept_classic_by
         # The rebalance in progress.
         self._joining: asyncio.Task[JoinOutcome] | None = None
         # The subscription versions of the last rebalance, and of the last assignment for which the
@@ -72,7 +73,9 @@ class ClassicMembership(GroupedMembership[Member]):
     @property
     def status(self) -> GroupStatus:
         status = self._status(self._member.state.name, self._rebalance.joining_since)
-        return status._replace(is_eager=not self._is_cooperative)
+        return status._replace(
+            is_eager=not self._is_cooperative, kept_classic_by=self._kept_classic_by
+        )
 
     @property
     def is_settled(self) -> bool:
