@@ -397,6 +397,7 @@ class TopicCatalog:
             topic = Topic(
                 name, uuid_from_str(stored_topic["id"]), self.parse_config(stored_topic["configs"])
             )
+            self._add(topic)  # first, so that `close` also closes a part of its partitions
             for index, stored_partition in enumerate(stored_topic["partitions"]):
                 partition = self._open(topic, index, stored_partition)
                 if not partition.log.was_clean:
@@ -404,7 +405,6 @@ class TopicCatalog:
                     partition.leader_epoch += 1
                     partition.log.begin_epoch(partition.leader_epoch)
                 topic.partitions.append(partition)
-            self._add(topic)
             self.partition_count += len(topic.partitions)
 
     def _remove_leftovers(self, data_dir: Path) -> None:

@@ -321,7 +321,7 @@ class FileSegment(Segment):
     def _continue_in_copy(self, kept: memoryview) -> None:
         """Replace the file by a copy: access to a mapped file that shrinks kills the process."""
         replace_file(self.path, kept)
-        self._close_file()
+        self.close_file()
         self._fd = os.open(self.path, os.O_RDWR)
         self._mapped, self._window = None, memoryview(b"")
 
@@ -353,14 +353,14 @@ class FileSegment(Segment):
         self.path = self._final_path
         self._checkpoint()
         if self._mapped is not None:
-            self._close_file()
+            self.close_file()
 
     def checkpoint(self) -> None:
         with self._fd_lock:
             self._settle()
             self._checkpoint()
             if self._mapped is not None:  # sealed: everything is read through the mapping
-                self._close_file()
+                self.close_file()
 
     def _checkpoint(self) -> None:
         if self._fd >= 0 and self.size != self._flushed_size:
@@ -373,12 +373,12 @@ class FileSegment(Segment):
         with self._fd_lock:
             self._settle()
             self._checkpoint()
-            self._close_file()
+            self.close_file()
 
     def delete(self) -> None:
         with self._fd_lock:
             self._settle()
-            self._close_file()
+            self.close_file()
             self._index_path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
 
@@ -386,7 +386,7 @@ class FileSegment(Segment):
     def _index_path(self) -> Path:
         return self.path.with_suffix(INDEX_SUFFIX)
 
-    def _close_file(self) -> None:
+    def close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -166,11 +166,21 @@ class FolderStore(LogStore):
     def load(self) -> LoadedLog:
         state = self._load_state()
         finish_replacing(self._folder)
-        segments = [
-            FileSegment(self._folder, int(path.stem), self.segment_bytes)
-            for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
-        ]
         loaded = _RecoveredLog(state, self._partition, self._folder)
+        segments: list[FileSegment] = []
+        try:
+            segments.extend(
+                FileSegment(self._folder, int(path.stem), self.segment_bytes)
+                for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
+            )
+            self._recover(loaded, segments)
+        except BaseException:
+            for segment in segments:
+                segment.close_file()
+            raise
+        return loaded
+
+    def _recover(self, loaded: _RecoveredLog, segments: Sequence[FileSegment]) -> None:
         loaded.segments = segments
         for segment in segments:
             loaded.add(segment)
@@ -181,7 +191,6 @@ class FolderStore(LogStore):
                 segment.seal()
                 segment.checkpoint()
         loaded.finish()
-        return loaded
 
     def _load_state(self) -> LogState:
         path = self._folder / STATE_FILE

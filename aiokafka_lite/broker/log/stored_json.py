@@ -58,7 +58,7 @@ def _check(value: object, kind: Any, place: str) -> None:
     match get_origin(kind), value:
         case None, bool() | int() | str():
             _check_single(value, kind, place)
-        case None, dict() if hasattr(kind, "__annotations__"):
+        case None, dict() if hasattr(kind, "__annotations__") and not hasattr(kind, "_fields"):
             for key in getattr(kind, "__required_keys__", ()):
                 if key not in value:
                     raise KeyError(f"{place} has no {key!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import CorruptRecordException
 from aiokafka_lite.records import build_batch
 from tests.broker.logs import T0, append, batch, contents, reopen
 
 TP = TopicPartition("t", 0)
 SEGMENT_BYTES = 300  # two batches
 RECORDS = 20
+OPEN_FILES = Path("/proc/self/fd")
 
 
 def records_of(log_folder: Path) -> list[Path]:
@@ -212,3 +215,15 @@ def test_index_with_impossible_numbers_is_made_again(
     assert contents(log) == before
     assert (log.log_start_offset, log.log_end_offset) == (0, RECORDS)
     log.close()
+
+
+@pytest.mark.skipif(not OPEN_FILES.exists(), reason="this system does not list open files")
+def test_log_that_cannot_be_loaded_keeps_no_file_open(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    fill(folder)
+    first = records_of(folder)[0]
+    first.write_bytes(first.read_bytes()[:-1])
+    with pytest.raises(CorruptRecordException, match="is damaged at byte"):
+        reopen(folder, SEGMENT_BYTES)
+    names = [os.readlink(path) for path in OPEN_FILES.iterdir() if path.is_symlink()]
+    assert not [name for name in names if name.startswith(str(folder))]

@@ -58,6 +58,7 @@ def test_what_fits_is_returned_as_it_is() -> None:
         GOOD | {"names": {"a": ["\ud800"]}},
         GOOD | {"names": {"\ud800": []}},
         GOOD | {"more": {}},
+        GOOD | {"more": [{}]},
         GOOD | {"more": [[1]]},
         GOOD | {"more": [[1, 2, 3]]},
         GOOD | {"more": [[1, None]]},
