@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import random
 import re
 import signal
@@ -37,6 +38,7 @@ LARGEST_INPUT_BYTES: Final = 1 << 18
 MOST_INPUTS: Final = 3_000
 COLLECT_EVERY: Final = 200
 SHRINKING_RUNS: Final = 300
+SLOWNESS: Final = 5 if "libasan" in os.environ.get("LD_PRELOAD", "") else 1
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -118,7 +120,8 @@ class PeakMemory:
 
     def __init__(self) -> None:
         self._status, self._reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-        self.is_known = self._status.exists() and self._reset.exists()
+        is_there = self._status.exists() and self._reset.exists()
+        self.is_known = is_there and SLOWNESS == 1  # AddressSanitizer keeps freed memory
         self._before = 0
 
     def begin(self) -> None:
@@ -159,7 +162,7 @@ class Runner:
         target.longest_hold_s = 0.0
         self._memory.begin()
         try:
-            with _cpu_limit(limits.cpu_s):
+            with _cpu_limit(limits.cpu_s * SLOWNESS):
                 outcome = target.run(content)
         except target.allowed as error:
             outcome = outcome_of(error)
@@ -171,7 +174,7 @@ class Runner:
             return _violation("error", error)
         if (grown := self._memory.grown_by()) > limits.memory_bytes:
             return Violation("memory", "memory", f"{grown >> 20} MiB on top")
-        allowed_s = limits.held_ms_per_mib / 1000 * max(1, -(-len(content) // MIB))
+        allowed_s = limits.held_ms_per_mib * SLOWNESS / 1000 * max(1, -(-len(content) // MIB))
         if (held_s := target.longest_hold_s) > allowed_s:
             return Violation("loop", "loop", f"{held_s * 1000:.0f} ms at once")
         return outcome
@@ -227,8 +230,8 @@ class Fuzzer:
         self.runner = Runner(target)
         self._target = target
         self._seed = seed
-        # Called with the number and the input of each execution.
-        self.before: Callable[[int, bytes], None] = lambda number, content: None
+        # Called with each input before it is run.
+        self.before: Callable[[bytes], None] = lambda content: None
         self._seeds = list(target.seeds())
         self.pool = [*self._seeds]
         self._outcomes: set[str] = set()
@@ -253,7 +256,7 @@ class Fuzzer:
         """Run the next input."""
         number, self.count = self.count, self.count + 1
         content = self.content(number)
-        self.before(number, content)
+        self.before(content)
         found = self.runner.execute(content)
         if isinstance(found, str):
             if found not in self._outcomes:
@@ -287,7 +290,7 @@ class Fuzzer:
             while start < len(content) and runs < SHRINKING_RUNS:
                 shorter = content[:start] + content[start + size :]
                 runs += 1
-                self.before(self.count, shorter)
+                self.before(shorter)
                 found = self.runner.execute(shorter)
                 if isinstance(found, Violation) and found.key == violation.key:
                     content = shorter

@@ -53,6 +53,9 @@ def main(name: str, seed: int, seconds: float, folder: Path) -> None:
         import atheris
     except ImportError:
         raise SystemExit(MISSING) from None
+    import aiokafka_lite  # first, because it chooses how its modules are imported
+
+    assert aiokafka_lite.__name__
     with atheris.instrument_imports(include=["aiokafka_lite"]):
         from tests.fuzz import catalogue
 

@@ -6,6 +6,7 @@ not change although the process computes, that is the input.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import mmap
@@ -26,6 +27,7 @@ from tests.fuzz import catalogue
 from tests.fuzz.engine import (
     LARGEST_INPUT_BYTES,
     ROOT,
+    SLOWNESS,
     Fuzzer,
     Runner,
     Violation,
@@ -40,7 +42,7 @@ _HEAD: Final = struct.Struct("=QQ")  # executions, and the size of the input
 SHARED_BYTES: Final = _HEAD.size + LARGEST_INPUT_BYTES
 WATCHED_EVERY_S: Final = 0.25
 # As a hang in C counts so much processor time in one execution; Python code is interrupted before.
-DEAF_S: Final = 4.0
+DEAF_S: Final = 4.0 * SLOWNESS
 
 
 @dataclass
@@ -87,15 +89,16 @@ def fuzz_here(name: str, seed: int, seconds: float, executions: int, shared: Pat
 
 
 @contextmanager
-def _shared(path: Path | None) -> Iterator[Callable[[int, bytes], None]]:
+def _shared(path: Path | None) -> Iterator[Callable[[bytes], None]]:
     if path is None:
-        yield lambda number, content: None
+        yield lambda content: None
         return
     with path.open("r+b") as file, mmap.mmap(file.fileno(), SHARED_BYTES) as memory:
+        numbers = itertools.count(1)  # also of the runs that shrink an input
 
-        def note(number: int, content: bytes) -> None:
+        def note(content: bytes) -> None:
             memory[_HEAD.size : _HEAD.size + len(content)] = content
-            _HEAD.pack_into(memory, 0, number + 1, len(content))
+            _HEAD.pack_into(memory, 0, next(numbers), len(content))
 
         yield note
 

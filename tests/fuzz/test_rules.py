@@ -17,7 +17,7 @@ def fuzzed(target: Target, seed: int = 3) -> tuple[Fuzzer, list[bytes]]:
     """Fuzz a target, and return all inputs, too."""
     inputs: list[bytes] = []
     fuzzer = Fuzzer(target, seed)
-    fuzzer.before = lambda number, content: inputs.append(content)
+    fuzzer.before = inputs.append
     # What takes long does so only once.
     fuzzer.run(lambda: fuzzer.count >= EXECUTIONS or bool(fuzzer.found))
     return fuzzer, inputs

@@ -15,11 +15,11 @@ from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, Unsup
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 from aiokafka_lite.protocol.registry import REQUESTS
-from aiokafka_lite.protocol.schema import Message, Request, Response
+from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import run_to_end
 from tests.fuzz import mutations, record_sets, structure
 from tests.fuzz.corpus import Kind, recorded_of
-from tests.fuzz.engine import Broken, Target
+from tests.fuzz.engine import LARGEST_INPUT_BYTES, Broken, Target
 from tests.support.samples import BLOB_CLASSES, REQUEST_CLASSES, filled, versions
 
 VERSIONED: Final = struct.Struct(">hh")
@@ -45,12 +45,37 @@ def mutated_body(
         message = codec.decode(cls, version, body)
     except (KafkaProtocolError, UnsupportedVersionError):
         message = filled(cls, version, has_nulls=rng.random() < 0.3)
+    if rng.random() < 0.04:
+        return _grown(rng, cls, version, message)
     return structure.mutate(
         rng,
         structure.tokens_of(message, cls, version),
         [record_sets.mutate(rng, rng.choice(record_sets.seeds()), ()), b""],
         [rng.choice(blob_seeds()), b""],
     )
+
+
+def _grown(rng: random.Random, cls: type[Message], version: int, message: Message) -> bytes:
+    """Make one of the lists in a message long, with the right counts."""
+    lists: list[tuple[Struct, str, list[object]]] = []
+    _collect_lists(message, lists)
+    if lists:
+        owner, name, items = rng.choice(lists)
+        setattr(owner, name, items * rng.choice((10, 300, 5_000)))
+    tokens = structure.tokens_of(message, cls, version)
+    return structure.render(tokens)[: LARGEST_INPUT_BYTES - 100]
+
+
+def _collect_lists(owner: Struct, lists: list[tuple[Struct, str, list[object]]]) -> None:
+    for field in owner.schema:
+        value = getattr(owner, field.name)
+        if isinstance(value, Struct):
+            _collect_lists(value, lists)
+        elif isinstance(value, list) and value:
+            lists.append((owner, field.name, value))
+            for item in value[:2]:
+                if isinstance(item, Struct):
+                    _collect_lists(item, lists)
 
 
 class Responses(Target):

@@ -196,7 +196,7 @@ def _other_token(rng: random.Random, message: bytes) -> bytes:
     try:
         decoded = base64.urlsafe_b64decode(parts[at] + b"==")
         value = json.loads(decoded)
-    except ValueError:
+    except (ValueError, RecursionError):
         return mutations.changed(rng, message, ())
     if rng.random() < 0.3 or not isinstance(value, dict):
         text = mutations.changed_text(rng, decoded.decode(errors="replace"), WORDS)
