@@ -360,7 +360,13 @@ class TopicCatalog:
             raise KafkaStorageError(f"cannot use the data directory {data_dir}: {error}") from error
         try:
             self._restore(load_formatted(data_dir / CATALOG_FILE, stored, _StoredCatalog))
-        except (ValueError, KeyError, InvalidConfigurationError, InvalidTopicError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            InvalidConfigurationError,
+            InvalidTopicError,
+        ) as error:
             raise KafkaStorageError(
                 f"cannot load the topics from {data_dir / CATALOG_FILE}, "
                 f"because its content is invalid: {error!r}"

@@ -228,6 +228,8 @@ class PartitionLog:
         number, row = self._locate(max(offset, self.log_start_offset))
         truncated = self.segments[number] if row else None
         keep = number + (truncated is not None)
+        while keep and not len(self.segments[keep - 1].index):
+            keep -= 1
         gone = self.segments[keep:]
         del self.segments[keep:], self._base_offsets[keep:]
         self.log_end_offset = self.log_start_offset
@@ -322,6 +324,8 @@ class PartitionLog:
         if offset == log_end:
             return memoryview(b"")
         number, row = self._locate(offset)
+        if number == len(self.segments):
+            return memoryview(b"")
         segment = self.segments[number]
         start, end_of_first = segment.index.span(row)
         end = segment.index.end_within(row, max_bytes)
@@ -338,6 +342,8 @@ class PartitionLog:
         if offset == log_end:
             return 0
         number, row = self._locate(offset)
+        if number == len(self.segments):
+            return 0
         segment = self.segments[number]
         available = segment.index.end_before(log_end) - segment.index.span(row)[0]
         for later in self.segments[number + 1 :]:
@@ -352,14 +358,18 @@ class PartitionLog:
             )
 
     def _locate(self, offset: int) -> tuple[int, int]:
-        """Return segment and row of the batch that has an offset, or of the next batch."""
-        number = self._segment_row(offset)
-        row = self.segments[number].index.row_of(offset)
-        if offset < self._gaps_end and self.segments[number].header(row).last_offset < offset:
-            row += 1
-            if row == len(self.segments[number].index):
-                number, row = number + 1, 0
-        return number, row
+        """Return segment and row of the batch that has an offset, or of the next batch.
+
+        That is behind the last segment if no batch follows: the last one may be empty.
+        """
+        for number in range(self._segment_row(offset), len(self.segments)):
+            segment = self.segments[number]
+            row, count = segment.index.row_of(offset), len(segment.index)
+            if offset < self._gaps_end and row < count:
+                row += segment.header(row).last_offset < offset
+            if row < count:
+                return number, row
+        return len(self.segments), 0
 
     def _segment_row(self, offset: int) -> int:
         return max(bisect_right(self._base_offsets, offset) - 1, 0)

@@ -227,3 +227,35 @@ def test_log_that_cannot_be_loaded_keeps_no_file_open(tmp_path: Path) -> None:
         reopen(folder, SEGMENT_BYTES)
     names = [os.readlink(path) for path in OPEN_FILES.iterdir() if path.is_symlink()]
     assert not [name for name in names if name.startswith(str(folder))]
+
+
+def test_empty_segment_behind_a_gap_is_the_end(tmp_path: Path) -> None:
+    """A broker that is killed before the first batch of a segment leaves it empty."""
+    folder = tmp_path / "log"
+    fill(folder)
+    (folder / f"{RECORDS + 30:020}.log").touch()
+    log = reopen(folder, SEGMENT_BYTES)
+    assert log.log_end_offset == RECORDS + 30
+    for offset in (RECORDS, RECORDS + 29, RECORDS + 30):
+        assert (len(log.read(offset, 10_000)), log.bytes_from(offset, 99)) == (0, 0)
+    assert log.bytes_from(RECORDS - 1, 10_000) == len(batch())
+    append(log, batch())
+    assert contents_from(log.read(RECORDS, 10_000)) == RECORDS + 30
+    log.close()
+    log = reopen(folder, SEGMENT_BYTES)
+    assert log.truncate_to(RECORDS + 5) == RECORDS
+    append(log, batch())
+    assert log.log_end_offset == RECORDS + 1
+    log.close()
+
+
+def test_empty_segment_is_truncated(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    fill(folder)
+    (folder / f"{RECORDS + 30:020}.log").touch()
+    log = reopen(folder, SEGMENT_BYTES)
+    assert log.truncate_to(RECORDS + 5) == RECORDS
+    assert records_of(folder)[-1].stem != f"{RECORDS + 30:020}"
+    append(log, batch())
+    assert contents_from(log.read(RECORDS, 10_000)) == RECORDS
+    log.close()
