@@ -29,11 +29,11 @@ RULES: Final = (
     rules.every_record_is_seen,
     rules.no_aborted_record_is_read,
     rules.values_are_those_of_the_log,
-    rules.polls_are_monotonic,
-    rules.polls_skip_nothing,
     rules.commits_cover_finished_records,
 )
 """The rules that `Kafka.check` checks unless others are passed."""
+POLL_RULES: Final = (rules.polls_are_monotonic, rules.polls_skip_nothing)
+"""Rules for processes with `Kafka.listener` that handle a record before they read the next."""
 IDEMPOTENT_RULES: Final = (
     rules.idempotent_records_are_written_once,
     rules.records_keep_their_order,
@@ -179,7 +179,9 @@ class Kafka:
         partitions: int | None = None,
         configs: Mapping[str, str | float | bool] | None = None,
     ) -> None:
-        self.broker.create_topic(name, partitions, dict(configs or {}))
+        """Create a topic. By default, the broker sets timestamps, because aiokafka's are real."""
+        stamps = {"message.timestamp.type": "LogAppendTime"}
+        self.broker.create_topic(name, partitions, {**stamps, **(configs or {})})
 
     # The history
 
@@ -340,7 +342,7 @@ class Kafka:
         Args:
             topic: Whose records.
             group: Whose commits. None: those of all groups.
-            rules: By default all but those of idempotent producers and of commits that go back.
+            rules: `POLL_RULES` and `IDEMPOTENT_RULES` have conditions, so they are not the default.
 
         Raises:
             BrokenRuleError: The history breaks one.

@@ -68,6 +68,10 @@ def _report(item: pytest.Function, test: trial.Test, options: Options, failed: T
         f"schedule:  {len(best.draw.faults)} of {total} faults are enough",
         *(f"    {line.strip()}" for line in best.draw.text().splitlines()),
     ]
+    if hash_seed in (None, "random"):
+        lines.append(
+            "If the replay passes, set PYTHONHASHSEED=0 for both: sets have another order."
+        )
     if traced.kind() != failed.kind():
         lines += [
             "A second run with this schedule does not fail. The test depends on something that its",

@@ -73,11 +73,13 @@ def reader(kafka: Kafka, *, commits_first: bool = False) -> Callable[[], Any]:
 
 
 async def write_and_check(kafka: Kafka) -> None:
+    from aiokafka_lite.simulation.kafka import IDEMPOTENT_RULES, POLL_RULES, RULES
+
     for number in range(30):
         await kafka.write("t", f"record {number}")
         await asyncio.sleep(0.5)
     await kafka.settle("t", group=GROUP)
-    kafka.check("t", group=GROUP)
+    kafka.check("t", group=GROUP, rules=(*RULES, *POLL_RULES, *IDEMPOTENT_RULES))
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
