@@ -21,6 +21,8 @@ from aiokafka_lite.simulation.rules import Evidence, Rule
 from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
 from aiokafka_lite.structs import TopicPartition
 
+__all__ = ["IDEMPOTENT_RULES", "POLL_RULES", "RULES", "BrokenRuleError", "Kafka"]
+
 # The host of the test's coroutine. It is never killed.
 TEST_HOST: Final = "test"
 RULES: Final = (

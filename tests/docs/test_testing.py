@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,12 @@ from aiokafka_lite.pytest_plugin import MarkerOptions
 from tests.support.distributions import built, copied_checkout
 from tests.support.fresh import Fresh
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.M)
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "testing.md").read_text()
+ALL_EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.M)
+EXAMPLES = [code for code in ALL_EXAMPLES if "kafka_sim" not in code]
+# They contain a mistake that the simulation finds.
+SIMULATED = [code for code in ALL_EXAMPLES if "kafka_sim" in code]
 COMMANDS = re.findall(r"^\$ (.*)$", PAGE, re.M)
 
 
@@ -50,7 +56,6 @@ def test_every_example_passes_in_an_environment_with_what_the_page_installs(tmp_
     folder.mkdir()
     count = written_out(folder)
     assert count >= len(EXAMPLES) >= 10
-    assert "pytest" in COMMANDS
     assert_all_passed(fresh.run("pytest", cwd=folder), count)
 
 
@@ -70,6 +75,51 @@ def test_every_example_passes_with_a_wheel_in_an_empty_environment(tmp_path: Pat
     folder.mkdir()
     count = written_out(folder)
     assert_all_passed(fresh.run("pytest", cwd=folder), count)
+
+
+TOO_EARLY = re.compile(r"\n *await consumer.commit\(\)  # too early")
+# The line after which each example may commit.
+PROCESSED = ("                await bill(record.value)\n", " " * 20 + "await asyncio.sleep(0.2)\n")
+
+
+@pytest.mark.parametrize("number", range(len(PROCESSED)), ids=["ours", "aiokafka"])
+def test_simulation_finds_the_mistake_of_an_example(number: int, tmp_path: Path) -> None:
+    pytest.importorskip("simloop", reason="simloop is not installed")
+    code, processed = SIMULATED[number], PROCESSED[number]
+    correct, count = TOO_EARLY.subn("", code)
+    assert count == code.count(processed) == 1
+    commit = " " * 12 + "await consumer.commit()\n"
+    (tmp_path / "test_orders.py").write_text(code)
+    (tmp_path / "test_correct.py").write_text(correct.replace(processed, processed + commit))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto")
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--kafka-sim-seeds=4"]
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "1 failed, 1 passed" in done.stdout
+    assert "FAILED test_orders.py" in done.stdout
+    assert re.search(r"(lost: .* was never handled|commit ahead: .* is not handled)", done.stdout)
+    assert "--kafka-sim-replay=1" in done.stdout
+
+
+def test_shown_failure_is_that_of_the_example() -> None:
+    from aiokafka_lite.simulation import marker, trial
+
+    options = trial.Options(faults=trial.fault_names("all"))
+    (shown,) = re.findall(r"^E +([\d.]+ s  member killed .*)$", PAGE, re.M)
+    assert shown in trial.draw(1, options).text()
+    rows = PAGE.split("| option of `kafka_sim` |")[1].split("\n\n")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", rows, re.M)) == marker.NAMES
+
+
+def test_table_of_the_simulation_names_methods_that_there_are() -> None:
+    from aiokafka_lite.simulation.kafka import Kafka
+
+    rows = PAGE.split("| call of `kafka` |")[1].split("\n\n")[0]
+    names = re.findall(r"`(\w+)\(", rows)
+    assert len(names) > 5
+    assert [name for name in names if not hasattr(Kafka, name)] == []
 
 
 def test_table_has_every_option_of_the_marker() -> None:
