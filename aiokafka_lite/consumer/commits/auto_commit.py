@@ -99,5 +99,5 @@ class AutoCommit:
 
     def _forget_what_is_back(self) -> None:
         """Forget uncommitted offsets of partitions that are assigned again."""
-        for tp in self._commits.forgone.keys() & self._state.assignment.keys():
-            del self._commits.forgone[tp]
+        for tp in self._state.assignment:
+            self._commits.forgone.pop(tp, None)
