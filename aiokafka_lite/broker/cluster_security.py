@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._threads import aside
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.log.disk import DiskQueue
-from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.security.mechanisms import (
@@ -112,11 +111,14 @@ class ClusterSecurity:
         """Return a new connection's SASL session, if any."""
         if not listener.protocol.has_sasl:
             return None
-        authenticator = SaslServerAuthenticator(
-            listener.mechanisms, self._new_server, self._config.connections_max_reauth_ms
+        return SaslSession(
+            listener.mechanisms,
+            self._new_server,
+            self._config.connections_max_reauth_ms,
+            self._config.sasl_authentication_timeout_s,
+            asyncio.get_running_loop(),
+            self._clock,
         )
-        timeout_s = self._config.sasl_authentication_timeout_s
-        return SaslSession(authenticator, timeout_s, asyncio.get_running_loop(), self._clock)
 
     def _new_server(self, mechanism: SaslMechanism) -> SaslServer:
         if mechanism is SaslMechanism.PLAIN:

@@ -71,7 +71,7 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersion
     ):
         return ApiVersionsResponse(error_code=RebootstrapRequiredError.errno)
     session = ctx.connection.sasl
-    if session is not None and not session.authenticator.note_versions():
+    if session is not None and not session.note_versions():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
     levels = {**FEATURES, "transaction.version": ctx.cluster.config.transaction_version}
     return ApiVersionsResponse(

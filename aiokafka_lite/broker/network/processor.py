@@ -27,8 +27,8 @@ from aiokafka_lite.broker.network.pieces import is_large
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestChannel, RequestWork
 from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
-from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.listener import Listener
+from aiokafka_lite.broker.security.session import Verdict
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
 from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.errors import (
@@ -181,13 +181,13 @@ class Processor(asyncio.BufferedProtocol):
     @property
     def principal(self) -> str:
         """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
-        name = None if self.sasl is None else self.sasl.authenticator.username
+        name = None if self.sasl is None else self.sasl.username
         return f"User:{name or self._certified_name}"
 
     @property
     def _max_frame_bytes(self) -> int:
         config = self._node.cluster.config
-        is_trusted = self.sasl is None or self.sasl.is_authenticated
+        is_trusted = self.sasl is None or self.sasl.username is not None
         return config.max_frame_bytes if is_trusted else config.sasl_server_max_receive_bytes
 
     def _may_be_handled(self, api_key: int) -> bool:
@@ -267,7 +267,7 @@ class Processor(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _submit(self, frame: memoryview) -> None:
-        if self.sasl is not None and self.sasl.authenticator.expects_bare_token:
+        if self.sasl is not None and self.sasl.expects_bare_token:
             self._submit_token(frame)
             return
         header = framing.decode_request(frame)

@@ -1,15 +1,45 @@
-"""Runs the `SaslServerAuthenticator` of a connection, with timers and an executor."""
+"""The authentication of a connection, as a state machine.
+
+After org.apache.kafka.common.security.authenticator.SaslServerAuthenticator (KIP-43, KIP-152,
+KIP-368)::
+
+    HANDSHAKE_OR_VERSIONS ─ApiVersions→ HANDSHAKE ─┐
+             └──────────SaslHandshake──────────────┴→ AUTHENTICATE ─last token→ COMPLETE
+                                                        │    ↑                    │
+                                                        ↓    └───SaslHandshake────┤
+                            FAILED ←─next request── BAD_MECHANISM ←──another's────┘
+
+| state | requests that are handled | other requests close the connection |
+|---|---|---|
+| HANDSHAKE_OR_VERSIONS | ApiVersions, SaslHandshake | at once |
+| HANDSHAKE | SaslHandshake | at once |
+| AUTHENTICATE | SaslAuthenticate, or bare tokens after SaslHandshake v0 | after a delay |
+| BAD_MECHANISM | – | after a delay |
+| COMPLETE | all; SaslHandshake begins a re-authentication | at once, after expiry |
+
+In AUTHENTICATE, ApiVersions and SaslHandshake get ILLEGAL_SASL_STATE first.
+
+A session expires with its credential, and after `connections.max.reauth.ms`. A client whose session
+expires may authenticate again once a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from aiokafka_lite._threads import aside
-from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
-from aiokafka_lite.broker.security.mechanisms import InvalidCredentialsError, SaslServer, Step
+from aiokafka_lite.broker.security.mechanisms import (
+    Authenticated,
+    InvalidCredentialsError,
+    SaslMechanism,
+    SaslServer,
+    Step,
+)
 from aiokafka_lite.errors import (
     BrokerResponseError,
     IllegalSaslStateError,
@@ -18,32 +48,88 @@ from aiokafka_lite.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
-from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+
+FIRST_WITH_SASL_AUTHENTICATE: Final = 1
+MIN_REAUTHENTICATION_INTERVAL_S: Final = 1.0
+MS_PER_S: Final = 1_000
+
+API_VERSIONS: Final = ApiVersionsRequest.api_key
+HANDSHAKE: Final = SaslHandshakeRequest.api_key
+AUTHENTICATE: Final = SaslAuthenticateRequest.api_key
+
+
+class SaslState(enum.Enum):
+    HANDSHAKE_OR_VERSIONS = "handshake or versions"
+    HANDSHAKE = "handshake"
+    AUTHENTICATE = "authenticate"
+    COMPLETE = "complete"
+    BAD_MECHANISM = "bad mechanism"
+    FAILED = "failed"
+
+
+LEGAL_TRANSITIONS: Final[Mapping[SaslState, Set[SaslState]]] = {
+    SaslState.HANDSHAKE_OR_VERSIONS: {
+        SaslState.HANDSHAKE,
+        SaslState.AUTHENTICATE,
+        SaslState.FAILED,
+    },
+    SaslState.HANDSHAKE: {SaslState.AUTHENTICATE, SaslState.FAILED},
+    SaslState.AUTHENTICATE: {SaslState.COMPLETE, SaslState.FAILED},
+    SaslState.COMPLETE: {SaslState.AUTHENTICATE, SaslState.BAD_MECHANISM, SaslState.FAILED},
+    SaslState.BAD_MECHANISM: {SaslState.FAILED},
+    SaslState.FAILED: set(),
+}
+
+HANDLED: Final[Mapping[SaslState, Set[int]]] = {
+    SaslState.HANDSHAKE_OR_VERSIONS: {API_VERSIONS, HANDSHAKE},
+    SaslState.HANDSHAKE: {HANDSHAKE},
+    SaslState.AUTHENTICATE: {API_VERSIONS, HANDSHAKE, AUTHENTICATE},
+    SaslState.BAD_MECHANISM: set(),
+    SaslState.FAILED: set(),
+}
+
+
+class Verdict(enum.Enum):
+    HANDLE = "handle"
+    FAIL = "fail"  # close after the delay of failed authentications
+    CLOSE = "close"
 
 
 @dataclass(eq=False)
 class SaslSession:
     """The SASL side of one connection. The connection calls `judge` before each request.
 
-    Once `has_failed`, it sends its response after a delay, which slows down guessing, and
-    closes.
+    Once `has_failed`, it sends its response after a delay, which slows down guessing, and closes.
     """
 
-    authenticator: SaslServerAuthenticator
+    mechanisms: Sequence[SaslMechanism]
+    new_server: Callable[[SaslMechanism], SaslServer]
+    max_reauth_ms: int
     timeout_s: float
     loop: asyncio.AbstractEventLoop
     clock: Callable[[], int]
+    state: SaslState = field(default=SaslState.HANDSHAKE_OR_VERSIONS, init=False)
+    username: str | None = field(default=None, init=False)
+    _server: SaslServer | None = field(default=None, init=False)
+    _mechanism: SaslMechanism | None = field(default=None, init=False)
+    _takes_bare_tokens: bool = field(default=False, init=False)
+    _expires_at: float | None = field(default=None, init=False)
+    _reauthenticated_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @property
-    def is_authenticated(self) -> bool:
-        return self.authenticator.username is not None
+    def expects_bare_token(self) -> bool:
+        return self._takes_bare_tokens and self.state is SaslState.AUTHENTICATE
 
     @property
     def has_failed(self) -> bool:
-        return self.authenticator.state is SaslState.FAILED
-
-    # The connection
+        return self.state is SaslState.FAILED
 
     def opened(self, overdue: Callable[[], None]) -> None:
         self._timer = self.loop.call_later(self.timeout_s, overdue)
@@ -54,50 +140,140 @@ class SaslSession:
             self._timer = None
 
     def judge(self, api_key: int) -> Verdict:
-        verdict = self.authenticator.judge(api_key, self.loop.time())
+        """Return what to do with a request. Fail unless it is handled."""
+        verdict = self._verdict(api_key)
         if verdict is not Verdict.HANDLE:
-            self.authenticator.fail()
+            self.fail()
         return verdict
 
-    # The handlers
+    def _verdict(self, api_key: int) -> Verdict:
+        if self.state is SaslState.COMPLETE:
+            if self._expires_at is None or self.loop.time() < self._expires_at:
+                return Verdict.HANDLE
+            may_begin = api_key == HANDSHAKE and self._may_reauthenticate()
+            return Verdict.HANDLE if may_begin else Verdict.CLOSE
+        if api_key in HANDLED[self.state]:
+            return Verdict.HANDLE
+        is_exchange = self.state in (SaslState.AUTHENTICATE, SaslState.BAD_MECHANISM)
+        return Verdict.FAIL if is_exchange else Verdict.CLOSE
 
-    def handshake(
-        self, mechanism: str, version: int
-    ) -> tuple[type[BrokerResponseError], list[str]]:
+    def _may_reauthenticate(self) -> bool:
+        if self._expires_at is None:
+            return False
+        last = self._reauthenticated_at
+        return last is None or self.loop.time() - last >= MIN_REAUTHENTICATION_INTERVAL_S
+
+    def note_versions(self) -> bool:
+        """Note a valid ApiVersions request. False refuses it, because it is too late."""
+        if self.state is SaslState.HANDSHAKE_OR_VERSIONS:
+            self._move(SaslState.HANDSHAKE)
+        elif self.state is not SaslState.COMPLETE:
+            self.fail()
+            return False
+        return True
+
+    def handshake(self, name: str, version: int) -> tuple[type[BrokerResponseError], list[str]]:
         """Begin an exchange. Return the error and the available mechanisms."""
-        if not self.authenticator.takes_handshake(self.loop.time()):
+        if not self._takes_handshake():
             return IllegalSaslStateError, []
-        is_on_offer = self.authenticator.handshake(mechanism, version)
-        if not is_on_offer and self.authenticator.username is not None:
-            raise KafkaProtocolError(
-                "the client re-authenticates with a SASL mechanism that the listener does not offer"
-            )
-        names = [mechanism.value for mechanism in self.authenticator.mechanisms]
-        return NoError if is_on_offer else UnsupportedSaslMechanismError, names
+        names = [mechanism.value for mechanism in self.mechanisms]
+        if name not in names:
+            self.fail()
+            if self.username is not None:
+                raise KafkaProtocolError(
+                    "the client re-authenticates with a SASL mechanism that the listener does not "
+                    "offer"
+                )
+            return UnsupportedSaslMechanismError, names
+        mechanism = SaslMechanism(name)
+        if self.username is not None and mechanism is not self._mechanism:
+            # As in Kafka, the next request reports this.
+            self._move(SaslState.BAD_MECHANISM)
+            return NoError, names
+        self._mechanism = mechanism
+        self._takes_bare_tokens = version < FIRST_WITH_SASL_AUTHENTICATE
+        self._server = self.new_server(mechanism)
+        self._move(SaslState.AUTHENTICATE)
+        return NoError, names
+
+    def _takes_handshake(self) -> bool:
+        """Return whether SaslHandshake is legal in this state. Fail if it never will be."""
+        if self.state is SaslState.COMPLETE:
+            if not self._may_reauthenticate():
+                return False
+            self._reauthenticated_at = self.loop.time()
+            return True
+        if self.state in (SaslState.HANDSHAKE_OR_VERSIONS, SaslState.HANDSHAKE):
+            return True
+        self.fail()
+        return False
 
     async def authenticate(self, token: bytes) -> SaslAuthenticateResponse:
         """Process a token of the client. Cancellation in the executor's work changes no state."""
-        server = self.authenticator.server
+        server = self._server
         if server is None:
             return no_exchange()
+        evaluate = partial(server.evaluate, token)
         try:
-            step = await self._evaluate(server, token)
+            step = await aside(self.loop, evaluate) if server.is_slow else evaluate()
+            lifetime_ms = self.advance(step)
         except (SaslAuthenticationFailed, InvalidCredentialsError, KafkaProtocolError) as error:
-            return _failed(self.authenticator.failure_text(error))
-        try:
-            lifetime_ms = self.authenticator.advance(step, self.loop.time(), self.clock())
-        except SaslAuthenticationFailed as error:
-            return _failed(str(error.args[0]))
-        if self.authenticator.state is SaslState.COMPLETE:
-            self.closed()
+            return SaslAuthenticateResponse(
+                error_code=SaslAuthenticationFailed.errno, error_message=self.failure_text(error)
+            )
         return SaslAuthenticateResponse(
             error_message="", auth_bytes=step.token, session_lifetime_ms=lifetime_ms
         )
 
-    async def _evaluate(self, server: SaslServer, token: bytes) -> Step:
-        if server.is_slow:
-            return await aside(self.loop, partial(server.evaluate, token))
-        return server.evaluate(token)
+    def advance(self, step: Step) -> int:
+        """Process the result of a token. Return the session's lifetime in ms, or 0."""
+        if not isinstance(step, Authenticated):
+            return 0
+        if self.username is not None and step.username != self.username:
+            self.fail()
+            raise SaslAuthenticationFailed(
+                f"Cannot change principals during re-authentication from User.{self.username}: "
+                f"User.{step.username}"
+            )
+        self.username, self._server = step.username, None
+        lifetime_ms = self._lifetime_ms(step.expires_at_ms)
+        self._expires_at = None
+        if lifetime_ms is not None:
+            self._expires_at = self.loop.time() + lifetime_ms / MS_PER_S
+        self._move(SaslState.COMPLETE)
+        self.closed()
+        return lifetime_ms or 0
+
+    def _lifetime_ms(self, credential_expires_at_ms: int | None) -> int | None:
+        limits = [self.max_reauth_ms] if self.max_reauth_ms > 0 else []
+        if credential_expires_at_ms is not None:
+            limits.append(max(0, credential_expires_at_ms - self.clock()))
+        return min(limits, default=None)
+
+    def failure_text(
+        self, error: SaslAuthenticationFailed | InvalidCredentialsError | KafkaProtocolError
+    ) -> str:
+        """Fail, and return the message for the client."""
+        again = "authentication" if self.username is None else "re-authentication"
+        self.fail()
+        if isinstance(error, SaslAuthenticationFailed):
+            return str(error.args[0])
+        return (
+            f"Authentication failed during {again} due to invalid credentials with "
+            f"SASL mechanism {self._mechanism}"
+        )
+
+    def fail(self) -> None:
+        self._server = None
+        if self.state is not SaslState.FAILED:
+            self._move(SaslState.FAILED)
+
+    def _move(self, state: SaslState) -> None:
+        if state not in LEGAL_TRANSITIONS[self.state]:
+            raise RuntimeError(
+                f"the SASL state cannot change from {self.state.value!r} to {state.value!r}"
+            )
+        self.state = state
 
 
 def no_exchange() -> SaslAuthenticateResponse:
@@ -105,7 +281,3 @@ def no_exchange() -> SaslAuthenticateResponse:
         error_code=IllegalSaslStateError.errno,
         error_message="SaslAuthenticate request received after successful authentication",
     )
-
-
-def _failed(text: str) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.errno, error_message=text)

@@ -1,22 +1,15 @@
-"""The state machine of a connection's authentication, and the tokens, without any I/O."""
+"""The state machine of a connection's authentication, and the tokens, without a network."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
+from unittest import mock
 
 import jwt
 import pytest
 
-from aiokafka_lite.broker.security.authenticator import (
-    API_VERSIONS,
-    AUTHENTICATE,
-    HANDSHAKE,
-    LEGAL_TRANSITIONS,
-    SaslServerAuthenticator,
-    SaslState,
-    Verdict,
-)
 from aiokafka_lite.broker.security.mechanisms import (
     Authenticated,
     Continue,
@@ -31,7 +24,16 @@ from aiokafka_lite.broker.security.oauth import (
     OAuthBearerServer,
     TokenAuthority,
 )
-from aiokafka_lite.errors import SaslAuthenticationFailed
+from aiokafka_lite.broker.security.session import (
+    API_VERSIONS,
+    AUTHENTICATE,
+    HANDSHAKE,
+    LEGAL_TRANSITIONS,
+    SaslSession,
+    SaslState,
+    Verdict,
+)
+from aiokafka_lite.errors import IllegalSaslStateError, NoError, SaslAuthenticationFailed
 from tests.support.for_each import for_each
 from tests.support.sasl_client import oauth_token, unsecured_jws
 
@@ -48,38 +50,54 @@ class NoServer:
         raise NotImplementedError
 
 
-def authenticator(max_reauth_ms: int = 0) -> SaslServerAuthenticator:
-    def new_server(_: SaslMechanism) -> SaslServer:
-        return NoServer()
+class Machine(SaslSession):
+    """A session at a time that the test sets."""
 
-    return SaslServerAuthenticator(
-        [SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_256], new_server, max_reauth_ms
-    )
+    now = 0.0
+
+    def __init__(self, max_reauth_ms: int) -> None:
+        def new_server(_: SaslMechanism) -> SaslServer:
+            return NoServer()
+
+        loop = mock.Mock(asyncio.AbstractEventLoop, time=lambda: self.now)
+        mechanisms = [SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_256]
+        super().__init__(mechanisms, new_server, max_reauth_ms, 1.0, loop, lambda: NOW_MS)
+
+    def begins(self, mechanism: str = "PLAIN") -> bool:
+        error, names = self.handshake(mechanism, 1)
+        assert (error, names) in (
+            (NoError, ["PLAIN", "SCRAM-SHA-256"]),
+            (IllegalSaslStateError, []),
+        )
+        return error is NoError
+
+    def judge_at(self, api_key: int, now: float) -> Verdict:
+        self.now = now
+        return self.judge(api_key)
 
 
 def authenticated(
     max_reauth_ms: int = 0, expires_at_ms: int | None = None, now: float = 0.0
-) -> tuple[SaslServerAuthenticator, int]:
+) -> tuple[Machine, int]:
     """Return a machine that is through, and the session's lifetime."""
-    machine = authenticator(max_reauth_ms)
-    assert machine.handshake("PLAIN", 1)
-    step = Authenticated(b"", "alice", expires_at_ms)
-    return machine, machine.advance(step, now, NOW_MS)
+    machine = Machine(max_reauth_ms)
+    assert machine.begins()
+    machine.now = now
+    return machine, machine.advance(Authenticated(b"", "alice", expires_at_ms))
 
 
-def in_state(state: SaslState) -> SaslServerAuthenticator:
-    machine = authenticator(10_000)
+def in_state(state: SaslState) -> Machine:
+    machine = Machine(10_000)
     match state:
         case SaslState.HANDSHAKE:
             machine.note_versions()
         case SaslState.AUTHENTICATE:
-            machine.handshake("PLAIN", 1)
+            machine.begins()
         case SaslState.COMPLETE:
             machine, _ = authenticated(10_000)
         case SaslState.BAD_MECHANISM:
             machine, _ = authenticated(10_000)
-            assert machine.takes_handshake(1.0)
-            machine.handshake("SCRAM-SHA-256", 1)
+            assert machine.begins("SCRAM-SHA-256")
         case SaslState.FAILED:
             machine.fail()
     assert machine.state is state
@@ -102,7 +120,7 @@ def test_each_state_lets_through_what_fits_it(state: SaslState) -> None:
     for api_key, verdict in zip(
         (API_VERSIONS, HANDSHAKE, AUTHENTICATE, METADATA), VERDICTS[state], strict=True
     ):
-        assert in_state(state).judge(api_key, 1.0) is verdict
+        assert in_state(state).judge_at(api_key, 1.0) is verdict
 
 
 def test_every_state_can_be_reached_and_left_for_failure_only_by_the_table() -> None:
@@ -116,7 +134,7 @@ def test_every_state_can_be_reached_and_left_for_failure_only_by_the_table() -> 
 
 def test_step_that_is_not_the_last_goes_on() -> None:
     machine = in_state(SaslState.AUTHENTICATE)
-    assert machine.advance(Continue(b"challenge"), 0.0, NOW_MS) == 0
+    assert machine.advance(Continue(b"challenge")) == 0
     assert machine.state is SaslState.AUTHENTICATE
     assert machine.username is None
 
@@ -139,30 +157,31 @@ def test_session_ends_with_the_first_of_its_limits(
     assert told_ms == lifetime_ms
     has_end = max_reauth_ms > 0 or token_ms is not None
     ends = 100.0 + lifetime_ms / 1000
-    assert machine.judge(METADATA, ends - 0.001) is HANDLE
-    assert machine.judge(METADATA, ends) is (CLOSE if has_end else HANDLE)
+    assert machine.judge_at(METADATA, ends - 0.001) is HANDLE
     # What has ended can still be renewed.
-    assert machine.judge(HANDSHAKE, ends) is HANDLE
-    assert machine.takes_handshake(ends) is has_end
+    assert machine.judge_at(HANDSHAKE, ends) is HANDLE
+    assert machine.begins() is has_end
+    machine, _ = authenticated(max_reauth_ms, expires_at_ms, now=100.0)
+    assert machine.judge_at(METADATA, ends) is (CLOSE if has_end else HANDLE)
+    assert machine.has_failed is has_end
 
 
 def test_re_authentication_begins_once_a_second_at_most() -> None:
     machine, _ = authenticated(10_000)
     for now, may in ((0.0, True), (0.9, False), (1.0, True), (1.5, False), (2.0, True)):
-        assert machine.takes_handshake(now) is may
+        machine.now = now
+        assert machine.begins() is may
         if may:
-            machine.handshake("PLAIN", 1)
-            machine.advance(Authenticated(b"", "alice"), now, NOW_MS)
-    assert machine.judge(HANDSHAKE, 12.0) is HANDLE
-    assert machine.judge(HANDSHAKE, 2.5) is HANDLE  # to be told ILLEGAL_SASL_STATE
+            machine.advance(Authenticated(b"", "alice"))
+    assert machine.judge_at(HANDSHAKE, 12.0) is HANDLE
+    assert machine.judge_at(HANDSHAKE, 2.5) is HANDLE  # to be told ILLEGAL_SASL_STATE
 
 
 def test_somebody_else_fails() -> None:
     machine, _ = authenticated(10_000)
-    assert machine.takes_handshake(1.0)
-    machine.handshake("PLAIN", 1)
+    assert machine.begins()
     with pytest.raises(SaslAuthenticationFailed, match=r"from User\.alice: User\.bob"):
-        machine.advance(Authenticated(b"", "bob"), 1.0, NOW_MS)
+        machine.advance(Authenticated(b"", "bob"))
     assert machine.state is SaslState.FAILED
     assert machine.username == "alice"
 
@@ -171,8 +190,7 @@ def test_failure_says_whether_it_was_a_re_authentication() -> None:
     machine = in_state(SaslState.AUTHENTICATE)
     assert "during authentication" in machine.failure_text(InvalidCredentialsError())
     machine, _ = authenticated(10_000)
-    machine.takes_handshake(1.0)
-    machine.handshake("PLAIN", 1)
+    assert machine.begins()
     assert "during re-authentication" in machine.failure_text(InvalidCredentialsError())
 
 
