@@ -35,6 +35,9 @@ except ImportError as error:
         "simulated tests need the package simloop, and Python 3.12 or newer: "
         "pip install 'aiokafka-lite[simulation]'"
     ) from error
+# The engine extends private classes.
+if simloop.__version__ != "0.2.2":
+    raise ImportError(f"simulated tests need simloop 0.2.2, not {simloop.__version__}")
 
 from aiokafka_lite._virtual import START_MS, simulate, simulation_of
 from aiokafka_lite.simulation.schedule import Order
@@ -435,12 +438,21 @@ class Loop(simloop.SimLoop):
         seed: Decides the order of callbacks and the times of packets.
         order: How the next callback is chosen.
         is_traced: Whether to record what `timeline` shows.
+        most_steps: A run with more callbacks is not going to end.
     """
 
     _now: float
 
-    def __init__(self, seed: int, order: Order = Order.ANY, *, is_traced: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        order: Order = Order.ANY,
+        *,
+        is_traced: bool = False,
+        most_steps: int = MOST_STEPS,
+    ) -> None:
         super().__init__(seed)
+        self._most_steps = most_steps
         self.is_traced = is_traced
         self._choose = _choice(order, seed)
         self._number = count().__next__
@@ -584,9 +596,9 @@ class Loop(simloop.SimLoop):
             if self.is_traced:
                 self._record("run", entry, host)
         self.steps += 1
-        if self.steps > MOST_STEPS:
+        if self.steps > self._most_steps:
             raise LivelockError(
-                f"{MOST_STEPS} callbacks by {self._now:.1f} virtual seconds: {entry.label}"
+                f"{self._most_steps} callbacks by {self._now:.1f} virtual seconds: {entry.label}"
             )
         try:
             context.run(entry._callback, *entry._args)

@@ -35,6 +35,8 @@ Test: TypeAlias = Callable[[Kafka], Coroutine[Any, Any, object]]
 # On average a fault begins after so many seconds, but a schedule has few.
 FAULT_EACH_S: Final = 5.0
 MOST_FAULTS: Final = 20
+# Applications may be busy for a long time.
+MOST_STEPS: Final = 2_000_000
 # How many runs a failing schedule is shrunk with.
 MOST_RUNS: Final = 60
 ORDERS: Final = {Order.FIFO: 4, Order.NEARLY: 2, Order.ANY: 3, Order.PCT: 1}
@@ -203,7 +205,7 @@ def _place_of(task: asyncio.Task[Any]) -> str:
 def run(test: Test, options: Options, drawn: Draw, *, is_traced: bool = False) -> TrialOutcome:
     """Run a test with a schedule."""
     outcome = TrialOutcome(drawn)
-    loop = Loop(drawn.seed, drawn.order, is_traced=is_traced)
+    loop = Loop(drawn.seed, drawn.order, is_traced=is_traced, most_steps=MOST_STEPS)
     loop.set_exception_handler(_log)
     with confined(loop, drawn.seed) as escape:
         trials: list[Trial] = []

@@ -130,19 +130,27 @@ def test_wrong_option_is_named(run: Run, options: str, text: str) -> None:
     )
 
 
-def test_missing_simloop_is_named(run: Run) -> None:
-    source = """
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            'sys.modules["simloop"] = None',
+            "need the package simloop, and Python 3.12 or newer: pip in",
+        ),
+        ('simloop.__version__ = "0.3.0"', "need simloop 0.2.2, not 0.3.0"),
+    ],
+)
+def test_missing_simloop_is_named(run: Run, change: str, text: str) -> None:
+    source = f"""
     import sys
     import pytest
-    sys.modules["simloop"] = None
+    import simloop
+    {change}
 
     @pytest.mark.kafka_sim
     async def test(kafka): ...
     """
-    output = run(source).stdout.str()
-    assert (
-        "simulated tests need the package simloop, and Python 3.12 or newer: pip install" in output
-    )
+    assert f"@pytest.mark.kafka_sim: simulated tests {text}" in run(source).stdout.str()
 
 
 def test_fixture_needs_the_marker(run: Run) -> None:
