@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import socket
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.simulation.kafka import Kafka
@@ -356,3 +359,38 @@ def test_failed_run_is_collected() -> None:
     outcome = outcome_of(test, fault("member killed", at_s=4.0))
     assert isinstance(outcome.error, ZeroDivisionError)
     assert loops[0]() is None
+
+
+def test_deserialized_records_and_other_listeners() -> None:
+    calls: list[str] = []
+
+    class Inner(ConsumerRebalanceListener):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            calls.append("revoked")
+
+        def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            calls.append("assigned")
+
+    async def test(kafka: Kafka) -> None:
+        async def read() -> None:
+            consumer = AIOKafkaConsumer[Any, Any](
+                bootstrap_servers=kafka.bootstrap_servers,
+                group_id=GROUP,
+                auto_offset_reset="earliest",
+                value_deserializer=json.loads,
+                auto_commit_interval_ms=100,
+            )
+            consumer.subscribe(["t"], listener=kafka.listener(Inner()))
+            async with consumer:
+                async for record in consumer:
+                    with kafka.handling(record):
+                        assert record.value["order"] >= 0
+
+        kafka.start(read)
+        for number in range(5):
+            await kafka.write("t", json.dumps({"order": number}))
+        await kafka.settle("t", group=GROUP)
+        kafka.check("t", group=GROUP)
+
+    assert outcome_of(test, faults_s=5.0).error is None
+    assert calls == ["assigned"]
