@@ -13,8 +13,8 @@ A topic was recreated if its id changes (KIP-516); brokers without ids do not sh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
@@ -25,10 +25,6 @@ from aiokafka_lite.events import PartitionsAdded, TopicDeleted, TopicRecreated
 from aiokafka_lite.structs import TopicPartition
 
 RECREATED: Final = "topic recreated"
-
-
-class ResetByPolicy(Protocol):
-    def __call__(self, partition: Cursor, error: KafkaError, reason: str) -> None: ...
 
 
 class _KnownTopic:
@@ -48,7 +44,7 @@ class TopicChanges:
     def __init__(self, core: Core) -> None:
         self._state, self._events, self._buffer = core.state, core.events, core.buffer
         # The resolver's. Set after its creation.
-        self.reset_by_policy: ResetByPolicy | None = None
+        self.reset_by_policy: Callable[[Cursor, KafkaError, str], None] | None = None
         self._known: dict[str, _KnownTopic] = {}
         # Requested topics that did not exist.
         self._absent: set[str] = set()

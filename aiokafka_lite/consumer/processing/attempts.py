@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.core import Core
@@ -25,6 +25,9 @@ from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
 from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +40,10 @@ GIVEN_UP: Final = -1
 Fate = Literal["again", "dead", "stop", "over"]
 
 
-class Beginner(Protocol):
-    def begin_again(self, job: Job) -> None: ...
-
-    def offer(self) -> None: ...
-
-
 class Attempts:
     """The attempts of one run. `success_count` shows whether a call succeeded meanwhile."""
 
-    def __init__(self, core: Core, handling: Handling, run: Beginner) -> None:
+    def __init__(self, core: Core, handling: Handling, run: Run) -> None:
         self._rng = rng = core.rng
         self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
         self.success_count = 0
