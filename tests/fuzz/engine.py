@@ -35,6 +35,7 @@ from tests.fuzz import mutations
 
 MIB: Final = 1 << 20
 LARGEST_INPUT_BYTES: Final = 1 << 18
+LARGEST_KEPT_BYTES: Final = 1 << 14
 MOST_INPUTS: Final = 3_000
 COLLECT_EVERY: Final = 200
 SHRINKING_RUNS: Final = 300
@@ -239,6 +240,11 @@ class Fuzzer:
         self.found: dict[str, Found] = {}
 
     @property
+    def mutation_count(self) -> int:
+        """The number of executions after the seeds."""
+        return max(0, self.count - len(self._seeds))
+
+    @property
     def outcome_count(self) -> int:
         return len(self._outcomes)
 
@@ -261,7 +267,7 @@ class Fuzzer:
         if isinstance(found, str):
             if found not in self._outcomes:
                 self._outcomes.add(found)
-                if len(self.pool) < MOST_INPUTS:
+                if len(self.pool) < MOST_INPUTS and len(content) <= LARGEST_KEPT_BYTES:
                     self.pool.append(content)
         elif found.key not in self.found:
             self.found[found.key] = Found(found, self._shrunk(content, found))

@@ -36,7 +36,13 @@ def blob_seeds() -> Sequence[bytes]:
 
 
 def mutated_body(
-    rng: random.Random, cls: type[Message], version: int, body: bytes, pool: Sequence[bytes]
+    rng: random.Random,
+    cls: type[Message],
+    version: int,
+    body: bytes,
+    pool: Sequence[bytes],
+    *,
+    may_grow: bool = False,
 ) -> bytes:
     """Change a message by its field table, or its bytes if it is no such message."""
     if rng.random() < 0.25:
@@ -45,7 +51,7 @@ def mutated_body(
         message = codec.decode(cls, version, body)
     except (KafkaProtocolError, UnsupportedVersionError):
         message = filled(cls, version, has_nulls=rng.random() < 0.3)
-    if rng.random() < 0.04:
+    if may_grow and rng.random() < 0.02:
         return _grown(rng, cls, version, message)
     return structure.mutate(
         rng,

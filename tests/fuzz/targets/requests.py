@@ -257,4 +257,5 @@ def _changed(rng: random.Random, frame: bytes, pool: Sequence[bytes]) -> bytes:
     if rng.random() < 0.05:  # another version of the same request
         version = rng.randint(cls.min_version, cls.max_version)
         frame = frame[:6] + struct.pack(">h", version) + frame[8:]
-    return sized(frame[4:start] + mutated_body(rng, cls, version, body, [rng.choice(pool)]))
+    other = [rng.choice(pool)]
+    return sized(frame[4:start] + mutated_body(rng, cls, version, body, other, may_grow=True))
