@@ -229,6 +229,20 @@ def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
             yield Violation("repeated", f"{value!r} was handled {count} times without a fault")
 
 
+def _is_about_outage(event: Event) -> bool:
+    """Whether a fault begins or ends that members notice as more than a delay."""
+    if event.note.startswith("not possible"):
+        return False
+    is_fault = event.kind in (Kind.FAULT, Kind.FAULT_OVER) and event.who not in PROMPT
+    return is_fault or event.kind is Kind.CALM
+
+
+def _outages_after(count: int, event: Event) -> int:
+    if event.kind is Kind.CALM:
+        return 0
+    return count + (1 if event.kind is Kind.FAULT else -1)
+
+
 def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
     """After gentle faults, a partition gets its next owner before a session could end."""
     plan = run.plan
@@ -239,7 +253,7 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
         or plan.static
     ):
         return
-    noise, noisy_until = 0, 0.0
+    outages, noisy_until = 0, 0.0
     owners: dict[TopicPartition, str] = {}
     without: dict[TopicPartition, float] = {}
     alive: set[str] = set()
@@ -247,13 +261,9 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
         at_s, who = event.at_s, event.who
         if is_reader(who):
             continue
-        if event.kind in (Kind.FAULT, Kind.FAULT_OVER) and who not in PROMPT:
-            is_note = event.note.startswith("not possible")
-            noise += 0 if is_note else 1 if event.kind is Kind.FAULT else -1
+        if _is_about_outage(event):
+            outages = _outages_after(outages, event)
             noisy_until = at_s + SETTLES_S
-            without.clear()
-        elif event.kind is Kind.CALM:
-            noise, noisy_until = 0, at_s + SETTLES_S
             without.clear()
         elif event.kind is Kind.SETTLED:
             return
@@ -274,21 +284,28 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
                 yield Violation("waits", text, at_s)
         for tp in left:
             owners.pop(tp, None)
-            if alive and not noise and at_s > noisy_until:
+            if alive and not outages and at_s > noisy_until:
                 without.setdefault(tp, at_s)
 
 
 def fenced_members_lose_partitions(run: Run) -> Iterator[Violation]:
-    """A member that the coordinator has removed loses its partitions soon."""
+    """A member that the coordinator has removed loses its partitions soon.
+
+    While it cannot reach the coordinator, it keeps them, and returns none of their records.
+    """
     blocked_s = sum(fault.lasts_s for fault in run.plan.faults if fault.name == "loop blocked")
     within_s = SESSION_S + 2 * NOTICED_WITHIN_S + blocked_s
     owned: dict[str, set[TopicPartition]] = defaultdict(set)
     kept: dict[str, tuple[float, set[TopicPartition]]] = {}
+    outages = 0
     for event in run.history.events:
         if is_reader(event.who):
             continue
+        if _is_about_outage(event):
+            outages = _outages_after(outages, event)
+            kept = {who: (event.at_s + within_s, tps) for who, (_, tps) in kept.items()}
         for who, (until_s, tps) in tuple(kept.items()):
-            if event.at_s > until_s:
+            if event.at_s > until_s and not outages:
                 del kept[who]
                 text = f"{who} keeps {min(tps)}, from which the coordinator has removed it"
                 yield Violation("kept", text, event.at_s)

@@ -187,7 +187,7 @@ def prompt_story() -> Story:
 
 def kept() -> Story:
     story = Story().without(Kind.STOPPING).without(Kind.STOPPED)
-    return story.add(6.0, Kind.FENCED, "a", tp=None).add(20.0, Kind.CALM, "course", tp=None)
+    return story.add(6.0, Kind.FENCED, "a", tp=None).add(20.0, Kind.SETTLED, "course", tp=None)
 
 
 def gives_up() -> Story:
@@ -324,6 +324,11 @@ def test_seek_and_older_commit_excuse_what_they_ask_for() -> None:
     assert not story.broken_by(rules.one_assignment_is_in_order)
     story = Story().add(6.2, Kind.NAMED, "a", offset=1).add(6.5, Kind.COMMITTED, "g", offset=1)
     assert not story.broken_by(shared.commits_do_not_go_back)
+
+
+def test_removed_member_may_keep_partitions_in_an_outage() -> None:
+    story = kept().add(7.0, Kind.FAULT, "hang", tp=None)
+    assert not story.broken_by(rules.fenced_members_lose_partitions)
 
 
 def test_partition_may_wait_after_an_outage() -> None:
