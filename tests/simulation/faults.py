@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiokafka_lite import errors
@@ -11,6 +12,7 @@ from aiokafka_lite.simulation.cluster import host_of
 from aiokafka_lite.simulation.faults import FAULTS, TIMES, Carry, FaultRunner
 from aiokafka_lite.simulation.history import Kind
 from aiokafka_lite.simulation.schedule import Fault
+from aiokafka_lite.structs import TopicPartition
 from tests.simulation.applications import Member
 from tests.simulation.cluster import GROUP, INPUT, GroupCluster
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 # A throttle time after which its connection is reset, and the wait for a request that gets it.
 THROTTLE_S: Final = 1.5
 THROTTLED_WITHIN_S: Final = 3.0
+# How late records of a producer are that another one fences.
+LATE_S: Final = 1.0
 # Longer than `stop` may take.
 OUTAGE_S: Final = 13.0
 FILLING: Final = 40
@@ -105,22 +109,29 @@ class Faults(FaultRunner):
             self._history.note(Kind.THROTTLED, client, note=f"{note}: {each.arrived_at:.3f}")
 
     async def _lose_unflushed(self, fault: Fault) -> None:
-        """Have a node lose the end of its logs, with a member on the same machine."""
-        node_id = self._node(fault)
+        """Have a node lose the end of its logs, and the members next to it die, which read it."""
+        node_id, lost = self._node(fault), set[TopicPartition]()
         for tp in self._cluster.input_partitions():
             partition = self._broker.partition(*tp)
             if partition.leader_id == node_id and partition.high_watermark:
-                lost = 1 + fault.target % 5
-                offset = self._broker.truncate(tp, max(0, partition.high_watermark - lost))
-                self._history.note(Kind.CUT_LOG, "truncation", tp, offset)
-        member = self._process(fault) if fault.detail < 0.8 else None
-        if member is not None:
+                end = max(0, partition.high_watermark - 1 - fault.target)
+                self._history.note(Kind.CUT_LOG, "truncation", tp, self._broker.truncate(tp, end))
+                lost.add(tp)
+        died = [] if fault.detail < 0.2 else self._owners(lost)
+        for member in died:
             member.kill(is_silent=True)
         try:
             await self._node_down(fault, is_clean=False, has_power=False)
         finally:
-            if member is not None:
+            for member in died:
                 self._world.start(member.slot)
+
+    def _owners(self, tps: Collection[TopicPartition]) -> list[Member]:
+        return [
+            member
+            for member in self._world.alive_members()
+            if member.consumer is not None and not member.consumer.assignment().isdisjoint(tps)
+        ]
 
     async def _refill(self, fault: Fault) -> None:
         """Recreate a topic, and write more records at once than the old one had."""
@@ -133,8 +144,16 @@ class Faults(FaultRunner):
                     self._broker.produce(INPUT, value, partition=tp.partition)
 
     async def _twin_producer(self, fault: Fault) -> None:
-        """Start another producer with the transactional id of one."""
-        self._world.start_twin_producer(fault.target)
+        """Start another producer with the transactional id of one, whose records are late."""
+        able = [each for each in self._world.producers if each.kind == "transactional"]
+        if not able:
+            return
+        first = able[fault.target % len(able)]
+        rule = self._broker.on("Produce", client_id=first.name).delay(LATE_S)
+        with suppress(TimeoutError):
+            await rule.reached(timeout_s=THROTTLED_WITHIN_S)
+        rule.remove()
+        self._world.start_twin_of(first)
 
     async def _stop_in_an_outage(self, fault: Fault) -> None:
         """Stop a member that no node answers."""

@@ -69,6 +69,27 @@ def test_timeline_is_written(tmp_path: Path) -> None:
     assert "<svg" in page.read_text("utf-8")
 
 
+ENDLESS = """
+from tests.simulation import campaign, course
+campaign.prepare()
+course.Course.look = lambda self: [None for _ in iter(int, 1)]
+print(campaign.run_seed(3, 30.0, 0.5).rules)
+"""
+
+
+def test_seed_with_a_callback_that_does_not_return_is_a_hang() -> None:
+    run = subprocess.run(
+        [PYTHON, "-c", ENDLESS],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.stdout == "('hang',)\n", run.stderr
+
+
 def test_planted_bug_is_found() -> None:
     run = simulate("--planted", "commits one too far", "--seeds", "1-3", "--jobs", "1")
     assert "1 of 1 found" in run.stdout, run.stdout + run.stderr
