@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import random
 import shutil
@@ -51,11 +52,11 @@ WORDS: Final = (
 
 @cache
 def folder() -> Path:
-    return Path(
-        tempfile.mkdtemp(
-            prefix="aiokafka-lite-fuzz-", dir=IN_MEMORY if IN_MEMORY.exists() else None
-        )
-    )
+    """Return a folder that is removed when this process ends, unless it crashes."""
+    parent = IN_MEMORY if IN_MEMORY.exists() else None
+    found = Path(tempfile.mkdtemp(prefix="aiokafka-lite-fuzz-", dir=parent))
+    atexit.register(shutil.rmtree, found, ignore_errors=True)
+    return found
 
 
 def read_files(root: Path) -> dict[str, bytes]:
