@@ -66,6 +66,8 @@ class LivelockError(Exception):
 class SimulatedHandle(asyncio.TimerHandle):
     """A callback that is ready, or a timer. It has what the loop needs of a handle, and no more."""
 
+    __slots__ = ("number",)
+
     def __init__(
         self,
         number: int,

@@ -1,4 +1,4 @@
-"""A few seeds, in processes of their own. `python -m tests.simulation` runs more.
+"""Seeds, in processes of their own. `python -m tests.simulation` runs more.
 
 They need simloop. SIMULATION_PYTHON may name a Python that has it, instead of that of the tests.
 """
@@ -13,10 +13,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rounds import LONG
+
 ROOT = Path(__file__).parents[2]
 PYTHON = os.environ.get("SIMULATION_PYTHON") or sys.executable
-# The virtual seconds of a seed.
-LENGTH_S = "30"
+# A seed of 10 virtual seconds has one or two faults, and takes a tenth of a second of one core. A
+# seed of 60 has up to ten, and takes four times as long.
+LENGTH_S = "10"
+SEEDS_OF_A_TEST = 250
+SEED_COUNT = 30_000 if LONG else 1_250
+LONG_LENGTH_S = "60"
+LONG_SEEDS_OF_A_TEST = 50
+LONG_SEED_COUNT = 1_000 if LONG else 50
+# Other tests share the cores.
+TIMEOUT_S = 290
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
+DIGESTS = """
+from tests.simulation import campaign, course, plan
+campaign.prepare()
+for seed in range(1, 21):
+    print(course.run_plan(plan.draw(seed, 10.0)).digest)
+"""
 
 
 @cache
@@ -40,21 +57,46 @@ def simloop() -> None:
         pytest.skip(missing())
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PYTHON, "-m", "tests.simulation", "--length", LENGTH_S, *arguments],
+        [PYTHON, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", **settings},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
 
-def test_seeds_break_no_rule() -> None:
-    run = simulate("--seeds", "1-20", "--jobs", "2")
-    assert run.returncode == 0, run.stdout + run.stderr
+def simulate(*arguments: str, length_s: str = LENGTH_S) -> subprocess.CompletedProcess[str]:
+    return run("-m", "tests.simulation", "--length", length_s, *arguments)
+
+
+def check_seeds(first: int, count: int, length_s: str) -> None:
+    seeds = f"{first}-{first + count - 1}"
+    found = simulate("--seeds", seeds, "--jobs", "2", length_s=length_s)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("first", range(1, SEED_COUNT, SEEDS_OF_A_TEST))
+def test_seeds_break_no_rule(first: int) -> None:
+    check_seeds(first, SEEDS_OF_A_TEST, LENGTH_S)
+
+
+@pytest.mark.parametrize("first", range(1, LONG_SEED_COUNT, LONG_SEEDS_OF_A_TEST))
+def test_long_seeds_break_no_rule(first: int) -> None:
+    check_seeds(first, LONG_SEEDS_OF_A_TEST, LONG_LENGTH_S)
+
+
+@pytest.mark.parametrize("implementation", ["", "python"])
+def test_runs_do_not_depend_on_hashes(implementation: str) -> None:
+    digests = [
+        run("-c", DIGESTS, PYTHONHASHSEED=hash_seed, AIOKAFKA_LITE_IMPL=implementation).stdout
+        for hash_seed in ("0", "1")
+    ]
+    assert len(set(digests[0].split())) == 20
+    assert digests[0] == digests[1]
 
 
 def test_replay_is_identical() -> None:
