@@ -8,8 +8,8 @@
 |---|---|
 | `plan.py` | what a seed decides: the group, the producers, the schedule of faults |
 | `cluster.py` | three nodes, with the topics of the group |
-| `applications.py` | members of the group, and producers |
-| `faults.py` | the table of faults |
+| `applications.py` | members of the group, producers, and a reader without a group |
+| `faults.py` | faults next to those of the package, and the table of all |
 | `course.py` | one run: faults, then calm, in which all must settle |
 | `rules.py` | what must hold of a run, next to the rules of the package |
 | `campaign.py` | the command: many seeds, or one again, with fewer faults, as a timeline |
@@ -20,5 +20,6 @@
 
 A run is the same each time: it has virtual time, and all randomness comes from its seed. Members
 are processes on hosts, which are killed, cut off or stopped. The nodes of the cluster share their
-logs, so a crash of a node loses no record. A truncated log does.
+logs, so a crash of a node loses no record. A truncated log does, also that of a node that loses
+what it had not written to its disk (`unflushed`).
 """

@@ -99,8 +99,9 @@ def test_runs_do_not_depend_on_hashes(implementation: str) -> None:
     assert digests[0] == digests[1]
 
 
-def test_replay_is_identical() -> None:
-    first, second = simulate("--replay", "3"), simulate("--replay", "3")
+@pytest.mark.parametrize("seed", ["3", "15"], ids=["one topic", "two topics"])
+def test_replay_is_identical(seed: str) -> None:
+    first, second = simulate("--replay", seed), simulate("--replay", seed)
     assert "faults stop" in first.stdout, first.stderr
     assert first.stdout == second.stdout
 
