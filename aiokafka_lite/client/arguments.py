@@ -181,9 +181,11 @@ class ClientArguments(_Given, Settings):
         self._check()
 
     def _kinds(self) -> Iterator[tuple[str, str]]:
-        """Yield the arguments with their annotations, except those that are None and may be."""
-        for name, kind, may_be_none in _annotated(type(self).__init__, self._own_checks):
-            if not (may_be_none and getattr(self, name) is None):
+        """Yield the arguments with their annotations, except defaults and None that is allowed."""
+        values = vars(self)
+        for name, kind, may_be_none, default in _annotated(type(self).__init__, self._own_checks):
+            value = values[name]
+            if value is not default and not (may_be_none and value is None):
                 yield name, kind
 
     @property
@@ -346,11 +348,15 @@ def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenti
 @cache
 def _annotated(
     init: Callable[..., None], left_out: frozenset[str]
-) -> Sequence[tuple[str, str, bool]]:
-    """Return a constructor's arguments: name, annotation but None, and whether it may be None."""
-    texts = {name: str(init.__annotations__[name]) for name in init.__kwdefaults__ or {}}
+) -> Sequence[tuple[str, str, bool, object]]:
+    """Return a constructor's arguments.
+
+    Each has its name, its annotation but None, whether it may be None, and its default.
+    """
+    defaults = init.__kwdefaults__ or {}
+    texts = {name: str(init.__annotations__[name]) for name in defaults}
     return [
-        (name, text.removesuffix(" | None"), text.endswith(" | None"))
+        (name, text.removesuffix(" | None"), text.endswith(" | None"), defaults[name])
         for name, text in texts.items()
         if name not in left_out
     ]
