@@ -40,7 +40,7 @@ from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import Response
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
-NumberT = TypeVar("NumberT", int, float)
+NumT = TypeVar("NumT", int, float)
 
 Leaders = Mapping[tuple[str, int], tuple[int, int]]
 
@@ -242,7 +242,7 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(answering.SendInPieces(answering.cut_every(size), interval_s), times)
 
 
-def _at_least(lowest: int, name: str, value: NumberT) -> NumberT:
+def _at_least(lowest: int, name: str, value: NumT) -> NumT:
     if value < lowest:
         raise ValueError(f"{name} must be at least {lowest}, not {value}")
     return value
