@@ -57,11 +57,16 @@ class Faults(FaultRunner):
         rule.remove()
 
     async def _fence(self, fault: Fault) -> None:
-        """Refuse a member's epoch or generation, once."""
+        """Refuse a member's epoch or generation, once.
+
+        A coordinator refuses an epoch only if the member has another one there. So the member is
+        removed, or it would join again in the same epoch, and a late commit would be accepted.
+        """
         member = self._process(fault)
         if member is None:
             return
         if self._world.plan.protocol == "consumer":
+            await self._expire_session(fault)
             request = self._broker.on("ConsumerGroupHeartbeat", client_id=member.name)
             rule = request.fail(errors.FencedMemberEpochError)
         else:

@@ -22,6 +22,8 @@ class Identity(NamedTuple):
     member_id: str = NO_MEMBER_ID
     # The member's epoch in KIP-848.
     generation: int = NO_GENERATION
+    # How often a KIP-848 member was dropped, because it may join again in the same epoch. Not sent.
+    drop_count: int = 0
 
 
 # Of a consumer that keeps offsets in a group and is no member of it.

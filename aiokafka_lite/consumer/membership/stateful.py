@@ -61,7 +61,7 @@ class StatefulMember(ABC, Generic[StateT]):
         self.wait_for_change: Final = changed.wait
 
     def __repr__(self) -> str:
-        member_id, generation = self.identity
+        member_id, generation = self.identity.member_id, self.identity.generation
         return f"<{self.state.name} {member_id!r} in {self.group_id!r} generation {generation}>"
 
     @property

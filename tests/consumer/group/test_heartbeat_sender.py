@@ -318,7 +318,7 @@ def test_it_says_nothing_more_for_a_member_that_is_lost(stage: Stage, epochs: li
     stage.is_blocked = True
     stage.sender.claim(stage.pulse(Identity("new", 8)))
     stage.turns(1)
-    assert stage.voice.sent_as[-1] == ("new", 8)
+    assert stage.voice.sent_as[-1] == Identity("new", 8)
 
 
 def test_a_loss_is_over_once_the_loop_has_taken_it_even_under_the_same_identity(

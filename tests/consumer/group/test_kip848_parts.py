@@ -110,14 +110,15 @@ def test_a_commit_goes_along_with_the_epoch_of_its_member() -> None:
 
 
 @pytest.mark.parametrize("is_departed", [False, True])
-def test_a_commit_does_not_outlive_its_membership(is_departed: bool) -> None:
+@pytest.mark.parametrize("epoch", [2, 3, 4])  # a coordinator may have lost the latest one
+def test_a_commit_does_not_outlive_its_membership(epoch: int, is_departed: bool) -> None:
     member = joined(3)
     made_as = member.identity
     assert member.drop(made_as, Interruption.LOST_GENERATION)
     assert member.commits_as(made_as, has_waited=False, is_departed=is_departed) is None
     member.enter(MemberState.UNJOINED)
     member.enter(MemberState.JOINING)
-    again = Identity(made_as.member_id, 4)
+    again = member.identity._replace(generation=epoch)
     assert member.take_answer(member.identity, again, frozenset())
     assert member.commits_as(made_as, has_waited=False, is_departed=is_departed) is None
     assert member.commits_as(again, has_waited=False, is_departed=is_departed) == again
@@ -131,6 +132,19 @@ def test_an_answer_to_another_identity_is_no_news() -> None:
     assert not member.drop(before, Interruption.LOST_MEMBERSHIP)
     assert member.identity.generation == 4
     assert member.state is MemberState.RECONCILING
+
+
+def test_a_late_answer_to_a_membership_that_ended_is_no_news() -> None:
+    member = joined(3)
+    before = member.identity
+    assert member.drop(before, Interruption.LOST_GENERATION)
+    member.enter(MemberState.UNJOINED)
+    member.enter(MemberState.JOINING)
+    now = member.identity._replace(generation=3)
+    assert member.take_answer(member.identity, now, None)
+    assert not member.take_late_answer(before._replace(generation=4), frozenset())
+    assert member.identity == now
+    assert member.take_late_answer(now._replace(generation=4), None)
 
 
 def test_what_is_heard_of_a_member_that_does_not_want_to_be_one_is_no_news() -> None:

@@ -41,7 +41,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from aiokafka_lite._chance import UNSEEDED, Chance
-from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import (
     Interruption,
     Recovery,
@@ -127,8 +127,6 @@ class ConsumerMember(StatefulMember[MemberState]):
         )
         # The latest assignment. None: there was none.
         self.target: Target | None = None
-        # Partitions of earlier epochs may have had other owners since.
-        self._joined_in = NO_GENERATION
         # A request was refused with STALE_MEMBER_EPOCH.
         self.is_epoch_stale = False
 
@@ -153,9 +151,9 @@ class ConsumerMember(StatefulMember[MemberState]):
     ) -> Identity | None:
         """Return the present identity, if the member was never dropped since `made_as`."""
         holder = self.assigned_as
-        if holder is None or holder.member_id != made_as.member_id:
-            return None
-        return holder if made_as.generation >= self._joined_in else None
+        if holder is None or not _is_as_before(holder, made_as):
+            return None  # the partitions may have had other owners since
+        return holder
 
     def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
         """True: partitions have no other owner until this member revokes them."""
@@ -181,7 +179,8 @@ class ConsumerMember(StatefulMember[MemberState]):
         """Forget the epoch and target, and the id unless `keeps_id`."""
         self.target = None
         member_id = self.identity.member_id if keeps_id else new_member_id(self._chance)
-        self.lose(Identity(member_id), self.lost_by, self.lost_because)
+        identity = Identity(member_id, drop_count=self.identity.drop_count + 1)
+        self.lose(identity, self.lost_by, self.lost_because)
 
     # --- Responses ------------------------------------------------------------------------
     def take_answer(self, sent_as: Identity, identity: Identity, target: Target | None) -> bool:
@@ -194,7 +193,6 @@ class ConsumerMember(StatefulMember[MemberState]):
             self.target = target
         if self.state is MemberState.JOINING:
             self.note_loss(None)
-            self._joined_in = identity.generation
             self.enter(MemberState.RECONCILING)
         else:
             self.notify()
@@ -203,7 +201,7 @@ class ConsumerMember(StatefulMember[MemberState]):
     def take_late_answer(self, identity: Identity, target: Target | None) -> bool:
         """Apply a response to the heartbeat thread, unless its epoch is older."""
         now = self.identity
-        is_newer = identity.member_id == now.member_id and identity.generation >= now.generation
+        is_newer = _is_as_before(identity, now) and identity.generation >= now.generation
         return self.is_member and is_newer and self.take_answer(now, identity, target)
 
     def drop(self, sent_as: Identity, loss: Interruption, because: str = "") -> bool:
@@ -215,6 +213,11 @@ class ConsumerMember(StatefulMember[MemberState]):
         if self.state is not MemberState.LEAVING:
             self.enter(MemberState.DROPPED)
         return True
+
+
+def _is_as_before(one: Identity, other: Identity) -> bool:
+    """Whether the member was not dropped from one identity to the other."""
+    return one._replace(generation=other.generation) == other
 
 
 Held = Mapping[PartitionId, TopicPartition]

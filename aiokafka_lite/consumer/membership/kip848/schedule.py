@@ -240,7 +240,7 @@ def identity_in(
             f"the coordinator returned member epoch {epoch} for a heartbeat with member epoch "
             f"{epoch_sent}: epochs are positive and cannot decrease"
         )
-    return Identity(answer.member_id or sent_as.member_id, epoch)
+    return sent_as._replace(member_id=answer.member_id or sent_as.member_id, generation=epoch)
 
 
 def target_in(answer: ConsumerGroupHeartbeatResponse) -> Target | None:
