@@ -131,7 +131,7 @@ async def test_it_beats_once_an_interval_after_the_last_contact() -> None:
     assert it.coordinator.sent_at[3:] == [4.4]
     request = it.coordinator.sent[-1]
     assert (request.group_id, request.group_instance_id) == ("g", "one")
-    assert (request.member_id, request.generation_id) == ME
+    assert (request.member_id, request.generation_id) == (ME.member_id, ME.generation)
     await it.heartbeat.end()
     await asyncio.sleep(3)
     assert len(it.coordinator.sent) == 4

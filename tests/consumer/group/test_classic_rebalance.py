@@ -211,7 +211,7 @@ async def test_a_leader_joins_shares_out_and_learns_its_own_share() -> None:
     assert [each.member_id for each in sync.assignments] == ["me"]
     assert it.watched == [{"t"}]
     assert it.beats == ["rest", 0.0, "counted in"]
-    assert (it.member.state, it.member.identity) == (MemberState.SYNCING, ("me", 5))
+    assert (it.member.state, it.member.identity) == (MemberState.SYNCING, Identity("me", 5))
     assert it.member.has_kept(TopicPartition("t", 2), Identity("me", 4))
 
 
