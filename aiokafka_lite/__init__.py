@@ -15,12 +15,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from aiokafka_lite import _implementation
 from aiokafka_lite._version import __version__
 
-if "AIOKAFKA_LITE_IMPL" in os.environ:
-    from aiokafka_lite import _implementation
-
-    _implementation.choose(os.environ["AIOKAFKA_LITE_IMPL"])
+_implementation.choose(os.environ.get(_implementation.SETTING, ""))
 
 if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite._implementation import COMPILED as COMPILED_MODULES
-from aiokafka_lite._implementation import not_built
+from aiokafka_lite._implementation import built_library
 from aiokafka_lite.records import COMPILED
 from tests.support.extensions import NOT_BUILT, stale_extensions
 
@@ -56,19 +56,19 @@ def test_compiled_modules_are_used_that_are_built(implementation: str) -> None:
 def test_compiled_modules_that_are_not_built_are_an_error_if_they_are_asked_for(
     tmp_path: Path,
 ) -> None:
-    assert not_built(str(tmp_path)) == [*COMPILED_MODULES]
-    (tmp_path / f"_record{EXTENSION_SUFFIXES[0]}").touch()
-    assert not_built(str(tmp_path)) == [*COMPILED_MODULES[1:]]
-    code = "import os; os.path.exists = lambda path: 'reads' not in path; import aiokafka_lite"
-    said = run(code, "compiled").stderr
-    assert re.search("installed without its compiled modules .*consumer.assignment.reads", said)
+    assert built_library(str(tmp_path)) is None
+    library = tmp_path / f"_compiled{EXTENSION_SUFFIXES[0]}"
+    library.touch()
+    assert built_library(str(tmp_path)) == str(library)
+    code = "import os; os.path.exists = lambda path: '_compiled' not in path; import aiokafka_lite"
+    assert "installed without its compiled modules" in run(code, "compiled").stderr
     assert run(code, "").returncode == 0
 
 
 def test_all_modules_that_are_compiled_are_known() -> None:
     setup = Path(__file__).parents[1].joinpath("setup.py").read_text("utf-8")
     built = re.findall(r'"aiokafka_lite/([a-z_/]+)\.pyx?"', setup)
-    assert sorted(each.replace("/", ".") for each in built) == [*COMPILED_MODULES]
+    assert sorted(each.replace("/", ".") for each in built) == sorted(COMPILED_MODULES)
 
 
 def test_the_note_on_the_decoder_names_its_cause() -> None:
@@ -85,10 +85,12 @@ def test_an_implementation_that_there_is_not_is_an_error() -> None:
 
 
 def test_a_module_that_changed_after_it_was_compiled_is_stale(tmp_path: Path) -> None:
-    for number, name in enumerate(("a.pxd", "a.x86.so", "a.py", "b.py", "b.x86.so", "b.pxd")):
+    built = "_compiled.x86.so"
+    for number, name in enumerate(("c.pxd", "c.py", "a.pxd", "b.py", built, "a.py", "b.pxd")):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (number, number))
     assert set(stale_extensions(tmp_path)) == {"a.py", "b.py"}
-    os.utime(tmp_path / "a.x86.so")
-    os.utime(tmp_path / "b.x86.so")
+    os.utime(tmp_path / built)
     assert stale_extensions(tmp_path) == []
+    (tmp_path / "a.x86.so").touch()
+    assert stale_extensions(tmp_path) == ["a.x86.so"]
