@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import pytest
 
@@ -338,43 +339,44 @@ async def test_regular_expression_is_resolved_by_the_broker(
     assert member.held == {await group.topic_id(f"{prefix}.2"): [0, 1]}
 
 
-@pytest.mark.parametrize(
-    ("regex", "why"),
-    [
-        ("a**", "invalid nested repetition operator"),
-        ("*a", "missing argument to repetition operator"),
-        ("(a", "missing closing )"),
-        ("a)", "regexp/syntax: internal error"),
-        ("[a", "missing closing ]"),
-        ("a\\", "trailing backslash at end of expression"),
-        ("(?=a)", "invalid or unsupported Perl syntax"),
-        ("(?<=a)b", "invalid named capture"),
-        ("\\1", "invalid escape sequence"),
-        ("\\y", "invalid escape sequence"),
-        ("a{1001}", "invalid repeat count"),
-        ("[z-a]", "invalid character class range"),
-        ("[[:word]]", None),
-        ("[[:none:]]", "invalid character class range"),
-        ("\\p{None}", "invalid character class range"),
-        ("(?P<n>a)(?P<n>b)", "duplicate capture group name"),
-        ("(?P<n", "invalid named capture"),
-        ("\\x4", "invalid escape sequence"),
-        ("\\x{0010FFFF}", None),
-        ("(?i)a{,2}\\Q.*\\E[[:alpha:]]+?", None),
-    ],
+# Kafka's reasons. None: it accepts the syntax, which the embedded broker does not support.
+REFUSED_PATTERNS: Final = (
+    ("a**", "invalid nested repetition operator"),
+    ("*a", "missing argument to repetition operator"),
+    ("(a", "missing closing )"),
+    ("a)", "regexp/syntax: internal error"),
+    ("[a", "missing closing ]"),
+    ("a\\", "trailing backslash at end of expression"),
+    ("(?=a)", "invalid or unsupported Perl syntax"),
+    ("(?<=a)b", "invalid named capture"),
+    ("\\1", "invalid escape sequence"),
+    ("\\y", "invalid escape sequence"),
+    ("a{1001}", "invalid repeat count"),
+    ("[z-a]", "invalid character class range"),
+    ("[[:word]]", None),
+    ("[[:none:]]", "invalid character class range"),
+    ("\\p{None}", "invalid character class range"),
+    ("(?P<n>a)(?P<n>b)", "duplicate capture group name"),
+    ("(?P<n", "invalid named capture"),
+    ("\\x4", "invalid escape sequence"),
+    ("\\x{0010FFFF}", None),
+    ("(?i)a{,2}\\Q.*\\E[[:alpha:]]+?", None),
 )
+
+
 async def test_regular_expressions_that_kafka_refuses_are_refused(
-    group: ConsumerGroupRequests, cluster: KafkaHandle, regex: str, why: str | None
+    group: ConsumerGroupRequests, cluster: KafkaHandle
 ) -> None:
-    answer = await group.beat("m", 0, regex=regex)
-    if cluster.kind == "real" and why is None:  # the embedded broker does not support the syntax
-        assert answer.error_code == NONE
-        return
-    assert answer.error_code == errors.InvalidRegularExpressionError.errno
-    message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: "
-    assert (answer.error_message or "").startswith(message)
-    if cluster.kind == "real":
-        assert answer.error_message == f"{message}{why}."
+    for number, (regex, why) in enumerate(REFUSED_PATTERNS):
+        answer = await group.beat(f"m{number}", 0, regex=regex)
+        if cluster.kind == "real" and why is None:
+            assert answer.error_code == NONE, regex
+            continue
+        assert answer.error_code == errors.InvalidRegularExpressionError.errno, regex
+        message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: "
+        assert (answer.error_message or "").startswith(message)
+        if cluster.kind == "real":
+            assert answer.error_message == f"{message}{why}."
 
 
 async def test_regular_expressions_match_the_topics_that_re_matches(
