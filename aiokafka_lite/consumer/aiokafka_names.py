@@ -28,12 +28,10 @@ class SubscriptionNames:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics subscribed to, or those of the partitions assigned by hand."""
         state = self._engine.core.state
         return state.subscription or frozenset(tp.topic for tp in state.assignment)
 
     async def wait_for_assignment(self) -> None:
-        """Wait until the subscription has its assignment, except in a rebalance listener."""
         running = self._engine.running
         if not running.membership.is_called_by_listener():
             await running.wait_assigned()
@@ -45,7 +43,6 @@ class CoordinatorNames:
 
     @property
     def member_id(self) -> str:
-        """The id that the group's coordinator has assigned, or ""."""
         return self._membership.member_id
 
     @property
@@ -58,7 +55,6 @@ class CoordinatorNames:
 
     @property
     def _rejoin_needed_fut(self) -> asyncio.Future[None]:
-        """A future: done while the member has to join, but not in a listener's callback."""
         future = asyncio.get_running_loop().create_future()
         status = self._membership.status
         if status is not None and not (status.is_settled or status.withheld):

@@ -14,7 +14,6 @@ from aiokafka_lite.errors import IllegalStateError
 
 # --- Its loop ---------------------------------------------------------------------------------
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop, or raise RuntimeError in aiokafka's words."""
     loop = _get_running_loop()
     if loop is None:
         raise RuntimeError(
@@ -72,7 +71,6 @@ def is_in_callback() -> bool:
 
 
 def refuse_to_wait_for_records() -> None:
-    """Raise IllegalStateError in the task of a callback, whose read would wait forever."""
     callback = _callback.get()
     if callback is not None and callback.is_running and callback.task is asyncio.current_task():
         raise IllegalStateError(

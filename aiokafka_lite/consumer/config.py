@@ -332,7 +332,6 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
 
     @property
     def chance_name(self) -> str:
-        """The name under which the seed decides."""
         return f"consumer/{self.client_id}/{self.group_instance_id or ''}"
 
     @property

@@ -34,5 +34,4 @@ class Core(NamedTuple):
     rng: Chance
 
     def new_backoff(self, longest_s: float = LONGEST_BACKOFF_S) -> Backoff:
-        """Return the pauses between attempts, the first by `retry_backoff_ms`."""
         return Backoff(self.config.retry_backoff_s, longest_s, self.rng)

@@ -74,7 +74,6 @@ class Events:
         return subscription
 
     def close(self) -> None:
-        """End every subscription after its buffered events."""
         self._is_closed = True
         for subscription in tuple(self._subscriptions):
             subscription.end()

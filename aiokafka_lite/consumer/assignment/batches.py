@@ -103,7 +103,6 @@ class Block(ABC):
             self._end(is_done=self._is_done)
 
     def require_delivered(self) -> None:
-        """Raise if its records are returned again."""
         if not (self.is_open or self._is_done):
             raise IllegalStateError(
                 "the batch cannot be committed, because its `async with` block raised an "

@@ -126,7 +126,6 @@ class Finished:
         return OffsetAndMetadata(offset, metadata), is_all
 
     def limit_metadata(self, refused: int) -> None:
-        """Halve the length of metadata, which the broker refused."""
         if refused > self.most_metadata:
             return  # they were made before the limit was known
         half = refused // 2

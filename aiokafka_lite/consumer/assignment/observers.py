@@ -48,7 +48,6 @@ class Signal(Generic[P]):
         self._collected[-1].entries.append((self, observer))
 
     def forget(self, observer: Callable[P, None]) -> None:
-        """Remove an observer, unless its registrations were closed before."""
         if observer in self.observers:
             self.observers.remove(observer)
             entries = self._collected[-1].entries
@@ -60,7 +59,6 @@ class Signal(Generic[P]):
             observer(*args, **kwargs)
 
     def notify_once(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Forget the observers, and notify them."""
         for observer in tuple(self.observers):
             self.forget(observer)
             observer(*args, **kwargs)

@@ -141,7 +141,6 @@ class Readers:
         return [cursor for hand in left for cursor in hand.release()]
 
     def is_alone(self, task: Task | None) -> bool:
-        """Whether no other task has records, or takes some by `async for`."""
         return not self._left and not any(
             hand.ranges or hand.iterates for each, hand in self._hands.items() if each is not task
         )

@@ -135,7 +135,6 @@ class DeliveredRecords:
 def spans_of(
     records: Iterable[tuple[Cursor, int]], partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Range]:
-    """Return where the records of partitions are, given cursors and offsets."""
     found: dict[TopicPartition, Range] = {}
     for cursor, offset in records:
         if (tp := cursor.tp) in partitions:

@@ -228,7 +228,6 @@ def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> l
 def subscribers_of(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
 ) -> dict[str, list[str]]:
-    """Return the members of each topic, in order."""
     subscribers: dict[str, list[str]] = {}
     for member in members_in_order(members):
         for topic in dict.fromkeys(members[member].subscription):

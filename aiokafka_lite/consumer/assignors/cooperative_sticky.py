@@ -1,4 +1,4 @@
-"""The cooperative sticky assignor: the sticky one, but partitions move in two rebalances."""
+"""The cooperative sticky assignor."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         # Imported here, because every consumer has this assignor, and few lead a group.
-        """Assign as the sticky assignor, except partitions that another member still has."""
         from aiokafka_lite.consumer.assignors.sticky import share_out
 
         claims = {member: read_owned(metadata) for member, metadata in members.items()}
@@ -67,7 +66,6 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     def metadata(  # type: ignore[override]
         self, topics: Iterable[str]
     ) -> ConsumerProtocolMemberMetadata:
-        """Return the topics, and the generation of the latest assignment."""
         user_data = GENERATION.pack(self._generation)
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), user_data)
 
@@ -101,7 +99,6 @@ def _moving(
     shares: Mapping[str, Iterable[TopicPartition]],
     members: Mapping[str, ConsumerProtocolMemberMetadata],
 ) -> dict[TopicPartition, str]:
-    """Return the assigned partitions that other members still have, with their new owners."""
     gained: dict[TopicPartition, str] = {}
     given_up: set[TopicPartition] = set()
     for member, partitions in shares.items():

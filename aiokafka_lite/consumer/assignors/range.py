@@ -1,4 +1,4 @@
-"""The range assignor: each topic is divided into one range of partitions per member."""
+"""The range assignor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class RangePartitionAssignor(StatelessAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Divide each topic into as many ranges as it has subscribers."""
         shares: Shares = {member: [] for member in members}
         subscribers = subscribers_of(members)
         at = racks_of_members(members)
@@ -109,7 +108,6 @@ class _Cut:
                 self.drop_given()
 
     def finish(self, shares: Shares) -> None:
-        """Assign the other partitions in runs, as far as the members have room."""
         start = 0
         for member in self.members:
             if run := self._left[start : start + self.room(member)]:

@@ -1,4 +1,4 @@
-"""The round-robin assignor: members take the partitions of all topics in turn."""
+"""The round-robin assignor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class RoundRobinPartitionAssignor(StatelessAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign every partition to the next member that subscribes to its topic."""
         order = members_in_order(members)
         topics_of = {member: set(members[member].subscription) for member in members}
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}

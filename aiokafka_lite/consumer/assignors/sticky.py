@@ -1,4 +1,4 @@
-"""The sticky assignor: balanced assignments in which few partitions move."""
+"""The sticky assignor."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Keep claimed partitions, assign the rest, and balance."""
         claims = {member: read_claim(members[member].user_data) for member in members}
         return {
             member: ConsumerProtocolMemberAssignment(cls.version, by_topic(partitions), b"")
@@ -77,7 +76,6 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def metadata(  # type: ignore[override]
         self, topics: Iterable[str]
     ) -> ConsumerProtocolMemberMetadata:
-        """Return the topics, and the member's last known partitions."""
         user_data = StickyUserData(
             previous_assignment=[
                 PreviousShare(topic=topic, partitions=numbers)
@@ -90,7 +88,6 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def on_assignment(  # type: ignore[override]
         self, assignment: ConsumerProtocolMemberAssignment
     ) -> None:
-        """Remember the assignment, to claim it in the next rebalance."""
         self._claim = self._claim._replace(partitions=tuple(assignment.partitions()))
 
     def on_generation_assignment(self, generation: int) -> None:
@@ -153,7 +150,6 @@ class _Line:
         heapq.heapify(self._heap)
 
     def expect(self, member: str, load: int) -> None:
-        """Note that a member's load may be this low."""
         heapq.heappush(self._heap, (load, self._rank[member], member))
 
     def least_loaded(self, loads: Mapping[str, int]) -> str:
@@ -298,7 +294,6 @@ class _Sharing:
         }
 
     def keep(self, claims: Mapping[str, Claim]) -> None:
-        """Assign claimed partitions to subscribers. Later generations win."""
         for member in sorted(self._order, key=lambda member: -claims[member].generation):
             for tp in claims[member].partitions:
                 left = self._left.get(tp.topic, {})

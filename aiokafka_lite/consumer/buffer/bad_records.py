@@ -86,7 +86,6 @@ class BadRecords:
         )
 
     def raw_record(self, record: Record, error: KafkaError) -> Record:
-        """Return a copy with serialised key and value, and the error."""
         from aiokafka_lite.bad_records import RawRecord
 
         raw = RawRecord(

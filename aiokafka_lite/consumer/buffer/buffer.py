@@ -648,7 +648,6 @@ class Buffer:
                 self.queue.finish(chunk)
 
     def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
-        """Free memory after rows were decompressed; end a half-used time slice."""
         if taken and self.budget.is_over:
             self._keep_to_budget(taken[-1][0])
         self.decoder.slice.end_if_half_used(self.decoder.looked_at)

@@ -212,8 +212,6 @@ def make_deserialize(
 def _make_of_bytes(
     key_deserializer: PlainDeserializer | None, value_deserializer: PlainDeserializer | None
 ) -> Deserialize:
-    """Return the same for callables of bytes, without further calls."""
-
     def deserialize(record: Record) -> None:
         key: object = record.key
         value: object = record.value

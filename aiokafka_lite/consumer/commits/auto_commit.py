@@ -90,7 +90,6 @@ class AutoCommit:
         }
 
     def _note_departure(self, departure: Departure) -> None:
-        """Let the task commit given-up partitions at once."""
         offsets = self._finished.finished_offsets()
         gone = {tp: offset for tp, offset in offsets.items() if tp in departure.partitions}
         if left := self._commits.not_committed_yet(gone):
@@ -98,6 +97,5 @@ class AutoCommit:
             self._wake.set()
 
     def _forget_what_is_back(self) -> None:
-        """Forget uncommitted offsets of partitions that are assigned again."""
         for tp in self._state.assignment:
             self._commits.forgone.pop(tp, None)

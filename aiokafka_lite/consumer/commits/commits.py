@@ -350,7 +350,6 @@ class Commits(CommittedReader):
                 self.settle(departed)
 
     def settle(self, departed: PendingCommit) -> None:
-        """Note which offsets of given-up partitions were not committed."""
         if departed in self.departed:
             self.departed.remove(departed)
             self.forgone.update(departed.left)
@@ -399,7 +398,6 @@ class Commits(CommittedReader):
                     return
 
     async def commit_held(self, offsets: Offsets) -> None:
-        """Commit within a block of `held`, by one request."""
         await self._attempt(self.make(offsets), self._deadline())
 
     def alone(self) -> asyncio.Lock:
@@ -679,7 +677,6 @@ class Commits(CommittedReader):
 
     @staticmethod
     def _leave_out_what_was_truncated(commit: PendingCommit) -> None:
-        """Lower offsets to the end that a truncated log has had since."""
         for tp, offset in tuple(commit.left.items()):
             if (end := commit.end_of_log(tp)) < offset.offset:
                 commit.left[tp] = OffsetAndMetadata(int(end), "")

@@ -99,7 +99,6 @@ class ConfirmedTopics:
         return is_gone(view, topic) or (now is not None and read_as not in (now, *NO_IDS))
 
     def raise_if_former(self, topic_ids: Collection[tuple[TopicPartition, bytes]]) -> None:
-        """Raise CommitFailedError for a deleted topic: a new one would get its offsets."""
         former = [tp for tp, read_as in topic_ids if self.is_former(tp.topic, read_as)]
         if former:
             raise _of_former_topics(tp.topic for tp in former)

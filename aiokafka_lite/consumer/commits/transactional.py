@@ -280,8 +280,6 @@ class _OfConsumer(ABC):
 
 
 class DeliveryToCommit(_OfConsumer):
-    """A delivery of one consumer."""
-
     def __init__(self, offsets: OffsetsInTransaction, delivery: DeliveredRecords) -> None:
         super().__init__(offsets, None)
         self._delivery = delivery

@@ -197,7 +197,6 @@ class Source:
 
     @property
     def failing_since(self) -> float | None:
-        """Loop time since which requests fail; None also without cursors."""
         return self._failing_since if self.choice.cursors else None
 
     def is_overdue(self, now: float) -> bool:
@@ -500,7 +499,6 @@ class Source:
         self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Leave an error to the task, before the next request."""
         self.error = error
         self._wake.set()
 
@@ -511,7 +509,6 @@ class Source:
         self._retry_at = None
 
     def broken(self, error: Exception) -> None:
-        """Leave a bug in the settling of small responses to the task."""
         self._give_up_request()
         self._failed(error)
 

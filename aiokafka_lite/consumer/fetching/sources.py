@@ -315,7 +315,6 @@ class Sources:
             log.log(level, "fetching from node %s failed and is retried: %s", node_id, error)
 
     def node_recovered(self, node_id: int) -> None:
-        """Note that a node answers one of its sources again, and log when it answers all."""
         if self._note_recovery(node_id):
             log.info("fetching from node %s works again", node_id)
 
@@ -326,7 +325,6 @@ class Sources:
         return True
 
     def node_throttles(self, node_id: int, throttle_s: float) -> None:
-        """Publish that a node has begun to throttle, unless it throttles a source already."""
         if not any(source.is_throttled for source in self._sources.get(node_id, ())):
             self.events.publish(Throttled(node_id, throttle_s))
 
@@ -334,7 +332,6 @@ class Sources:
         return self._scope.degraded.get(task_name(node_id))
 
     def is_behind(self, cursor: Cursor) -> bool:
-        """Whether a broker is known to have records that are not fetched."""
         return cursor.is_behind(is_read_committed=self.config.is_read_committed)
 
     def assigned(self, tp: TopicPartition) -> Cursor | None:

@@ -226,7 +226,6 @@ class GroupedMembership(ABC, Generic[MemberT]):
         return self._reads.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
 
     async def sit_out(self) -> None:
-        """Wait until the application requests records again, or unsubscribes."""
         self.sits_out = True
         try:
             while self._state.is_subscribed and self.is_away:

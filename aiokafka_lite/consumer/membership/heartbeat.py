@@ -67,7 +67,6 @@ class Lease:
         return self._member.delivers and self._state.is_subscribed
 
     def renew(self, asked_at: float) -> None:
-        """Renew the lease after a response to a request that was sent at a loop time."""
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
         self._gate.look_by(self.look)
         self.look()

@@ -181,7 +181,6 @@ class HeartbeatThread:
         self.hang_up()
 
     async def end(self) -> None:
-        """End the thread, and wait for it at most `END_S`."""
         if self._task is not None:
             await self._scope.stop(self._task)
 
@@ -263,7 +262,6 @@ class HeartbeatThread:
                 self.post(self._ended.set)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop call a function. Raises LoopClosedError."""
         assert self._loop is not None  # noqa: S101 -- `start` begins the thread
         try:
             self._loop.call_soon_threadsafe(call)

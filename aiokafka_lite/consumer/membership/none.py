@@ -32,7 +32,6 @@ class NoGroup:
 
     @property
     def is_settled(self) -> bool:
-        """Whether metadata covers the subscription."""
         view, topics = self._cluster.view, self._state.subscription
         if topics is None:
             return True
@@ -45,13 +44,11 @@ class NoGroup:
         return False
 
     async def start(self) -> None:
-        """Follow the subscription and metadata."""
         self._observers.subscription_changed.add(self._follow)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
         self._follow()
 
     async def wait_assigned(self) -> None:
-        """Wait until metadata covers the present subscription."""
         if not self.is_settled:
             self._metadata_changed(await self._cluster.refresh())
 
@@ -64,7 +61,6 @@ class NoGroup:
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Stop following metadata."""
         self._cluster.remove_listener(self._metadata_changed)
         return {}
 

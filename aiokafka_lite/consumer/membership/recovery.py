@@ -26,7 +26,6 @@ class Recovery(enum.IntEnum):
 
     @property
     def is_about_membership(self) -> bool:
-        """Whether the error concerns the member, not the request."""
         return Recovery.REBALANCE <= self <= Recovery.FENCED
 
 
@@ -51,7 +50,6 @@ KEPT_CLASSIC: Final = (errors.GroupIdNotFound, errors.InconsistentGroupProtocolE
 
 
 def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceIdError:
-    """Return the error for a member whose group_instance_id another consumer uses."""
     return FencedInstanceIdError(
         f"group {group_id}: another consumer uses group_instance_id {group_instance_id!r} and "
         "has replaced this one, which can no longer read or commit. Give each consumer a "
@@ -60,7 +58,6 @@ def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceId
 
 
 def recovery_for(error: KafkaError) -> Recovery:
-    """Return the recovery of the error's class, of a base class, or of its kind."""
     for kind in type(error).__mro__:
         if (recovery := RECOVERIES.get(kind)) is not None:
             return recovery

@@ -110,7 +110,6 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
 
 
 def explain(engine: Engine, tp: TopicPartition, now: float) -> str:
-    """Return the sentence for a partition, and the records that delay its commit."""
     text = diagnose(engine, tp, now).text
     processing, cursor = engine.core.reads.processing, engine.core.state.assignment.get(tp)
     if processing is not None and cursor is not None and (held := processing.explain(cursor, now)):

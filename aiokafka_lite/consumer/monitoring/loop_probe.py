@@ -114,12 +114,10 @@ class LoopProbe:
             self._timer = None
 
     def lag_now_s(self, now: float) -> float:
-        """Return the latest lag, or that of a timer which is due."""
         late_s = 0.0 if self._timer is None else now - self._timer.due
         return max(self.lag_s, late_s)
 
     def blocked_lately_s(self, now: float) -> float:
-        """Return the length of a block within the last seconds, or 0."""
         if self.blocked_at is None or now - self.blocked_at > RECENT_S:
             return 0.0
         return self.blocked_s

@@ -238,7 +238,6 @@ class Acks:
             self._refusals.served(len(self._buffer.partitions))
 
     def end_turn(self) -> None:
-        """Note that a partition has had its turn, if its records are read one by one."""
         if self.ready.is_full:
             self._refusals.others_served(1)
 

@@ -98,7 +98,6 @@ class Attempts:
         self._run.offer()
 
     def take_revoked(self) -> list[Job]:
-        """Remove and return the waiting records that are not to be finished here any more."""
         gone = [job for job in self._waiting if not job.is_current]
         for job in gone:
             self._waiting.pop(job).cancel()
@@ -160,7 +159,6 @@ class Attempts:
         return "dead"
 
     def refused(self, job: Job, error: Exception) -> None:
-        """Note that the outputs of a handled record cannot be written."""
         self._totals["failed_total"] += 1
         job.error = error
         job.attempts += 1

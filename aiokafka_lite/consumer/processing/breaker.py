@@ -166,7 +166,6 @@ class Breaker:
 
     @property
     def gives_up_at(self) -> float:
-        """The loop time from which on failed records count as bad, if no call has succeeded."""
         return self._failing_since + self._settings.give_up_ms / 1000
 
     def gives_up(self, now: float, *, is_alone: bool) -> bool:

@@ -108,7 +108,6 @@ class Refusals:
         return taken
 
     def put_back(self, cursor: Cursor, receipts: Iterable[RecordReceipt]) -> None:
-        """Undo `take` for records that were not returned."""
         self._due[cursor] = deque([*receipts, *self._due.get(cursor, ())])
 
     @property

@@ -352,7 +352,6 @@ class Run:
 
     # --- Workers --------------------------------------------------------------------------
     def offer(self, most: int | None = None) -> None:
-        """Wake or start workers for ready records, at most `most`."""
         if self._steps.is_finishing:
             return
         wanted = len(self._lanes.ready)
@@ -575,7 +574,6 @@ class Run:
         )
 
     def _raise_unless_failed(self, error: BaseException, task: asyncio.Task[None]) -> None:
-        """Raise an exception that is not a handler's failure, or the worker's cancellation."""
         if not is_failure(error, task):
             raise error
         if self._is_cancelled(task):

@@ -43,7 +43,6 @@ def heartbeat_request(
 def send_heartbeat(
     group_id: str, group_instance_id: str | None, send: Send, sent_as: Identity
 ) -> tuple[Identity, HeartbeatResponse]:
-    """Send a heartbeat from the heartbeat thread. See SendHeartbeat."""
     response = send(heartbeat_request(group_id, group_instance_id, sent_as))
     if response.error_code:
         raise for_code(response.error_code)(f"heartbeat of group {group_id}")
@@ -87,7 +86,6 @@ class Heartbeat(MemberHeartbeat[Member]):
 
     @property
     def _awaits_application(self) -> bool:
-        """Whether max_poll_interval_ms counts, as the application can read."""
         return self._membership.is_settled and self._member.interruption is None
 
     @property

@@ -142,7 +142,6 @@ class Member(StatefulMember[MemberState]):
 
     @property
     def is_heard(self) -> bool:
-        """Whether it sends heartbeats."""
         is_lost = self._interruption is not None and self._interruption.is_loss
         is_joining = self.state is MemberState.JOINING and not self.delivers
         return self.is_member and not is_lost and not is_joining
@@ -255,7 +254,6 @@ class Member(StatefulMember[MemberState]):
         self.notify()
 
     def settle_interruption(self) -> None:
-        """Drop the generation or member id, if the interruption is a loss, and forget it."""
         if self._interruption is Interruption.LOST_GENERATION:
             self.lose_generation(self._interruption)
         elif self._interruption in (Interruption.LOST_MEMBERSHIP, Interruption.FENCED):

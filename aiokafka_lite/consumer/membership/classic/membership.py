@@ -84,7 +84,6 @@ class ClassicMembership(GroupedMembership[Member]):
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
     ) -> Offsets:
-        """Send LeaveGroup if the member gives up its place."""
         member, loop = self._member, self._loop
         await self._end_what_runs(deadline)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):

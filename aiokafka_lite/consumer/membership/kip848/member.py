@@ -170,13 +170,11 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     # --- Steps of the group task ----------------------------------------------------------
     def reconciled(self, *, is_done: bool) -> None:
-        """Enter STABLE or RECONCILING, if the member is in one of them."""
         state = MemberState.STABLE if is_done else MemberState.RECONCILING
         if self.state in PRESENT and self.state is not state:
             self.enter(state)
 
     def reset(self, *, keeps_id: bool) -> None:
-        """Forget the epoch and target, and the id unless `keeps_id`."""
         self.target = None
         member_id = self.identity.member_id if keeps_id else new_member_id(self._chance)
         identity = Identity(member_id, drop_count=self.identity.drop_count + 1)

@@ -170,7 +170,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     @property
     def _may_be_known(self) -> bool:
-        """Whether the response to a join may be in flight."""
         has_asked = (
             self._member.state is MemberState.JOINING
             and self._coordinator.node_id is not None
