@@ -59,7 +59,6 @@ else:
         Never = Self = object
 
         def dataclass_transform(**_):
-            """Return a decorator that returns the class as it is."""
             return lambda cls: cls
 
     class StrEnum(str, Enum):
@@ -76,7 +75,6 @@ else:  # these only speak to type checkers as well
     Buffer = object
 
     def override(method):
-        """Return the method as it is."""
         return method
 
 

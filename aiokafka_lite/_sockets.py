@@ -20,7 +20,6 @@ def is_real(sock: object) -> bool:
 
 
 def real_socket(transport: asyncio.BaseTransport) -> socket.socket | None:
-    """Return the socket of a transport, unless that is a look-alike."""
     sock: object = transport.get_extra_info("socket")
     return cast("socket.socket", sock) if is_real(sock) else None
 

@@ -76,7 +76,6 @@ class TaskScope:
 
     @property
     def degraded(self) -> Mapping[str, BaseException]:
-        """The errors of tasks that are trying again, by name."""
         return self._degraded
 
     def degrade(self, name: str, error: BaseException) -> bool:
@@ -209,7 +208,6 @@ class TaskScope:
         self._end_after_failure(error)
 
     def _log_failure(self, what: str, error: BaseException) -> None:
-        """Log a bug with its traceback, an error of brokers or the network without."""
         if isinstance(error, KafkaError) and not isinstance(error, BUGS):
             log.error("%s: %s: %s", self.name, what, error)
         else:
@@ -242,7 +240,6 @@ class TaskScope:
             self._on_failure(error)
 
     def cancel_all(self) -> None:
-        """Cancel every task except the current one, and start no more."""
         self._is_closed = True
         for task in self._others():
             task.cancel()

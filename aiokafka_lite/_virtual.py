@@ -57,7 +57,6 @@ def simulate(loop: asyncio.AbstractEventLoop, seed: int, *, start_ms: int = STAR
 
 
 def simulation_of(loop: asyncio.AbstractEventLoop | None) -> Simulation | None:
-    """Return the simulation of a loop. None: the loop is a real one."""
     return _simulations.get(loop) if _simulations and loop is not None else None
 
 

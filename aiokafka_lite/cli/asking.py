@@ -59,7 +59,6 @@ def unknown_names(kind: str, patterns: Iterable[str], known: Collection[str]) ->
 
 
 def why(error: type[KafkaError]) -> str:
-    """Return the description of a broker's error, in Kafka's words."""
     return getattr(error, "description", error.__name__).rstrip(".")
 
 
@@ -85,7 +84,6 @@ def offsets_at(
 def bounds(
     cluster: BlockingCluster, tps: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the partitions' first offsets and end offsets."""
     begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST)
     return begins, ends
 

@@ -161,7 +161,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the broker until SIGINT or SIGTERM."""
     try:
         loops.run(_serve(options), options.loop)
     except Interrupted:

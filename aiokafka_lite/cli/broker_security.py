@@ -308,7 +308,6 @@ def _write_token(broker: Broker, folder: Path, name: str) -> Path:
 
 
 def endpoints_text(broker: Broker, security: BrokerSecurity) -> str:
-    """Return the broker's addresses, with the protocol unless that is only PLAINTEXT."""
     if [each.name for each in security.listeners] == [SecurityProtocol.PLAINTEXT]:
         return broker.bootstrap_servers
     return "; ".join(

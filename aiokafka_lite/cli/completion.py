@@ -108,5 +108,4 @@ def _groups(cluster: BlockingCluster) -> list[str]:
 
 
 def words_to_complete() -> list[str]:
-    """Return the words of the line to complete, without the program."""
     return os.environ.get("COMP_LINE", "").split()[1:]

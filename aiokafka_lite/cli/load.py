@@ -117,7 +117,6 @@ class _Loading:
         )
 
     def finish(self) -> None:
-        """Run the checks that need all records."""
         for topic, writer in self._writers.items():
             try:
                 writer.finish()

@@ -37,7 +37,6 @@ class TopicPosition(NamedTuple):
 
     @property
     def is_time(self) -> bool:
-        """Whether brokers have to look up the offset."""
         return self.offset is None and self.time_ms >= 0
 
 

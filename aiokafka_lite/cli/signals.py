@@ -41,7 +41,6 @@ class StopSignals:
                 break
 
     def give_back(self) -> None:
-        """Restore the earlier handlers, idempotently."""
         while self._earlier:
             number, handler = self._earlier.popitem()
             # None is a handler that was not installed from Python.

@@ -179,7 +179,6 @@ def _topic_rows(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[R
 
 
 def _total(rows: Sequence[Row], name: str) -> int | None:
-    """Return the sum of a column, if all values are known."""
     numbers = [row[name] for row in rows]
     known = [each for each in numbers if isinstance(each, int)]
     return sum(known) if len(known) == len(numbers) else None
@@ -402,7 +401,6 @@ class Sample:
 
     @property
     def _seconds(self) -> float | None:
-        """The time since then, None without records."""
         since_ms = self._first_ms if self._since_ms is None else self._since_ms
         return None if since_ms is None else max(0.001, self._until_s - since_ms / 1000)
 
@@ -435,7 +433,6 @@ class Sample:
 
     @property
     def _bytes(self) -> float:
-        """The bytes of all records, estimated by those that were read."""
         return self._read_bytes * self._record_count / self._read_count if self._read_count else 0
 
     def _per_second(self, number: float) -> float | None:

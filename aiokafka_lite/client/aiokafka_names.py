@@ -71,14 +71,12 @@ class ClientNames:
         return [(each.host, each.port, int(socket.AF_UNSPEC)) for each in addresses]
 
     async def bootstrap(self) -> None:
-        """Fetch metadata."""
         await self._running().refresh()
 
     async def close(self) -> None:
         """Has no effect: `stop` of the consumer or producer closes the connections."""
 
     def get_random_node(self) -> int | None:
-        """Return the id of a random broker in the metadata."""
         nodes = sorted(self._running().view.nodes)
         return chance_here("node").choice(nodes) if nodes else None
 
@@ -258,8 +256,6 @@ class ClusterNames:
         return future
 
     def add_listener(self, listener: Callable[[ClusterNames], object]) -> None:
-        """Call ``listener(cluster)`` after each change of the metadata."""
-
         def call(_: ClusterView) -> None:
             listener(self)
 

@@ -317,7 +317,6 @@ class ClientArguments(_Given, Settings):
         )
 
     def of_every_client(self) -> dict[str, Any]:
-        """Return the arguments with which another client reaches the cluster."""
         return {name: getattr(self, name) for name in _Given.__annotations__}
 
     def mechanism(

@@ -270,7 +270,6 @@ class BlockingCluster:
         return connection.request(request, timeout_s=min(timeout_s, self.left_s))
 
     def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        """Send a request to one node after another until one responds."""
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         failures: list[KafkaError] = []
         nodes = self._known_nodes() or self._bootstrap_nodes
@@ -344,7 +343,6 @@ class BlockingCluster:
             self._sleep(delay_s)
 
     def close(self) -> None:
-        """Close every connection. Idempotent."""
         self._is_closed = True
         for state in self._states.values():
             self._drop(state)

@@ -203,7 +203,6 @@ _DONT_WAIT: Final = getattr(socket, "MSG_DONTWAIT", 0)
 
 
 def _timeval(duration_s: float) -> bytes:
-    """Return a duration in the format of SO_RCVTIMEO."""
     if sys.platform == "win32":
         return struct.pack("@L", int(duration_s * 1000))
     return struct.pack("@ll", int(duration_s), int(duration_s % 1 * 1e6))

@@ -462,7 +462,6 @@ class Cluster:
         return node.id
 
     def _request_coordinator_early(self) -> None:
-        """Request the first group's coordinator on the connection of the first metadata request."""
         if self._first_group is not None and (
             self._early_lookup is None or self._early_lookup.done()
         ):

@@ -52,7 +52,6 @@ def metadata_request(topics: Collection[str] | None, *, may_create: bool) -> Met
 
 
 def raise_for_rebootstrap(response: MetadataResponse) -> None:
-    """Raise RebootstrapRequiredError if the response requires it (KIP-1102)."""
     if response.error_code == RebootstrapRequiredError.errno:
         raise RebootstrapRequiredError(
             "the broker requires the client to contact its bootstrap servers again (KIP-1102)"
@@ -60,7 +59,6 @@ def raise_for_rebootstrap(response: MetadataResponse) -> None:
 
 
 def raise_for_metadata(response: MetadataResponse) -> None:
-    """Raise for a response that cannot become a view."""
     if response.error_code != NoError.errno:
         raise for_code(response.error_code)("the broker refuses metadata")
     if not response.brokers:

@@ -38,7 +38,6 @@ class Address(NamedTuple):
 
 
 def rule_of_text(text: str, most_bytes: int = MOST_STRING_BYTES) -> str | None:
-    """Return the rule that makes a text unfit for requests, if there is one."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -106,7 +105,6 @@ class ClientConfig(Settings):
         )
 
     def bootstrap_addresses(self) -> list[Address]:
-        """Return the distinct bootstrap servers, in the given order."""
         return parse_bootstrap_servers(self.bootstrap_servers)
 
 

@@ -127,7 +127,6 @@ class IdleTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
-        """Set the timer, if it is not set, because a connection was opened."""
         if self._max_idle_s is not None and self._timer is None:
             self._set(self._loop.time() + self._max_idle_s, self._max_idle_s)
 

@@ -130,7 +130,6 @@ class Life(ABC, Generic[P]):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
         return self._stage in (Stage.FINISHING, Stage.STOPPING, Stage.STOPPED)
 
     @property

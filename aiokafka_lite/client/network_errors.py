@@ -117,7 +117,6 @@ def is_numeric(host: str) -> bool:
 
 
 def hosts(found: Iterable[tuple[object, object, object, object, Sequence[object]]]) -> list[str]:
-    """Return the distinct addresses in getaddrinfo's result."""
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 

@@ -63,7 +63,6 @@ class WatchedTopics:
 
     # --- What was asked for ---------------------------------------------------------------
     def were_asked(self, topics: Iterable[str] | None) -> None:
-        """Set the topics that the view was requested for."""
         self._asked = None if topics is None else set(topics)
         self._look()
 
@@ -108,7 +107,6 @@ class UnknownTopics:
         )
 
     def report(self, name: str, existing: Collection[str]) -> None:
-        """Log that a topic does not exist, with an existing topic that has a similar name."""
         self._texts[name] = text = f"topic {name!r} does not exist{nearest(name, existing, repr)}"
         log.warning("%s", text)
 

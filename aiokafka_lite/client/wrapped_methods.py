@@ -36,7 +36,6 @@ def wrap_as_aiokafkas(instance: object, ours: type, original: Mapping[str, objec
 
 
 def class_of_aiokafka(name: str, kind: type) -> type | None:
-    """Return a class of aiokafka, if it was imported and is not a base of this package's class."""
     theirs = getattr(sys.modules.get("aiokafka"), name, None)
     return theirs if isinstance(theirs, type) and theirs not in kind.__mro__ else None
 

@@ -65,7 +65,6 @@ def _unpickled(
     schema: pa.Schema,
     sender: Build,
 ) -> Reader:
-    """Return a reader in a task, before Spark sends the task's ranges."""
     answer_at_once()
     compare(sender)
     return kind(raw, schema)

@@ -157,7 +157,6 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _json_headers(record: Record) -> str:
-    """Return the headers as an object, or as a list of pairs if a name occurs twice."""
     headers = record.headers
     if not headers:
         return "{}"

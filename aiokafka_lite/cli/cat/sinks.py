@@ -38,7 +38,6 @@ class Sink(ABC):
         """Take some records. An empty list means that no more are available now."""
 
     async def close(self) -> None:
-        """Write the rest, however the command ends."""
         try:
             await self._in_turn(self._finish)
         finally:

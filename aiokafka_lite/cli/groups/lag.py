@@ -57,12 +57,10 @@ class Lag(NamedTuple):
 
     @property
     def known(self) -> list[int]:
-        """The lags of the partitions that have a committed offset and an end."""
         return [lag for row in self.rows if isinstance(lag := row["lag"], int)]
 
     @property
     def total(self) -> int:
-        """The sum of all known lags, except those of offsets beyond the end."""
         return sum(max(0, lag) for lag in self.known)
 
     @property
