@@ -21,21 +21,7 @@ Real files (`data_dir`), the application's own clocks and threads, and TLS stay 
 orders sets of texts by a hash that PYTHONHASHSEED decides. This package does not depend on it.
 
 The modules of this package run brokers and applications on such a loop, and need the extra
-`simulation`. Clients and brokers import none of them:
-
-| module | what it does |
-|---|---|
-| `engine.py` | loop, network and hosts: simloop's, with more faults |
-| `schedule.py` | the order of callbacks, and the faults that a seed draws |
-| `cluster.py` | nodes of the embedded broker, each on a host of its own |
-| `world.py` | the processes of applications |
-| `faults.py` | carries out the faults of a schedule |
-| `history.py` | what happened, in order |
-| `rules.py` | what must hold of it |
-| `kafka.py` | what a simulated test is given |
-| `escapes.py` | clocks and random numbers of a run, and errors for calls that leave it |
-| `trial.py` | one run of a test: faults, calm, end; and shrinking its schedule |
-| `marker.py` | the marker `kafka_sim` of pytest |
+`simulation`. Clients and brokers import none of them.
 """
 
 from __future__ import annotations

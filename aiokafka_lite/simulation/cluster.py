@@ -32,9 +32,7 @@ def host_of(node_id: int) -> str:
 class SimulatedCluster:
     """An embedded broker whose nodes are machines of the simulated network.
 
-    Args:
-        nodes: How many nodes.
-        settings: Of the `Broker`.
+    `settings` are those of the `Broker`.
     """
 
     def __init__(self, loop: Loop, nodes: int, **settings: Any) -> None:

@@ -64,7 +64,7 @@ class LivelockError(Exception):
 
 
 class SimulatedHandle(asyncio.TimerHandle):
-    """A callback that is ready, or a timer. It has what the loop needs of a handle, and no more."""
+    """A callback that is ready, or a timer."""
 
     __slots__ = ("number",)
 
@@ -135,7 +135,6 @@ class _Pct:
 
 
 def _choice(order: Order, seed: int) -> Choose:
-    """Return a function that returns the index of the next of several ready callbacks."""
     rng = random.Random(f"{seed}:{order.value}")
     draw = rng.random
     if order is Order.FIFO:
@@ -205,7 +204,6 @@ class Transport(_transports._SimStreamTransport):
             data = data[taken:]
 
     def end_without_word(self) -> None:
-        """Be gone, as the process that it belonged to."""
         self._closed = self._closing = True
         self._net._drop_stream(self._conn, *self._local)
 
@@ -241,7 +239,7 @@ class Network(_net.SimNetwork):
     # Faults
 
     def cut(self, ones: Iterable[str], others: Iterable[str], *, both_ways: bool = True) -> Links:
-        """Cut the links from some hosts to others. Return the links, for `heal`."""
+        """Return the links, for `heal`."""
         there = frozenset((one, other) for one in ones for other in others if one != other)
         back = frozenset((dst, src) for src, dst in there) if both_ways else frozenset()
         self._cut_links.append(there | back)
@@ -256,7 +254,7 @@ class Network(_net.SimNetwork):
         super().heal()
 
     def reset(self, one: str, other: str) -> int:
-        """Reset the connections between two hosts. Return how many there were."""
+        """Return the number of connections."""
         ends = [end for end in self._ends() if {end._local[0], end._remote[0]} == {one, other}]
         for end in ends:
             with self.on(end._local[0]):
@@ -264,7 +262,6 @@ class Network(_net.SimNetwork):
         return len(ends) // 2
 
     def half_close(self, one: str, other: str) -> None:
-        """Have one host send no more to another on their connections."""
         for end in self._ends():
             if (end._local[0], end._remote[0]) == (one, other):
                 with self.on(one):
@@ -274,7 +271,7 @@ class Network(_net.SimNetwork):
         (self._slow.add if is_slow else self._slow.discard)(host)
 
     def deliver_in_pieces(self, *, most: int | None) -> None:
-        """Deliver each write in up to so many pieces; None: whole."""
+        """Deliver each write in up to `most` pieces. None delivers it whole."""
         if most is None:
             self.pieces = None
             return
@@ -303,7 +300,6 @@ class Network(_net.SimNetwork):
             _net._current_host.reset(token)
 
     def _on_host(self, host: str) -> Context:
-        """Return the context in which packets arrive at a host."""
         context = self._contexts.get(host)
         if context is None:
             with self.on(host):
@@ -438,7 +434,6 @@ class Loop(simloop.SimLoop):
 
     Args:
         seed: Decides the order of callbacks and the times of packets.
-        order: How the next callback is chosen.
         is_traced: Whether to record what `timeline` shows.
         most_steps: A run with more callbacks is not going to end.
     """
@@ -493,30 +488,27 @@ class Loop(simloop.SimLoop):
     def start(
         self, host: str, work: Coroutine[object, object, Any], *, name: str | None = None
     ) -> asyncio.Task[Any]:
-        """Run a coroutine on a host."""
         with self._net.on(self._net.host(host).name):
             return self.create_task(work, name=name or host)
 
     def freeze(self, host: str) -> None:
-        """Have nothing run on a host, as when its process is stopped or its loop blocked."""
         self._frozen.setdefault(host, [])
         self._net.freeze(host)
 
     def thaw(self, host: str) -> None:
-        """Let a host go on, if it was frozen: with all that has become due."""
+        """Let a frozen host run its callbacks that have become due."""
         if host in self._frozen:
             self._ready.extend(self._frozen.pop(host))
             self._net.thaw(host)
 
     def kill(self, host: str, *, is_silent: bool) -> None:
-        """End a process: nothing of it runs again. `is_silent`: its machine has no power."""
+        """`is_silent`: the machine has no power, so peers get no reset."""
         self._frozen.pop(host, None)
         self._dead.add(host)
         self._net.end_host(host, is_silent=is_silent)
 
     @property
     def unhandled(self) -> list[BaseException]:
-        """The errors that nobody has caught."""
         return self._unhandled
 
     # What simloop does as well: here without clocks that differ, and seldom with a trace
@@ -565,7 +557,6 @@ class Loop(simloop.SimLoop):
         self._recorder.record(verb, self._now, entry.number, entry.label, host)
 
     def _advance_clock(self) -> None:
-        """Make the next timers ready."""
         timers, ready = self._timers, self._ready
         while timers and timers[0][2]._cancelled:
             heappop(timers)

@@ -47,7 +47,7 @@ Carry: TypeAlias = Callable[[Any, Fault], Awaitable[None]]
 
 
 class FaultRunner:
-    """Carries out faults. Each is one method; all are undone by `stop`."""
+    """Each kind of fault is one method."""
 
     # How the faults of each name are carried out.
     table: ClassVar[Mapping[str, Carry]]

@@ -12,8 +12,6 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Kind(enum.Enum):
-    """What an event reports."""
-
     SENT = "sent"
     ACKED = "acknowledged"
     REFUSED = "refused"
@@ -50,9 +48,7 @@ class Event(NamedTuple):
 
     Attributes:
         at_s: When, in virtual seconds.
-        kind: What.
         who: The member, producer or fault.
-        tp: The partition.
         offset: The record's, or the committed one.
         value: The record's.
         note: Words for people, and for rules where they say so.
@@ -130,7 +126,6 @@ class History:
         self.events.append(Event(self._clock(), kind, who, tp, offset, value, note))
 
     def note_partitions(self, kind: Kind, who: str, tps: Iterable[TopicPartition]) -> None:
-        """Note an event of each partition, in their order."""
         for tp in sorted(tps):
             self.note(kind, who, tp)
 

@@ -25,8 +25,6 @@ class Evidence:
     """One run, as the rules read it.
 
     Attributes:
-        history: The events of the run.
-        facts: What the cluster has at the end.
         group: Whose commits are judged. None: those of all groups.
     """
 
@@ -57,7 +55,6 @@ class Evidence:
         return True
 
     def is_dead(self, value: bytes) -> bool:
-        """Whether a record becomes a dead letter."""
         return False
 
     def is_idempotent(self, value: bytes) -> bool:
@@ -107,7 +104,6 @@ def no_aborted_record_is_read(run: Evidence) -> Iterator[Violation]:
 
 
 def idempotent_records_are_written_once(run: Evidence) -> Iterator[Violation]:
-    """No record of an idempotent or transactional producer is in the log twice."""
     counts = Counter(value for log in run.facts.logs.values() for value in log.values())
     for value, count in counts.items():
         if count > 1 and run.is_idempotent(value):
@@ -140,7 +136,6 @@ def records_keep_their_order(run: Evidence) -> Iterator[Violation]:
 
 
 def values_are_those_of_the_log(run: Evidence) -> Iterator[Violation]:
-    """What is returned of an offset is what the log has there."""
     rewritten = run.rewritten()
     for event in run.history.of(Kind.RETURNED):
         if event.tp is None or event.tp in rewritten:
@@ -199,7 +194,6 @@ def polls_skip_nothing(run: Evidence) -> Iterator[Violation]:
 
 
 def paused_partitions_return_nothing(run: Evidence) -> Iterator[Violation]:
-    """A partition returns no records between its pause and the end of that."""
     paused: set[tuple[str, TopicPartition | None]] = set()
     kinds = (Kind.PAUSED, Kind.RESUMED, Kind.ASSIGNED, Kind.RETURNED)
     for event in run.history.of(*kinds):

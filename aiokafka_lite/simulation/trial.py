@@ -68,7 +68,6 @@ class Options:
     """The options of a simulated test.
 
     Attributes:
-        nodes: The nodes of the cluster.
         faults: The names of faults that seeds draw from.
         faults_s: After these virtual seconds, faults stop.
         settle_s: Then the test must end within these virtual seconds.
@@ -94,7 +93,6 @@ class Draw:
 
 
 def draw(seed: int, options: Options) -> Draw:
-    """Return the schedule of a seed."""
     rng = random.Random(f"{seed}:kafka_sim")
     (order,) = rng.choices([*ORDERS], [*ORDERS.values()])
     is_calm = not options.faults or rng.random() < 0.1
@@ -109,7 +107,6 @@ class TrialOutcome:
     """The outcome of a run.
 
     Attributes:
-        draw: The schedule.
         error: Why the run has failed, without frames of the simulation. None: it has passed.
         digest: Differs from that of any other run.
         timeline: An HTML page, if the run was traced.
@@ -129,8 +126,6 @@ class TrialOutcome:
 
 
 class Trial:
-    """One run of a test."""
-
     def __init__(
         self,
         loop: Loop,
@@ -169,7 +164,6 @@ class Trial:
                 raise error
 
     async def _watch(self, running: asyncio.Task[Any], until_s: float) -> None:
-        """Wait for the end of the test or of the time."""
         while not running.done() and (left_s := until_s - self._loop.now) > 0:
             await asyncio.wait([running], timeout=min(LOOK_EACH_S, left_s))
             self._look()
@@ -183,7 +177,6 @@ class Trial:
                 raise process.error
 
     async def _stop(self, until_s: float) -> None:
-        """Stop the processes that still run."""
         alive = self._world.alive()
         stopping = [asyncio.ensure_future(self._world.stop(process)) for process in alive]
         while any(not each.done() for each in stopping):
@@ -203,7 +196,6 @@ def _place_of(task: asyncio.Task[Any]) -> str:
 
 
 def run(test: Test, options: Options, drawn: Draw, *, is_traced: bool = False) -> TrialOutcome:
-    """Run a test with a schedule."""
     outcome = TrialOutcome(drawn)
     loop = Loop(drawn.seed, drawn.order, is_traced=is_traced, most_steps=MOST_STEPS)
     loop.set_exception_handler(_log)
@@ -260,7 +252,6 @@ def _below(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _page(timeline: str, drawn: Draw, events: str) -> str:
-    """Add the schedule and the events of the history to a page."""
     texts = (f"<h2>{title}</h2><pre>{html.escape(text)}</pre>" for title, text in (
         ("Faults", drawn.text()), ("Events", events),
     ))  # fmt: skip
