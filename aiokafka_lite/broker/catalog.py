@@ -171,7 +171,6 @@ class TopicCatalog:
             raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other.name}")
 
     def check_growth(self, more: int) -> None:
-        """Check that `more` partitions may be created."""
         if more < 1:
             raise InvalidPartitionsError(
                 "Number of partitions was set to an invalid non-positive value."
@@ -414,7 +413,6 @@ class TopicCatalog:
             self.partition_count += len(topic.partitions)
 
     def _remove_leftovers(self, data_dir: Path) -> None:
-        """Remove the folders of topics whose deletion was interrupted."""
         known = {self._folder(topic) for topic in self._topics.values()}
         for folder in data_dir.iterdir():
             if folder.is_dir() and folder not in known:

@@ -77,7 +77,7 @@ class ClusterNode(CoordinatingNode, Protocol):
 # The unchecked methods are called for each topic of a request.
 @checks_arguments(unchecked=("topic", "topic_by_id", "has_topic"))
 class EmbeddedCluster:
-    """The topics and leaders of a cluster. Call its methods in the broker's event loop.
+    """The topics and leaders of a cluster, for use in the broker's event loop.
 
     Args:
         on_change: Called with each partition that has changed.
@@ -122,7 +122,6 @@ class EmbeddedCluster:
             )
 
     def _check_running(self) -> None:
-        """Raise RuntimeError if the broker is not running."""
         if self._thread_id is None:
             raise RuntimeError(NOT_RUNNING)
 

@@ -100,7 +100,6 @@ class ClusterSecurity:
     # For endpoints
 
     def ssl_context(self, listener: Listener) -> ssl.SSLContext | None:
-        """Return the TLS context of a listener with TLS."""
         if not listener.protocol.has_tls:
             return None
         if listener.ssl_context is not None:
@@ -108,7 +107,6 @@ class ClusterSecurity:
         return self.certificates.server_context(ClientAuth(self._config.ssl_client_auth))
 
     def new_session(self, listener: Listener) -> SaslSession | None:
-        """Return a new connection's SASL session, if any."""
         if not listener.protocol.has_sasl:
             return None
         return SaslSession(

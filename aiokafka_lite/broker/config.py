@@ -1,4 +1,4 @@
-"""The broker's settings. Settings that Kafka has, too, have Kafka's names."""
+"""The broker's settings."""
 
 from __future__ import annotations
 

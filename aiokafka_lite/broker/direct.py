@@ -1,7 +1,4 @@
-"""Methods of `Broker` that replace clients in tests: write, read, wait.
-
-They belong to the broker's event loop. `BrokerThread` has them for other threads.
-"""
+"""Methods of `Broker` that replace clients in tests: write, read, wait."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 @checks_arguments(KINDS)
 class DirectAccess(EmbeddedCluster):
-    """The methods of `Broker` that replace a client. Call them in the broker's event loop."""
+    """Replaces clients, in the broker's event loop. `BrokerThread` does it in other threads."""
 
     # Writing
 

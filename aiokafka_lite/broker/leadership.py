@@ -74,10 +74,7 @@ class Leadership:
     # Elections
 
     def move(self, partition: Partition, node_id: int | None) -> int:
-        """Make a node the leader, by default the next possible replica, and return the leader.
-
-        A node without a replica gets that of the old leader.
-        """
+        """Make a node the leader, and return the leader. See `Broker.move_leader`."""
         old = partition.leader_id
         if node_id is None:
             node_id = next((node for node in self._candidates(partition) if node != old), None)
@@ -123,7 +120,6 @@ class Leadership:
         self._elect(partition, next(iter(others or candidates), NO_LEADER))
 
     def _candidates(self, partition: Partition) -> list[int]:
-        """Return the running replicas in sync, or else the eligible ones."""
         up = [node for node in partition.replicas if self.is_up(node)]
         in_sync = [node for node in up if node in partition.isr]
         return in_sync or [node for node in up if node in partition.eligible]

@@ -280,7 +280,6 @@ def is_error_class(given: object) -> bool:
 
 
 def error_codes(answer: Response) -> frozenset[int]:
-    """Return the error codes of a response, other than 0."""
     return cast("frozenset[int]", _collector(type(answer), in_steps=False)(answer))
 
 

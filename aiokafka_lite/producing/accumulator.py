@@ -187,7 +187,6 @@ class Accumulator:
         return topic not in self._topics
 
     def view_changed(self, view: ClusterView, names: Iterable[str] | None = None) -> None:
-        """Update these topics or all from metadata."""
         nodes = set(view.nodes)
         for name in self._topics if names is None else names:
             topic, found = self._topics.get(name), view.topics.get(name)
@@ -393,8 +392,6 @@ class Accumulator:
         self, append: Callable[[], asyncio.Future[RecordMetadata] | None], deadline: float
     ) -> asyncio.Future[RecordMetadata]:
         """Wait for memory in the order of the calls, then append a record and return its future.
-
-        `append` returns None if the record does not fit yet.
 
         Raises:
             KafkaTimeoutError: It does not fit at the deadline.

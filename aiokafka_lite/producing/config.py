@@ -65,15 +65,7 @@ class _Given(Generic[SentKT, SentVT]):
 
 
 class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
-    """The arguments of a producer, each checked and under its name.
-
-    Raises:
-        ValueError: The value of an argument is not allowed.
-        TypeError: An argument is not of its annotated type.
-        InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
-            is unused, with brokers on other machines.
-        NotImplementedError: sasl_mechanism is GSSAPI.
-    """
+    """The arguments under their names. The errors are those of `AIOKafkaProducer`."""
 
     linger_s = InSeconds()
     _may_be_zero = ClientArguments._may_be_zero | {"linger_ms"}

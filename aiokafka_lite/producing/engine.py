@@ -52,10 +52,7 @@ NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 
 
 class ProducerLife(Life["ProducerEngine"]):
-    """The stages of a producer.
-
-    `accumulator` is the entry of records, None while the producer takes no records.
-    """
+    """`accumulator` is the entry of records, None while the producer takes no records."""
 
     kind = "producer"
     started_twice = IllegalStateError
@@ -287,7 +284,6 @@ class ProducerEngine:
         self.accumulator.fail_all(error)
 
     def refusal(self) -> BaseException | None:
-        """Return the error of a call that a running producer refuses."""
         if self._borrower is not None:
             return self._lent()
         return None if self.transactions is None else self.transactions.refusal()
@@ -336,7 +332,6 @@ class ProducerEngine:
         return self.transactions is None or self.transactions.admit(queue)
 
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> KafkaError:
-        """Handle the loss of a batch and return the error of its records."""
         if self.transactions is not None and isinstance(error, ABOUT_PRODUCER):
             error = self.transactions.explained(error, "sending a record in")
         if is_fatal(error):

@@ -71,8 +71,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     Raises:
         RuntimeError: No event loop is running.
         ValueError, TypeError: An argument is wrong.
-        InsecureConfigError: Credentials would leave this machine without TLS. On a trusted network
-            set `allow_plaintext_credentials`.
+        InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context is
+            unused, with brokers on other machines. On a trusted network set
+            `allow_plaintext_credentials`.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
 

@@ -299,7 +299,6 @@ class BatchSender:
             self._all_failed(leader, batches, error)
 
     def why_unsent(self, queue: PartitionQueue) -> KafkaError | None:
-        """Return why the leader takes no batches of a queue."""
         leader = None if queue.leader is None else self._leaders[queue.leader]
         if leader is None or leader.connecting is None or queue not in leader.listed:
             return None

@@ -605,7 +605,6 @@ class Transactions:
 
     @asynccontextmanager
     async def _alone(self, deliveries: Iterable[DeliveryInTransaction]) -> AsyncIterator[None]:
-        """Block all other commits of the deliveries' consumers during the commit."""
         async with AsyncExitStack() as stack:
             try:
                 async with timeout_at(self._new_deadline()):

@@ -1,7 +1,7 @@
 """Fetch requests from a template: a consumer's differ only in session, limits and offsets.
 
-A template encodes requests in which only a few fields vary. The others are constants. Structs in
-arrays are tuples. Everything else, such as the errors of a version, is the encoder's (encoding.py).
+Structs in arrays are tuples. Everything else, such as the errors of a version, is the encoder's
+(encoding.py).
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten
 
 
 class FetchTemplate:
-    """Creates the Fetch requests of one consumer. Their common fields are encoded once."""
+    """Creates the Fetch requests of one consumer."""
 
     def __init__(self, *, min_bytes: int, isolation_level: int) -> None:
         self._min_bytes = min_bytes
@@ -271,7 +271,6 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
         rack_id: str = "",
         max_wait_ms: int,
     ) -> None:
-        """Keep the arguments until the request is sent."""
         self._template = template
         self.session_id = session_id
         self.session_epoch = session_epoch

@@ -68,7 +68,6 @@ class RequestFrame(NamedTuple):
 
 
 def decode_request(frame: memoryview) -> RequestFrame:
-    """Decode a request's header."""
     try:
         api_key, version, correlation_id, size = _FRAME_HEAD.unpack_from(frame)
         pos = _FRAME_HEAD.size

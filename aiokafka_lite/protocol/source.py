@@ -77,7 +77,6 @@ class SourceWriter:
 
     @contextlib.contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indent the lines of the block under a first line."""
         self.line(head)
         outer, self._indent = self._indent, self._indent + "    "
         yield
@@ -87,7 +86,6 @@ class SourceWriter:
         return f"{name}{next(self._names)}"
 
     def constant(self, name: str, value: object) -> str:
-        """Name a constant and return the name."""
         name = self.fresh(name)
         self.constants[name] = value
         return name

@@ -307,7 +307,7 @@ class MessageCursor:
             self._base_offset = wrapper_offset - last_offset
 
     def take(self, into: list[Record], limit: int) -> bool:
-        """Append at most `limit` records. Return True at the end. See `BatchCursor.take`."""
+        """See `BatchCursor.take`."""
         while self._pos < len(self._buffer) and limit > 0:
             record, end = self._parse_next()
             if record.offset >= self._ceiling:
@@ -421,10 +421,7 @@ def _own(columns: object) -> Columns:
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after all complete batches, or None. Reads headers only.
-
-    Stops before the first impossible header, which decoding reports.
-    """
+    """See `record_set.end_offset`."""
     pos = 0
     end: int | None = None
     while len(view) - pos > 16:

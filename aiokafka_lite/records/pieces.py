@@ -30,8 +30,8 @@ class BatchPieces:
     ) -> None:
         """Prepare without decompressing.
 
-        Each item of `stream` is valid until the next. `max_bytes` limits the buffer. `cursor` is
-        the batch's, without records yet. `whole_records` is the decoder's function.
+        `max_bytes` limits the buffer. `cursor` is the batch's, without records yet.
+        `whole_records` is the decoder's function.
         """
         if count < 0:
             raise CorruptRecordException(f"a batch has the invalid record count {count}")

@@ -97,8 +97,6 @@ class RecordSet:
         """Keep the bytes, without reading them.
 
         Args:
-            topic: The topic of the records.
-            partition: The partition of the records.
             view: Contiguous batches. The last one may be incomplete.
             fetch_offset: Records at lower offsets are skipped.
             end_offset: Later bytes are not read. `next_offset` becomes at least this.
@@ -260,7 +258,6 @@ class RecordSet:
     # --- the current batch -----------------------------------------------------------------------
 
     def _open_next(self) -> None:
-        """Open the next batch with records to deliver, unless one is open."""
         if self._is_in_plain or self._is_past_end:
             return
         while self._header is None and self._error is None:

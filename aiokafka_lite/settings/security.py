@@ -163,7 +163,6 @@ class Security(NamedTuple):
 
 
 def parse_security(raw: RawOptions, servers: str) -> Security:
-    """Parse the security settings for these bootstrap servers."""
     protocol = trimmed(raw.text("kafka.security.protocol") or "PLAINTEXT").upper()
     if protocol not in SECURITY_PROTOCOLS:
         raise raw.refusal(

@@ -84,7 +84,6 @@ def _pkcs12_certificates(raw: RawOptions, name: str, stored: bytes) -> bytes:
 
 # --- Keystore ------------------------------------------------------------------------------
 def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
-    """Load the client's certificate, if there is one."""
     name = _one_of(
         raw,
         "ssl.keystore.location",

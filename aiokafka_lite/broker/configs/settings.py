@@ -171,7 +171,6 @@ class ClusterSettings:
 
 
 def _broker_config(name: str) -> ConfigDef:
-    """Return a broker setting. Values of unknown settings are hidden."""
     return BROKER_CONFIGS.get(name) or ConfigDef(name, ConfigType.PASSWORD, None)
 
 

@@ -69,8 +69,6 @@ class Throttle(AnswerAction):
 
 @dataclass(eq=False)
 class RewriteRecords(AnswerAction):
-    """Replaces the record sets of Fetch responses. Responses without records do not count."""
-
     only = FetchRequest
     rewrite: RewriteBatches
 
@@ -159,7 +157,7 @@ def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
 
 @dataclass(eq=False)
 class SendInPieces(AnswerAction):
-    """Sends a response in pieces, with pauses. The connection is muted until the last one."""
+    """The connection is muted until the last piece."""
 
     cut: Callable[[bytes], Sequence[bytes]]
     pause_s: float
@@ -194,8 +192,6 @@ def cut_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
 
 
 def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that splits a frame at these positions. 0 to 4 are its size."""
-
     def cut(frame: bytes) -> Sequence[bytes]:
         bounds = [0, *sorted({at for at in positions if 0 < at < len(frame)}), len(frame)]
         return [frame[start:end] for start, end in itertools.pairwise(bounds)]
@@ -205,7 +201,7 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
 
 @dataclass(eq=False)
 class AnswerStaleMetadata(AnswerAction):
-    """Responds to Metadata with earlier leaders and epochs. Newer topics get `unknown_code`."""
+    """Topics that are newer than the leaders get `unknown_code`."""
 
     only = MetadataRequest
     leaders: dict[tuple[str, int], tuple[int, int]]

@@ -112,8 +112,6 @@ def _code_and_text(error: Error) -> tuple[int, str]:
 
 @dataclass(eq=False)
 class Delay(RequestAction):
-    """Delays requests, or the responses to handled requests."""
-
     delay_s: float
     is_handled: bool
 

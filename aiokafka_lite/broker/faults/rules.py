@@ -56,7 +56,7 @@ class Match:
     when: When | None = None
 
     def check(self) -> None:
-        """Raise ValueError if no request can match. See `Broker.on`."""
+        """Raise ValueError if no request can match."""
         if self.api_key is None:
             return
         api, entry = API_NAMES[self.api_key], HANDLERS[self.api_key]
@@ -382,7 +382,6 @@ class Faults:
         self.is_armed_for_connections = bool(self.connection_rules)
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        """Apply the first rule that matches a request."""
         for rule in self.rules:
             if rule.match.covers(work) and rule.action.covers(work):
                 rule.take()
@@ -392,7 +391,6 @@ class Faults:
         go_on()
 
     def connected(self, connection: ServedConnection, node_id: int) -> None:
-        """Apply the first rule that matches a connection."""
         for rule in self.connection_rules:
             if rule.match.covers(connection, node_id):
                 rule.take()

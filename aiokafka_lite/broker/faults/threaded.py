@@ -108,7 +108,6 @@ class ThreadRequestLog(BrokersObject[RequestLog]):
         return self.call(len)
 
     def __iter__(self) -> Iterator[SeenRequest]:
-        """Iterate over the requests in the log, the oldest first."""
         return iter(self.call(list))
 
     @property

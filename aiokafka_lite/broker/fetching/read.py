@@ -51,7 +51,6 @@ class ReplicaReader:
             partition.check_leader(self.node.id, client_epoch)
 
     def preferred_replica(self, partition: Partition) -> int | None:
-        """Return the follower that the client should read from (KIP-392), if any."""
         if not self.rack or partition.leader_id != self.node.id:
             return None
         if self.node.address.rack == self.rack:

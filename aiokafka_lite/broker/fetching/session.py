@@ -170,7 +170,6 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def clear(self) -> None:
-        """Forget all sessions, as a restarted process has none."""
         self._sessions.clear()
 
     def context(

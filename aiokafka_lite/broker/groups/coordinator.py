@@ -89,8 +89,6 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class CoordinatorServices(Protocol):
-    """The cluster as the group coordinator uses it."""
-
     @property
     def clock(self) -> Callable[[], int]: ...
     @property
@@ -318,7 +316,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         Without members, any client may commit for a group, which creates the group.
 
         Args:
-            retention_ms: How long to keep the offsets, -1 for the broker's retention.
+            retention_ms: How long to keep the offsets (v2 to v4), -1 for the broker's retention.
             knows_epochs: The request version supports groups of KIP-848.
         """
         member_id, instance_id, generation = committer

@@ -86,7 +86,6 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
         return self.availability_of(self.partition_for(key))
 
     def availability_of(self, partition: int) -> ErrorType:
-        """Return NoError, or the error for requests about a partition."""
         term = self._terms.get(partition)
         if term is None:
             return NotCoordinatorError

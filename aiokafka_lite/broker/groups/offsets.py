@@ -150,10 +150,7 @@ class OffsetManager:
         retention_ms: int = -1,
         producer: ProducerIdentity = NO_PRODUCER,
     ) -> tuple[list[ErrorType], list[CoordinatorRecord]]:
-        """Return an error type per offset, and the records to append.
-
-        `retention_ms` is how long to keep the offsets (v2 to v4), -1 for the broker's retention.
-        """
+        """Return an error type per offset, and the records to append."""
         now_ms = self._clock()
         expire_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
         errors: list[ErrorType] = []
@@ -268,7 +265,6 @@ class OffsetManager:
         self._pending.end(transaction, self._store if is_commit else None)
 
     def unload(self, group_id: str) -> None:
-        """Drop a group that another broker coordinates now."""
         self._cache.pop(group_id, None)
 
     def unload_pending(self, partition: int) -> None:

@@ -293,7 +293,6 @@ def _refused(wanted: OffsetFetchRequestTopics, error: ErrorType) -> OffsetFetchR
 
 @handler(OffsetDeleteRequest, is_by_element=True)
 def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete offsets of topics that the group is not subscribed to (KIP-496)."""
     tps: list[TopicPartition] = []
     accepted: list[OffsetDeleteResponsePartition] = []
     topics = []

@@ -288,10 +288,7 @@ def _check_group(group_id: str, settings: Mapping[str, str]) -> None:
 async def alter_configs(
     ctx: RequestContext, request: replacing.AlterConfigsRequest
 ) -> replacing.AlterConfigsResponse:
-    """Replace the settings of resources, each independently of the others.
-
-    Settings without a value in the request return to their defaults.
-    """
+    """Replace the settings of resources, each independently of the others."""
     return replacing.AlterConfigsResponse(
         responses=await _change_each(
             ctx,
@@ -307,7 +304,6 @@ async def alter_configs(
 async def incremental_alter_configs(
     ctx: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
-    """Change settings of resources, each independently of the others (KIP-339)."""
     return incremental.IncrementalAlterConfigsResponse(
         responses=await _change_each(
             ctx,

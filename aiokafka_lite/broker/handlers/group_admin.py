@@ -139,7 +139,6 @@ CONSUMER_MEMBER = 1
 def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Describe KIP-848 groups, with each member's current and target assignment."""
     groups = [_consumer_group(ctx, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:
         _add_operations(groups)
@@ -204,7 +203,6 @@ def _assignment(ctx: RequestContext, partitions: Mapping[bytes, Iterable[int]]) 
 
 @handler(DeleteGroupsRequest, is_by_element=True)
 def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Delete groups without members, and their committed offsets."""
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=group_id, error_code=ctx.groups.delete(group_id).errno)

@@ -100,7 +100,6 @@ FIRST_WITH_IDS_OF_CLIENTS = 1
 def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Let a member join, stay or leave, and return its assignment (KIP-848)."""
     try:
         _check(request, ctx.api_version)
         client = GroupClient(ctx.client_id or "", ctx.client_host)

@@ -132,7 +132,6 @@ def _offset_at(partition: Partition, timestamp: int, *, is_committed: bool) -> T
 def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return the ends of leader epochs, for the detection of truncated logs (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -61,7 +61,6 @@ def sasl_handshake(ctx: RequestContext, request: SaslHandshakeRequest) -> SaslHa
 async def sasl_authenticate(
     ctx: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    """Pass a token to the exchange (KIP-152)."""
     session = ctx.connection.sasl
     return no_exchange() if session is None else await session.authenticate(request.auth_bytes)
 

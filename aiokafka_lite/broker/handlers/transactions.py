@@ -80,7 +80,6 @@ FIRST_WITH_EPOCHS: Final = 5  # of EndTxn (KIP-890)
 async def init_producer_id(
     ctx: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Return a producer id. A transactional id fences its previous producer."""
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         return InitProducerIdResponse(error_code=InvalidRequestError.errno, producer_epoch=NO_EPOCH)
     if request.transactional_id is None:
@@ -325,10 +324,7 @@ def _topics(transaction: Transaction) -> list[TopicData]:
 def write_txn_markers(
     ctx: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """Write markers to partitions that this node leads.
-
-    Coordinators here do not send this request. Administrators end hanging transactions with it.
-    """
+    """Administrators end hanging transactions with this. Coordinators here do not send it."""
     return WriteTxnMarkersResponse(markers=[_write_all(ctx, marker) for marker in request.markers])
 
 

@@ -48,7 +48,6 @@ class Cleanable(NamedTuple):
 
 
 def cleanable(log: PartitionLog, config: TopicConfig, now_ms: int) -> Cleanable | None:
-    """Return the work of a pass, if any."""
     segments = log.segments
     bound = min(log.last_stable_offset, log.high_watermark)
     dirty_start = max(log.clean_end, log.log_start_offset)

@@ -264,7 +264,6 @@ class PartitionLog:
     # Compaction
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
-        """`delete` the segment if it is unused."""
         return self._store.new_cleaned(base_offset, max_bytes)
 
     def replace_segments(

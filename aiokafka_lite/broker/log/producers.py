@@ -58,7 +58,6 @@ class LogTransactions:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of any open transaction."""
         return self._first_unstable
 
     @property
@@ -95,7 +94,6 @@ class LogTransactions:
         return bisect_left(self._aborted, offset, key=lambda each: each.last_offset)
 
     def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records from start_offset up to end_offset."""
         first = self._ended_before(start_offset)
         last = bisect_left(self._aborted, end_offset, key=lambda each: each.last_stable_offset)
         return [each for each in self._aborted[first : last + 1] if each.first_offset < end_offset]

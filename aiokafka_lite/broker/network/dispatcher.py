@@ -69,7 +69,6 @@ class Dispatcher:
             _fail(work, error)
 
     def _take(self, work: RequestWork, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
-        """Send a response, or wait for it."""
         if isinstance(given, types.GeneratorType):
             given = _begun(given)
         answer = cast("Answer | Awaitable[Answer]", given)

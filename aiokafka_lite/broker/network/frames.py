@@ -139,7 +139,6 @@ class FrameReceiver:
         self._scratch = larger
 
     def _begin_large(self, size: int) -> None:
-        """Move the beginning of a large frame to memory of its own."""
         head = self._scratch[self._start + _SIZE.size : self._end]
         if size >= MAPPED_FROM_BYTES:
             self._large = anonymous_memory(size)

@@ -53,7 +53,6 @@ class SeenRequest:
         number: Its number among all requests of the broker, from 1.
         node_id: The node that got it.
         client_id: The client's id, or None.
-        api_version: The version of the request.
         peer: The client's address, "host:port".
         request: The request, without large record sets and secrets.
         is_extract: Whether `request` is an extract of a large request.
@@ -136,8 +135,7 @@ class RequestLog:
         Args:
             api: A request's class, the API's name or its key. None is all.
             since: An earlier `total`: only later requests match.
-            node: The id of the node that got the request.
-            client_id: The client's id.
+            node: The node's id.
             error: An error of the response.
             when: A function of the request that returns whether it matches.
 

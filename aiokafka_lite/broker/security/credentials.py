@@ -50,7 +50,7 @@ class CredentialStore:
     """Credentials by mechanism and user name.
 
     Written on the broker's loop. Before it listens, `load` and `add_users` run in an executor.
-    `data_dir` keeps credentials that clients set (KIP-554). A predictable `rng` is for tests only.
+    `data_dir` keeps credentials that clients set (KIP-554).
     """
 
     def __init__(

@@ -49,15 +49,10 @@ class SecurityProtocol(StrEnum):
 class Listener:
     """An address at which each node listens, and the authentication that it requires.
 
+    The fields other than `name` have the meaning of those in `BrokerConfig`.
+
     Attributes:
         name: Unique in a broker. By default the protocol.
-        security_protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
-        host: The address to listen on, and to announce to clients.
-        port: The port of the first node. The others use the next ones. 0 uses free ports.
-        ssl_context: The server's TLS context, for SSL and SASL_SSL. None creates temporary
-            certificates (`Broker.certificates`).
-        sasl_mechanisms: The mechanisms that clients may use, for SASL_PLAINTEXT and SASL_SSL. By
-            default PLAIN and both SCRAMs.
     """
 
     security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT

@@ -96,7 +96,7 @@ NONCE_BYTES: Final = 24
 
 
 class ScramServer:
-    """The exchange of SCRAM: two tokens of the client. A predictable `rng` is for tests only."""
+    """The exchange of SCRAM: two tokens of the client."""
 
     is_slow: Final = False  # the client does the slow hashing
 

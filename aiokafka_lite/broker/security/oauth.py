@@ -63,7 +63,7 @@ class ValidToken(NamedTuple):
 
 
 class TokenAuthority:
-    """Issues and checks tokens. A predictable `rng` is for tests only."""
+    """Issues and checks tokens."""
 
     def __init__(
         self, clock: Callable[[], int], *, allow_unsecured: bool, rng: random.Random

@@ -244,7 +244,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     # -- markers -------------------------------------------------------------------------------
 
     def hold_markers(self) -> None:
-        """Write no markers until `release_markers`."""
         self._holds_markers = True
 
     def release_markers(self) -> None:

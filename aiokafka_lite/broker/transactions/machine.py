@@ -178,7 +178,6 @@ class Transaction:
         return self.value.epoch >= EXHAUSTED_EPOCH
 
     def become(self, value: TransactionValue) -> None:
-        """Apply a stored value."""
         check_transition(self.value.state, value.state)
         self.value = value
         self._enter()
@@ -276,7 +275,6 @@ class Transaction:
         )
 
     def verify(self, producer: ProducerIdentity, tp: TopicPartition) -> ErrorType:
-        """Return NoError if the transaction includes the partition."""
         error = self._check_producer(producer)
         if error is not NoError:
             return error
@@ -372,7 +370,6 @@ class Transaction:
         return prepared
 
     def complete(self, now_ms: int) -> TransactionValue:
-        """Decide that the transaction has ended, once every partition has its marker."""
         value = self.value
         completed = replace(
             value,

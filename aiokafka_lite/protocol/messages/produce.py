@@ -29,8 +29,6 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class LeaderIdAndEpoch(Struct):
-    """The new leader, if another node was asked (KIP-951)."""
-
     leader_id: int = int32("10+", default=-1)
     leader_epoch: int = int32("10+", default=-1)  # KIP-320
 
@@ -56,8 +54,6 @@ class TopicProduceResponse(Struct):
 
 
 class NodeEndpoint(Struct):
-    """The address of a new leader (KIP-951)."""
-
     node_id: int = int32("10+")
     host: str = string("10+")
     port: int = int32("10+")

@@ -412,7 +412,6 @@ class ClassicGroup:
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorType:
-        """Extend a member's session. REBALANCE_IN_PROGRESS makes the member join again."""
         error = self.check_member(member_id, instance_id, generation)
         if error is NoError:
             self._restart_session(self.members[member_id], now)
@@ -438,7 +437,6 @@ class ClassicGroup:
     # -- calls of the driver -------------------------------------------------------------------
 
     def expire(self, now: float) -> Effects:
-        """Handle the earliest deadline, which has passed."""
         effects = Effects(now)
         timer = min(self._timers, key=self._timers.__getitem__)
         del self._timers[timer]

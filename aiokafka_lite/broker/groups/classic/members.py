@@ -69,7 +69,6 @@ class Members(dict[str, ClassicGroupMember]):
         self.leader_id: str | None = None
 
     def static_member_id(self, instance_id: str | None) -> str | None:
-        """Return the current member id of an instance id, if any."""
         return None if instance_id is None else self._id_by_instance.get(instance_id)
 
     @property

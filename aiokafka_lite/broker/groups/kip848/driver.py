@@ -46,9 +46,8 @@ RETRY_S = 0.5
 
 @dataclass(eq=False)
 class ConsumerDriver:
-    """The members of all KIP-848 groups.
+    """`groups` has both protocols, written only by the coordinator, when `append` replays records.
 
-    `groups` has both protocols. Only the coordinator writes to it, when `append` replays records.
     `became_classic` is called with a group and whether the group must rebalance.
     """
 

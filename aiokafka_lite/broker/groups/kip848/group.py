@@ -143,7 +143,6 @@ class ConsumerGroup:
         return member_id in self.members
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorType:
-        """Return NoError if committed offsets may be fetched."""
         if member_id is None and epoch < 0:
             return NoError
         member = self.members.get(member_id or "")
