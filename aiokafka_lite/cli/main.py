@@ -49,7 +49,6 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code of the process."""
     if completion.ASKED in os.environ:
         completion.offer(build_parser(*_command(completion.words_to_complete())))
     _open_closed_streams()

@@ -332,8 +332,6 @@ class BlockingConnection(Wired, ForkAware):
     def receive(self, exchange: Pending[R]) -> R:
         """Wait for the response to a request, and return it decoded.
 
-        Responses to other requests are kept for their callers.
-
         Raises:
             RequestTimedOutError: No response in time; the connection is closed.
             KafkaConnectionError: The connection is or was closed.

@@ -54,8 +54,6 @@ class ClientConfig(Settings):
         connect_timeout_s: The time for TCP and TLS at one address, and for ApiVersions and
             authentication.
         retry_backoff_s, reconnect_backoff_s: The first delays, which double, with jitter (KIP-580).
-        connections_max_idle_s: Time after which an unused connection is closed, or None to keep it.
-        allow_plaintext_credentials: Send credentials to other machines without TLS.
         max_frame_bytes: The largest accepted response.
     """
 
@@ -99,7 +97,6 @@ class ClientConfig(Settings):
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def check_address(self, address: Address) -> None:
-        """Raise InsecureConfigError if credentials would be sent there without TLS."""
         check_plaintext_credentials(
             self.security_protocol, [address], is_allowed=self.allow_plaintext_credentials
         )

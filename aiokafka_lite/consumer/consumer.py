@@ -259,9 +259,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Returns:
             The offsets that could not be committed.
-
-        Raises:
-            TypeError: An argument is invalid. The consumer is not stopped.
         """
         NUMBER.check("timeout", timeout)
         FLAG.check("leave", leave, or_none=True)
@@ -1318,8 +1315,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             async for event in consumer.events():
                 print(event.name, event)
 
-        May be called before `start`, and several times: every iterator receives all events. The
-        iteration ends when the consumer is stopped. Cancelling a wait loses no event.
+        May be called before `start`, and several times: every iterator receives all events.
 
         Args:
             max_buffered: The most events that wait for this iterator. Above that, the oldest are

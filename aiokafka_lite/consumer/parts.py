@@ -311,10 +311,6 @@ class Running:
             )
 
     async def stop(self, deadline: float) -> None:
-        """Stop everything in order, within the deadline.
-
-        A cancellation leaves no task and no socket, but skips the last commit and the LeaveGroup.
-        """
         self._engine.probe.stop()
         self.uncommitted = self.commits.left_to_commit(self._to_commit)
         try:

@@ -45,7 +45,6 @@ class TaskReader:
         self.schema = schema
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], object, object, Build]]:
-        """Pickle only the data that a task needs, without the state of planning."""
         return _unpickled, (type(self), self.raw, self.schema, own_build())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -305,7 +305,6 @@ def _check_order(
 
 
 def _one_of(raw: RawOptions, name: str, *choices: ChoiceT) -> ChoiceT:
-    """Read a choice, which is by default the first one."""
     text = raw.text(name)
     for choice in choices:
         if text is None or text.lower() == choice:

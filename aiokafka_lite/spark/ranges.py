@@ -33,7 +33,6 @@ class KafkaOffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets, which is the largest number of records."""
         return self.end - self.start
 
 

@@ -1,8 +1,7 @@
 """The reader of a streaming query.
 
 Spark keeps one reader in a separate process, for planning, and pickles other readers into every
-task. Only the reader that plans has a connection to the cluster. Since PySpark 4.2 Spark passes the
-start of a batch and the limit of its trigger to `latestOffset` (admission control).
+task. Only the reader that plans has a connection to the cluster.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ class Subscribed:
         ]
 
     def missing(self, view: ClusterView) -> dict[str, KafkaError]:
-        """Return the named topics without partitions, each with its error."""
         return {
             name: self._error(name, view.topics.get(name))
             for name in sorted(self.topics or ())

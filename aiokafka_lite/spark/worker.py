@@ -97,7 +97,6 @@ def new_cluster(options: SourceOptions) -> BlockingCluster:
 
 
 def record_sizes() -> MutableMapping[str, float]:
-    """Return the recent average bytes of an offset, by topic."""
     if len(_kept.record_bytes) > MOST_TOPICS:
         _kept.record_bytes.clear()
     return _kept.record_bytes

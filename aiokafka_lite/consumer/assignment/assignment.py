@@ -1,6 +1,6 @@
 """Holds the assignment of a consumer: one cursor per partition.
 
-Observers are notified of changes (observers.py). cursor.py lists the writer of each field.
+cursor.py lists the writer of each field.
 """
 
 from __future__ import annotations

@@ -125,10 +125,7 @@ class Readers:
         return hand
 
     def stand_in(self, task: Task | None, starter: Task | None) -> list[Cursor]:
-        """Finish the records for which a new task substitutes. Return the partitions.
-
-        These are of ended tasks and, if the task is only a read, of its starter.
-        """
+        """Finish the records for which a new task substitutes. Return the partitions."""
         if task in self._hands:
             return []
         left, self._left = self._left, []

@@ -275,9 +275,8 @@ def racks_of_partitions(
 def do_racks_matter(of_members: Iterable[str | None], of_partitions: Iterable[Racks]) -> bool:
     """Whether racks can affect an assignment (KIP-881).
 
-    Members read without traffic between racks from replicas in their own (`client_rack`, KIP-392).
-    Racks have no effect if no member is in a rack with replicas, or all partitions have replicas in
-    all racks.
+    They do not if no member is in a rack with replicas, or all partitions have replicas in all
+    racks.
     """
     named = {rack for rack in of_members if rack is not None}
     different = set(of_partitions)

@@ -165,12 +165,10 @@ class Buffer:
         return len(self.waiters)
 
     def is_left_out(self, cursor: Cursor) -> bool:
-        """Whether a cursor is not fetched because memory is short and reads wait for others."""
         sought = self.waiters.sought
         return bool(sought) and cursor.tp not in sought
 
     def has_untaken(self, source: ResponseSource) -> bool:
-        """Whether no read has asked for the source's latest response."""
         return source in self.queue.untaken
 
     def sticky_error(self, partition: Cursor) -> KafkaError | None:
@@ -563,9 +561,6 @@ class Buffer:
         """Let a sink take from one partition after the other, and move the positions.
 
         If the limit left some unserved, the served ones move to the end of the turns.
-
-        Raises:
-            KafkaError: An error that is first in turn, or alone.
         """
         most = limits.max_records
         each = most if limits.max_of_each is None else limits.max_of_each

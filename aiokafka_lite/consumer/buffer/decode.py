@@ -101,10 +101,7 @@ class ApplicationWork(NamedTuple):
 
 
 class ChunkDecoder:
-    """Decodes chunks within a time slice, and learns how many records fit between two looks.
-
-    The slice is the time until the event loop has to run, for all reads of one consumer.
-    """
+    """Decodes chunks within a time slice, and learns how many records fit between two looks."""
 
     def __init__(self, reads: Reads, errors: ChunkErrors, delivery: Delivery) -> None:
         self._reads = reads

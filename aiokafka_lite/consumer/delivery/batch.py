@@ -63,8 +63,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
     Attributes:
         by_partition: The records by partition, in order.
         records: All records, one partition after the other.
-        revoking: Set when a rebalance waits for this batch. `revoking.is_set()` returns whether one
-            does, `revoking.left_s` the seconds that it still waits.
+        revoking: Set when a rebalance waits for this batch.
     """
 
     __slots__ = ("_batch", "_commit", "_deliver", "by_partition", "records", "revoking")

@@ -190,7 +190,6 @@ class Source:
         self._wake.set()
 
     def response_taken(self) -> None:
-        """Send the next request, because a read has asked for the buffered response."""
         self.advance()
         if self._in_flight.exchange is None or self._retry_at is not None:
             self._wake.set()

@@ -189,7 +189,6 @@ class PositionResolver:
         return min((at for at in retries if at is not None), default=None)
 
     async def _start_from_committed(self) -> None:
-        """Start partitions from the group's committed offsets, until all have started."""
         backoff = self._core.new_backoff()
         while searches := self._searches().get(Sought.COMMITTED):
             try:
@@ -239,10 +238,7 @@ class PositionResolver:
         return NO_EPOCH if leader is None else leader.leader_epoch
 
     def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
-        """Look up the position by auto_offset_reset. If that is "none", raise `error` from reads.
-
-        "latest" means the consumer's start: newer partitions are read from their beginning.
-        """
+        """Look up the position by auto_offset_reset. With "none", reads raise `error`."""
         timestamp = self._config.reset_timestamp
         if timestamp == LATEST_TIMESTAMP and self._topic_changes.came_later(partition.tp):
             timestamp = EARLIEST_TIMESTAMP

@@ -230,7 +230,6 @@ class Acks:
         self._gate.check()
 
     def open_refused(self, wanted: Wanted, most: int) -> None:
-        """Open refused records of one partition, if some are due, to be read one by one."""
         self.ready.close()
         cursor = self._first_refused(wanted)
         if cursor is not None:

@@ -158,7 +158,7 @@ class Entry:
 
 
 class GivenProducer:
-    """The application's producer, lent to one outbox. It is not replaced if it fails."""
+    """The application's producer, lent to one outbox."""
 
     can_replace = False
 

@@ -54,7 +54,6 @@ class StreamPlanning:
         return self._planner.tasks(self.batches.ranges(start, end))
 
     def processed(self, offsets: Offsets) -> None:
-        """Commit processed offsets, if the option commitOffsetsToGroup is set."""
         if self._commits is not None:
             self._commits.commit(offsets)
 

@@ -95,7 +95,6 @@ class FetchFailures:
         raise timeout.at(progress.tp, progress.position) from error
 
     def wait(self, unfinished: Iterable[RangeProgress]) -> None:
-        """Wait until one of these ranges, which are not in flight, may be retried."""
         retry_at = min(progress.retry_at for progress in unfinished)
         if (delay_s := retry_at - self._clock()) > 0:
             self._sleep(delay_s)

@@ -85,7 +85,6 @@ class Fetching:
 
     @property
     def left_bytes(self) -> int:
-        """About how many bytes are still to be requested."""
         return sum(progress.left_bytes for progress in self._unfinished)
 
     def answers(self) -> Iterator[list[FetchedChunk]]:

@@ -113,10 +113,7 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _end_joining(
         self, joining: asyncio.Task[JoinOutcome], offsets: Offsets, commit_by: float
     ) -> tuple[Offsets, Offsets]:
-        """End the rebalance in progress. Return the offsets to commit, and those not committed.
-
-        The coordinator refuses commits from when all have joined until the leader's SyncGroup.
-        """
+        """End the rebalance in progress. Return the offsets to commit, and those not committed."""
         try:
             has_any = offsets or self._commits.has_departed
             if not has_any or self._member.assigned_as is None:

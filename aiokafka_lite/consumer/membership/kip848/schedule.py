@@ -145,7 +145,6 @@ class HeartbeatSchedule:
         self._unsettled_until = now + UNSETTLED_FOR_S
 
     def note_failure(self) -> None:
-        """Make the next heartbeat full: the response may have contained a new assignment."""
         self._told_change_count = None
 
     def forget(self) -> None:
