@@ -259,6 +259,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Returns:
             The offsets that could not be committed.
+
+        Raises:
+            TypeError: An argument is invalid. The consumer is not stopped.
         """
         NUMBER.check("timeout", timeout)
         FLAG.check("leave", leave, or_none=True)

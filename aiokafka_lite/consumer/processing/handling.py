@@ -34,7 +34,8 @@ class Retry:
     """Decides which errors of a handler are retried, how often and when.
 
     A record that waits for its next attempt delays only its lane (the records of its key), and no
-    handler. After its last attempt it is written to the dead letters.
+    handler. After its last attempt it is written to the dead letters. Without them `run` raises the
+    handler's error.
 
     An exception group, such as asyncio.TaskGroup's, is of a kind if all its exceptions are. But it
     stops `run` if one of them does.
