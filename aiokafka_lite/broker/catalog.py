@@ -152,7 +152,6 @@ class TopicCatalog:
         return self._by_id.get(topic_id)
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition. Raises UnknownTopicOrPartitionError if it does not exist."""
         known = self.by_name(topic)
         partition = None if known is None else known.partition(index)
         if partition is None:

@@ -52,7 +52,6 @@ class RecordRefusedError(Exception):
 
 
 def partition_of(topic: Topic, index: int) -> Partition:
-    """Return a partition. Raises UnknownTopicOrPartitionError if it does not exist."""
     INT.check("partition", index)
     partition = topic.partition(index)
     if partition is None:

@@ -514,7 +514,7 @@ class Accumulator:
                 self._close(self.queue_of(batch), batch)
 
     async def flush(self) -> None:
-        """Send all batches at once, and wait until each appended record has an outcome."""
+        """See `AIOKafkaProducer.flush`."""
         self.send_now()
         if self._pending:
             done: asyncio.Future[None] = self._loop.create_future()

@@ -146,7 +146,6 @@ class CoordinatorClient:
     def _passing(
         self, codes: Iterable[int], retriable: tuple[type[KafkaError], ...]
     ) -> BrokerResponseError | None:
-        """Return a retriable error, if all are retriable."""
         errors = {for_code(code) for code in codes if code != NoError.errno}
         if not errors or any(not (e.retriable or e in retriable) for e in errors):
             return None

@@ -199,7 +199,7 @@ class ProducerEngine:
         return self._borrower is None and (transactions is None or transactions.takes_records)
 
     def lend_to(self, borrower: str | None) -> None:
-        """Reserve the transactions for one caller. None ends the reservation."""
+        """None ends the reservation."""
         self._borrower = borrower
         self.on_end = None
 

@@ -123,9 +123,7 @@ class Destination:
 
 
 class BatchSender:
-    """Sends the batches of partitions' queues to their leaders.
-
-    `admit` returns whether a queue may send in the transaction; if not, it is woken later.
+    """`admit` returns whether a queue may send in the transaction; if not, it is woken later.
     `on_failed` returns the error of a failed batch's records.
     """
 

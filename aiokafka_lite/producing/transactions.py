@@ -334,7 +334,6 @@ class Transactions:
 
     # --- While it is open ------------------------------------------------------------------
     def admit(self, queue: PartitionQueue) -> bool:
-        """Whether a partition may be written to now. Otherwise its queue is woken later."""
         if self._is_version_2:
             self._has_begun = queue.is_in_transaction = True
             return True

@@ -157,7 +157,6 @@ def decode_versioned(cls: type[B], data: Buffer) -> B:
 
 
 def encode_key(key: RecordKey) -> bytes:
-    """Encode the key of a coordinator's record after its type."""
     return _INT16.pack(key.record_type) + encode(key, 0)
 
 

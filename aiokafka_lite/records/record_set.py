@@ -210,7 +210,6 @@ class RecordSet:
 
     @property
     def inflate_estimate_s(self) -> float:
-        """The estimated time to decompress the next batch or piece, or 0."""
         if self._is_in_plain:
             return 0.0
         self._open_next()
@@ -236,7 +235,6 @@ class RecordSet:
         """Decompress the next batch or piece, if it is compressed.
 
         `take` uses the result, or raises the error. A piece without records to deliver is skipped.
-        May run in an executor thread, without the GIL, as long as no other method is called.
         """
         self._open_next()
         header, payload = self._header, self._payload

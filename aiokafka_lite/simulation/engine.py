@@ -608,7 +608,6 @@ class Loop(simloop.SimLoop):
         return digest.hexdigest()[:16]
 
     def timeline(self) -> str:
-        """Return an HTML page of the traced run."""
         return str(simloop.timeline_html(self._recorder.events))
 
     def run(self, work: Coroutine[object, object, Any]) -> Any:

@@ -108,8 +108,6 @@ NOW: Final[Callable[[], float]] = lambda: 0.0  # noqa: E731 — a default
 
 
 class History:
-    """The events of a run."""
-
     def __init__(self, clock: Callable[[], float] = NOW) -> None:
         self._clock = clock
         self.events: list[Event] = []

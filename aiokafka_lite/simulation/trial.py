@@ -81,8 +81,6 @@ class Options:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a seed decides before its run."""
-
     seed: int
     order: Order
     faults: tuple[Fault, ...]

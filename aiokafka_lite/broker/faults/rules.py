@@ -186,8 +186,7 @@ class Removable(ABC):
 
 
 class AnyRule(Removable):
-    """A fault of requests or connections. It ends after `times` of them, by `remove`, or with its
-    `with`.
+    """A fault of requests or connections.
 
     Attributes:
         hits: The number of requests or connections that it has applied to.

@@ -89,8 +89,6 @@ class _ThreadsRule(BrokersObject[RuleT], Removable):
 
 
 class ThreadRule(_ThreadsRule[Rule]):
-    """A `Rule` for threads other than the broker's."""
-
     release = called(Rule.release)
     reached = waited(Rule.reached)
 
@@ -100,8 +98,6 @@ class ThreadConnectionRule(_ThreadsRule[ConnectionRule]):
 
 
 class ThreadRequestLog(BrokersObject[RequestLog]):
-    """A `RequestLog` for threads other than the broker's."""
-
     path = "broker.requests"
 
     def __len__(self) -> int:

@@ -160,7 +160,6 @@ def _change_resource(
     replaces_all: bool,
     validate_only: bool,
 ) -> None:
-    """Make all changes to one resource, or raise."""
     _check_sense(changes)
     resource = _resource_type(kind)
     if resource is ResourceType.BROKER:

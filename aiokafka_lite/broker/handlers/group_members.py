@@ -37,7 +37,6 @@ FIRST_THAT_CAN_SKIP_THE_ASSIGNMENT = 9
 
 @handler(JoinGroupRequest)
 async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    """Join a classic group. The response waits for the rebalance."""
     joined = await ctx.groups.join(
         request.group_id,
         Join(

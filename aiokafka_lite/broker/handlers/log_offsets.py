@@ -165,7 +165,6 @@ NO_LOW_WATERMARK: Final = -1
 async def delete_records(
     ctx: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    """Move the log start offset of each partition."""
     results = [
         DeleteRecordsTopicResult(
             name=topic.name,

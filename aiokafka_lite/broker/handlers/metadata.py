@@ -57,7 +57,6 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 
 @handler(MetadataRequest)
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Describe the cluster and the given topics. Creates missing ones if that is allowed."""
     topic_count = len(ctx.cluster.topics)
     described = await _described(ctx, request)
     if len(ctx.cluster.topics) != topic_count:  # some were created

@@ -221,7 +221,7 @@ class PartitionLog:
         """Remove the batch that has an offset and all later ones. Return the new log end offset.
 
         That is at most `offset`, but not below the log start offset. Leader epochs and producer
-        state are restored. Returned views stay valid. The log is shorter on disk when this returns.
+        state are restored. The log is shorter on disk when this returns.
         """
         if offset >= self.log_end_offset:
             return self.log_end_offset
@@ -269,7 +269,7 @@ class PartitionLog:
     def replace_segments(
         self, old: Sequence[Segment], cleaned: Segment | None, removed_markers: Container[int]
     ) -> bool:
-        """Replace several segments, not the last, by at most one. Old views stay valid.
+        """Replace several segments, not the last, by at most one.
 
         Return False if the log was truncated or deleted in the meantime.
         """
@@ -335,7 +335,6 @@ class PartitionLog:
         return segment.view(start, min(end, segment.index.end_before(log_end)))
 
     def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
-        """Return the number of bytes after an offset, at most `limit`."""
         log_end = self.log_end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)
         if offset == log_end:
@@ -431,7 +430,6 @@ class PartitionLog:
             self._is_saved = True
 
     def delete(self) -> None:
-        """Delete all segments. Returned views stay valid."""
         for segment in self.segments:
             self._run_slowly(segment.delete)
         self.segments, self._base_offsets = [], []

@@ -1,7 +1,7 @@
 """Segments: the pieces of a partition's log, in memory or in files, and their batch index.
 
-Memory that `view` returns stays valid and unchanged, also after the segment is sealed, closed or
-deleted, because responses are sent from it without a copy.
+Memory that `view` returns stays valid and unchanged, also after the segment is truncated, replaced,
+closed or deleted, because responses are sent from it without a copy.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Segment(ABC):
 
     @abstractmethod
     def delete(self) -> None:
-        """Remove the segment. Returned views stay valid."""
+        """Remove the segment."""
 
     @abstractmethod
     def replace(self, old: Sequence[Segment], end_offset: int) -> None:
@@ -418,7 +418,6 @@ class FileSegment(Segment):
         return memoryview(self._pread(start, end))
 
     def truncate_to_index(self) -> None:
-        """Truncate the file to its indexed size."""
         if self.file_size != self.size:
             os.ftruncate(self._fd, self.size)
             os.fsync(self._fd)

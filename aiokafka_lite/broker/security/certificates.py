@@ -74,7 +74,7 @@ class Certificates:
     def write(self, folder: str | os.PathLike[str], client: str = "client") -> CertificateFiles:
         """Write PEM files for clients of other languages: the CA's, and the client's with its key.
 
-        `client` is the CN of the client's certificate.
+        `client` is the client's CN.
         """
         files = CertificateFiles(Path(folder, "ca.pem"), Path(folder, "client.pem"))
         files.ca.write_text(self.ca_pem)

@@ -200,7 +200,6 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     # -- the log -------------------------------------------------------------------------------
 
     def _carry_out(self, transaction: Transaction, decision: Decision) -> ErrorType:
-        """Store and apply a decision, and write its markers."""
         if not isinstance(decision, TransactionValue):
             return decision
         error = self._append(TransactionRecord(transaction.transactional_id, decision))
@@ -409,7 +408,6 @@ class ClusterTransactions:
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
 
     def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
-        """Return the coordinator of a transactional id, or raise CoordinatorNotAvailableError."""
         node = self.nodes.get(self.coordinator_id_of(transactional_id))
         if node is None:
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")

@@ -121,7 +121,6 @@ class ConsumerGroup:
 
         A commit in an older epoch is accepted for partitions that the member has owned since then
         (KIP-1251), because the commit may have been in flight when the epoch changed.
-        `knows_epochs`: the request version supports KIP-848.
         """
         if epoch < 0 and not self.members:
             return NoError

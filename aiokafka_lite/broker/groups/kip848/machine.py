@@ -449,7 +449,6 @@ def _assignment(assigned: PartitionEpochs) -> Assignment:
 
 
 def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:
-    """Return the assignor that most members request, or the default."""
     votes = Counter(m.server_assignor for m in members if m.server_assignor)
     return max(votes, key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
 
