@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aiokafka_lite
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery import record_cursor
 from aiokafka_lite.consumer.delivery.record_cursor import LONGEST_STRIDE, RecordCursor
 from aiokafka_lite.consumer.delivery.steady import SteadyGets
 from tests.support.buffers import A, Buffers, batch
@@ -25,7 +25,7 @@ STALL_S = 0.01
 NEVER = math.inf
 # The same class as plain Python runs it.
 PLAIN: type[RecordCursor] = runpy.run_path(
-    str(Path(record_cursor.__file__).with_name("record_cursor.py"))
+    str(Path(str(aiokafka_lite.__file__)).parent / "consumer/delivery/record_cursor.py")
 )["RecordCursor"]
 RECORDS = records.decode_all(memoryview(batch(0, 2_000)))
 

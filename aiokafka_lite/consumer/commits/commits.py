@@ -362,14 +362,22 @@ class Commits(CommittedReader):
     def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
         """Whether a commit of theirs by the application is in flight, and was not put off.
 
-        Only those with a lower number count: tasks may commit again and again.
+        Tasks may commit again and again. So those count that have a lower number, or offsets that
+        none has committed yet.
         """
         return any(
-            commit.sequence < before
-            and self._is_under_way(commit)
-            and not commit.left.keys().isdisjoint(partitions)
+            self._is_under_way(commit)
+            and any(
+                commit.sequence < before or self._is_first(commit, tp)
+                for tp in partitions
+                if tp in commit.left
+            )
             for commit in self._pending
         )
+
+    def _is_first(self, commit: PendingCommit, tp: TopicPartition) -> bool:
+        cursor = commit.cursors[tp]
+        return cursor is not None and not self._is_settled(cursor, commit.left[tp])
 
     def _is_under_way(self, commit: PendingCommit) -> bool:
         return commit.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))

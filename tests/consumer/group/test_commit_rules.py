@@ -83,6 +83,7 @@ def is_committing(group: Group, partitions: list[TopicPartition]) -> bool:
 async def test_commits_that_begin_later_hold_up_neither_a_stop_nor_a_revocation() -> None:
     """Tasks of an application may commit again and again, so that there is always one."""
     group = Group()
+    await group.commits.commit({A: 5})
     group.coordinator.gate.clear()
     number = group.commits.next_number()
     committing = await begun(group.commits.commit({A: 5}))
@@ -100,6 +101,20 @@ async def test_commits_that_begin_later_hold_up_neither_a_stop_nor_a_revocation(
     assert await took_s(stopping) < 0.01
     await committing
     await asyncio.gather(*tasks)
+
+
+async def test_a_later_commit_holds_up_a_revocation_if_none_has_committed_its_offset() -> None:
+    """Otherwise it would fail, although nothing refused it."""
+    group = Group()
+    await group.commits.commit({A: 5})
+    number = group.commits.next_number()
+    for is_first in (True, False):
+        group.coordinator.gate.clear()
+        committing = await begun(group.commits.commit({A: 6}))
+        assert group.commits.is_committing([A, B], number) == is_first
+        assert not group.commits.is_committing([B], number)
+        group.coordinator.gate.set()
+        await committing
 
 
 async def test_what_is_committed_for_the_application_to_no_avail_wakes_those_who_wait() -> None:
