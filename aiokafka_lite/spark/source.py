@@ -107,7 +107,11 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write, as `writer` does."""
+        """Refuse to write.
+
+        Raises:
+            OptionError: Always. It names packages that write.
+        """
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:

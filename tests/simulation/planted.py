@@ -720,7 +720,7 @@ _GROUPS: Final = (
             _edit(
                 "consumer.membership.kip848.schedule",
                 "        self._told_change_count = None\n\n    def forget",
-                "\n    def forget",
+                "        pass\n\n    def forget",
             ),
         ),
         protocols=("consumer",),
