@@ -22,7 +22,8 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError, CCompilerError
+from setuptools.errors import BaseError, CCompilerError, CompileError
+from setuptools.modified import newer_group
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -142,7 +143,7 @@ def extensions(wanted: str) -> list[Extension]:
         Extension(
             LIBRARY,
             [source for module in compiled for source in module.sources],
-            depends=[*SOURCES, *IN_PLACE, *POOLED],
+            depends=["setup.py", *SOURCES, *IN_PLACE, *POOLED],
             extra_compile_args=compile_args,
             extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
             export_symbols=[f"PyInit_{module.name.rpartition('.')[2]}" for module in compiled],
@@ -166,6 +167,17 @@ class BuildExtensions(build_ext):
     If that fails, it says how to go on.
     """
 
+    has_failed = False
+
+    def run(self) -> None:
+        super().run()
+        if not self.has_failed:
+            return
+        for is_in_place in {False, self.inplace}:
+            self.inplace = is_in_place
+            Path(self.get_ext_fullpath(LIBRARY)).unlink(missing_ok=True)
+        self.warn("no extension is built, because at least one failed: plain Python replaces them")
+
     def get_export_symbols(self, ext: Extension) -> list[str]:
         return ext.export_symbols  # of its modules; there is none of its own name
 
@@ -174,17 +186,15 @@ class BuildExtensions(build_ext):
         try:
             super().build_extension(ext)
         except (BaseError, CCompilerError, OSError) as error:
-            for is_in_place in {False, self.inplace}:
-                self.inplace = is_in_place
-                Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+            self.has_failed = True
             if ext.optional:
                 raise
             sys.exit(
-                f"error: {ext.name} cannot be compiled: {error}\n"
+                f"error: {error}\n"
                 "A wheel of a checkout has the extensions. They need a C compiler and Python's "
                 "headers (Debian: gcc and python3-dev). With AIOKAFKA_LITE_EXTENSIONS=optional in "
-                "the environment it is built without those that fail: records are then decoded in "
-                "plain Python, several times slower."
+                "the environment it is built without them if one fails: records are then decoded "
+                "in plain Python, several times slower."
             )
 
     def _compile(
@@ -192,16 +202,16 @@ class BuildExtensions(build_ext):
     ) -> list[str]:
         def compiled(source: str) -> str:
             (path,) = self.compiler.object_filenames([source], output_dir=output_dir)
-            if self.force or not is_newer(path, source):
-                compile([source], output_dir=output_dir, **how)
+            if self.force or newer_group([source, __file__], path):
+                try:
+                    compile([source], output_dir=output_dir, **how)
+                except (BaseError, CCompilerError, OSError) as error:
+                    name = Path(source).stem
+                    raise CompileError(f"{name} cannot be compiled: {error}") from error
             return path
 
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             return list(threads.map(compiled, sources))
-
-
-def is_newer(path: str, than: str) -> bool:
-    return os.path.exists(path) and os.path.getmtime(path) > os.path.getmtime(than)
 
 
 setup(

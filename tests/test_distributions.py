@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aiokafka_lite._implementation import LIBRARY
 from tests.support.distributions import build, built, copied_checkout
 from tests.support.extensions import compiled_in_place
 
@@ -104,12 +105,12 @@ def test_where_one_extension_cannot_be_compiled_there_are_none(
     compiler = checkout.parent / "cc"
     compiler.write_text(ONE_FAILS)
     compiler.chmod(0o755)
-    stale = checkout / f"aiokafka_lite/client/wire{EXTENSION_SUFFIXES[0]}"
+    stale = checkout / f"aiokafka_lite/{LIBRARY}{EXTENSION_SUFFIXES[0]}"
     stale.touch()
     done = build(checkout, command, CC=f"{compiler}", AIOKAFKA_LITE_EXTENSIONS="optional")
     assert done.returncode == 0, done.stderr
     assert "no extension is built, because at least one failed" in done.stderr
-    built_files = [*checkout.joinpath("build").rglob("*.so"), *checkout.rglob("client/*.so")]
+    built_files = [*checkout.joinpath("build").rglob("*.so"), *checkout.glob("aiokafka_lite/*.so")]
     assert built_files == ([stale] if command == "bdist_wheel" else [])
     if command == "bdist_wheel":
         (wheel,) = checkout.joinpath("dist").iterdir()
@@ -121,8 +122,10 @@ def test_where_one_extension_cannot_be_compiled_there_are_none(
 def test_extensions_carry_no_debugging_information(checkout: Path) -> None:
     wheel = built(checkout, "bdist_wheel")
     with zipfile.ZipFile(wheel) as archive:
-        modules = [info for info in archive.infolist() if info.filename.endswith(".so")]
+        (library,) = (info for info in archive.infolist() if info.filename.endswith(".so"))
+        code = archive.read(library)
         package = ROOT / "aiokafka_lite"
         sources = [*package.rglob("*.pyx"), *compiled_in_place(package)]
-        assert len(modules) == len(sources)
-        assert all(b".debug_info" not in archive.read(info) for info in modules)
+        assert library.filename == f"aiokafka_lite/{LIBRARY}{EXTENSION_SUFFIXES[0]}"
+        assert all(f"PyInit_{source.stem}\0".encode() in code for source in sources)
+        assert b".debug_info" not in code
