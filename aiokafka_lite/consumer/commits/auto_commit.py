@@ -97,5 +97,6 @@ class AutoCommit:
             self._wake.set()
 
     def _forget_what_is_back(self) -> None:
-        for tp in self._state.assignment:
-            self._commits.forgone.pop(tp, None)
+        forgone = self._commits.forgone
+        for tp in [tp for tp in forgone if tp in self._state.assignment]:
+            del forgone[tp]
