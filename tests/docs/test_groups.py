@@ -32,13 +32,13 @@ from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.consumer.config import DEFAULT_ASSIGNORS, ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import MemberState as ClassicState
 from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol, own_assignors
-from aiokafka_lite.consumer.membership.kip848.member import MemberState as ConsumerState
-from aiokafka_lite.consumer.membership.kip848.schedule import (
+from aiokafka_lite.consumer.membership.kip848.heartbeat import (
     SETTLED_MAX_S,
     SETTLED_S_A_MEMBER,
     UNSETTLED_FOR_S,
     UNSETTLED_S,
 )
+from aiokafka_lite.consumer.membership.kip848.member import MemberState as ConsumerState
 from aiokafka_lite.errors import UnsupportedVersionError
 from tests.docs.shown_commands import commands_in, understood
 from tests.support import inside

@@ -718,7 +718,7 @@ _GROUPS: Final = (
         "not settled",
         (
             _edit(
-                "consumer.membership.kip848.schedule",
+                "consumer.membership.kip848.heartbeat",
                 "        self._told_change_count = None\n\n    def forget",
                 "        pass\n\n    def forget",
             ),
@@ -733,7 +733,7 @@ _GROUPS: Final = (
         "not settled",
         (
             _edit(
-                "consumer.membership.kip848.schedule",
+                "consumer.membership.kip848.heartbeat",
                 "    if answer.assignment is None:\n",
                 "    if answer.assignment is None or not answer.assignment.topic_partitions:\n",
             ),

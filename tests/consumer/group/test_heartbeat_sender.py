@@ -29,14 +29,17 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import (
     SendHeartbeat,
     Snapshot,
 )
-from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat, send_brief
+from aiokafka_lite.consumer.membership.kip848.heartbeat import (
+    Heartbeat,
+    HeartbeatSchedule,
+    send_brief,
+)
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
     MemberState,
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (

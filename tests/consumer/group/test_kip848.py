@@ -16,7 +16,7 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.kip848.schedule import UNSETTLED_FOR_S
+from aiokafka_lite.consumer.membership.kip848.heartbeat import UNSETTLED_FOR_S
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,

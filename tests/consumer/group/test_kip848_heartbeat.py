@@ -19,13 +19,16 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.heartbeat import Lease
 from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, Outcome
-from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.kip848.heartbeat import (
+    Heartbeat,
+    HeartbeatSchedule,
+    Subscription,
+)
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
     MemberState,
     PartitionId,
 )
-from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule, Subscription
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.consumer.membership.surroundings import Surroundings

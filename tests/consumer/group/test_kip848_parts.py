@@ -12,6 +12,13 @@ from hypothesis import strategies as st
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.kip848.heartbeat import (
+    UNSETTLED_FOR_S,
+    HeartbeatSchedule,
+    Subscription,
+    as_re2,
+    identity_in,
+)
 from aiokafka_lite.consumer.membership.kip848.member import (
     LEGAL_TRANSITIONS,
     ConsumerMember,
@@ -19,13 +26,6 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
     difference,
     new_member_id,
-)
-from aiokafka_lite.consumer.membership.kip848.schedule import (
-    UNSETTLED_FOR_S,
-    HeartbeatSchedule,
-    Subscription,
-    as_re2,
-    identity_in,
 )
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Interruption

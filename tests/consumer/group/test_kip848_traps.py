@@ -33,14 +33,13 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.choice import member_of
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat, HeartbeatSchedule
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
     MemberState,
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.kip848.schedule import HeartbeatSchedule
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     BrokerResponseError,

@@ -20,7 +20,12 @@ from aiokafka_lite.consumer.membership.grouped import (
     GroupedMembership,
     ending,
 )
-from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.kip848.heartbeat import (
+    Heartbeat,
+    HeartbeatSchedule,
+    Subscription,
+    as_re2,
+)
 from aiokafka_lite.consumer.membership.kip848.member import (
     PRESENT,
     ConsumerMember,
@@ -29,11 +34,6 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
     Reconciliation,
     difference,
-)
-from aiokafka_lite.consumer.membership.kip848.schedule import (
-    HeartbeatSchedule,
-    Subscription,
-    as_re2,
 )
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.recovery import Interruption
