@@ -1,8 +1,8 @@
 """The group coordinator: serves the groups of its partitions of `__consumer_offsets`.
 
 As in Kafka, there are two kinds of methods. Some answer requests and append records. `_replay`
-alone applies records, after an append and when a partition is loaded. Protocol state machines and
-their drivers are in classic/ and kip848/.
+alone applies records, after an append and when a partition is loaded. The state machines of the two
+protocols are in classic/ and kip848/.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.classic.driver import (
-    ClassicDriver,
-    group_tombstone,
-    metadata_record,
-)
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.records import group_tombstone, metadata_record
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
@@ -86,6 +83,8 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
+
+ReplyT = TypeVar("ReplyT", JoinGroupResponse, SyncGroupResponse)
 
 
 class CoordinatorServices(Protocol):
@@ -154,13 +153,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         )
         self.groups: dict[str, Group] = {}
         self._timers = GroupTimers(self._expire)
-        self.classic = ClassicDriver(
-            config,
-            clock=services.clock,
-            new_id=self._new_id,
-            write=self._write,
-            arm=self._timers.arm,
-        )
         machine = ConsumerMachine(
             services.consumer_group_settings,
             services.group_topics,
@@ -193,11 +185,12 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             if isinstance(group, ConsumerGroup):
                 self._consumers.restored(group)
             else:
-                self.classic.act(group, group.restored(self._now()))
+                group.restored()
+                self._timers.arm(group)
 
     def _forget(self, group: Group, error: ErrorType) -> None:
         if isinstance(group, ClassicGroup):
-            self.classic.act(group, group.die(error))
+            group.die(error)
         self._timers.cancel(group.group_id)
 
     def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
@@ -222,13 +215,13 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if not isinstance(group, ClassicGroup):
             if call.member_id:
                 return join_refusal(UnknownMemberIdError, call.member_id)
-            classic = self.classic.new_group(group_id)
+            classic = self._new_classic(group_id)
             tombstones = [] if group is None else group_tombstones(group)
             error = self._append(group_id, [*tombstones, metadata_record(classic, {})])
             if error is not NoError:
                 return join_refusal(error)
             group = self.groups[group_id] = classic
-        return await self.classic.join(group, call)
+        return await self._parked(group, partial(group.join, call))
 
     async def sync(self, call: SyncGroupRequest) -> SyncGroupResponse:
         """Answer a SyncGroup request when the leader has sent the assignment."""
@@ -240,7 +233,16 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return self._consumers.sync(group, call)
         if group is None:
             return sync_refusal(UnknownMemberIdError)
-        return await self.classic.sync(group, call)
+        return await self._parked(group, partial(group.sync, call))
+
+    async def _parked(
+        self, group: ClassicGroup, ask: Callable[[Callable[[ReplyT], None]], None]
+    ) -> ReplyT:
+        """Wait for the answer of a classic group. Cancellation does not remove the member."""
+        answered: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        ask(lambda reply: None if answered.done() else answered.set_result(reply))
+        self._timers.arm(group)
+        return await answered
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -255,7 +257,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return self._consumers.classic_heartbeat(group, member_id, instance_id, generation)
         if group is None:
             return UnknownMemberIdError
-        return group.heartbeat(member_id, instance_id, generation, self._now())
+        return group.heartbeat(member_id, instance_id, generation)
 
     def leave(
         self, group_id: str, leavers: Sequence[MemberIdentity]
@@ -269,8 +271,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return self._consumers.leave(group, leavers)
         if group is None:
             return NoError, [UnknownMemberIdError] * len(leavers)
-        errors, effects = group.leave(leavers, self._now())
-        self.classic.act(group, effects)
+        errors = group.leave(leavers)
+        self._timers.arm(group)
         return NoError, errors
 
     def consumer_group_heartbeat(
@@ -298,7 +300,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if isinstance(group, ConsumerGroup):
             self._consumers.expire_session(group, member_id)
         else:
-            self.classic.act(group, group.expire_session(member_id, self._now()))
+            group.expire_session(member_id)
+            self._timers.arm(group)
 
     # -- committed offsets ---------------------------------------------------------------------
 
@@ -329,7 +332,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                     member_id, generation, partitions, knows_epochs=knows_epochs
                 )
             elif group is not None:
-                error = group.check_commit(member_id, instance_id, generation, self._now())
+                error = group.check_commit(member_id, instance_id, generation)
             elif generation >= 0:
                 error = GroupIdNotFound if knows_epochs else IllegalGenerationError
         return self._append_offsets(group_id, offsets, error, retention_ms)
@@ -485,14 +488,14 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             case OffsetCommitKey(), OffsetCommitValue() | None:
                 if value is not None and key.group not in self.groups:
                     # A group without members, which only stores offsets.
-                    self.groups[key.group] = self.classic.new_group(key.group)
+                    self.groups[key.group] = self._new_classic(key.group)
                 transaction = None
                 if producer != NO_PRODUCER:
                     partition = self.partition_for(key.group)
                     transaction = OpenTransaction(partition, producer.producer_id)
                 self.offsets.replay(key, value, transaction)
             case GroupMetadataKey(), GroupMetadataValue():
-                group = self.groups[key.group] = self.classic.new_group(key.group)
+                group = self.groups[key.group] = self._new_classic(key.group)
                 group.restore(value)
             case GroupMetadataKey(), _:
                 self._end(key.group)
@@ -520,20 +523,32 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             self._forget(group, error)
 
     def _became_classic(self, group: ClassicGroup, must_rebalance: bool) -> None:
-        self.classic.act(group, group.restored(self._now()))
+        group.restored()
         if must_rebalance:
-            self.classic.act(group, group.rebalance(self._now()))
+            group.rebalance()
+        self._timers.arm(group)
 
     def _expire(self, group: Group, now: float) -> None:
         if isinstance(group, ConsumerGroup):
             self._consumers.expire(group, now)
         else:
-            self.classic.act(group, group.expire(now))
+            group.expire()
+            self._timers.arm(group)
 
     # -- small parts ---------------------------------------------------------------------------
 
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+    def _new_classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(
+            group_id,
+            self._config,
+            new_suffix=self._new_id,
+            clock=self._services.clock,
+            now=asyncio.get_running_loop().time,
+            write=self._write_classic,
+        )
+
+    def _write_classic(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> ErrorType:
+        return self._write(group.group_id, [metadata_record(group, assignments)])
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._services.rng.getrandbits(128), version=4))

@@ -1,19 +1,16 @@
-"""Exchanges with the machine of a classic group.
-
-A `Ticket` identifies one parked request. The machine answers every ticket exactly once.
-"""
+"""Values that the coordinator and its groups exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, NewType, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
 
-Ticket = NewType("Ticket", int)
-Reply: TypeAlias = JoinGroupResponse | SyncGroupResponse
+JoinAnswer: TypeAlias = Callable[[JoinGroupResponse], None]
+SyncAnswer: TypeAlias = Callable[[SyncGroupResponse], None]
 ErrorType: TypeAlias = type[BrokerResponseError]
 # A member's protocols, the preferred one first: (name, metadata).
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -53,20 +50,3 @@ def join_refusal(error: ErrorType, member_id: str = NO_MEMBER_ID) -> JoinGroupRe
 
 def sync_refusal(error: ErrorType) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=error.errno)
-
-
-@dataclass(frozen=True)
-class Write:
-    """Request to append the group's metadata. The driver passes the result to `done`."""
-
-    assignments: Mapping[str, bytes]
-    done: Callable[[ErrorType, float], Effects]
-
-
-@dataclass
-class Effects:
-    """Actions for the driver, in this order, and the time of the step that requests them."""
-
-    now: float
-    replies: list[tuple[Ticket, Reply]] = field(default_factory=list)
-    write: Write | None = None

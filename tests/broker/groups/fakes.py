@@ -14,6 +14,7 @@ from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, Topics
+from aiokafka_lite.errors import NoError
 from aiokafka_lite.protocol.messages.classic_group import (
     MemberIdentity,
     SyncGroupRequest,
@@ -187,6 +188,17 @@ def leaver(member_id: str = "", instance_id: str | None = None) -> MemberIdentit
 def elect_all(coordinator: GroupCoordinator, services: Services) -> None:
     """Have a coordinator serve every group."""
     coordinator.elect(range(services.offsets_topic_partitions))
+
+
+def unused_group() -> ClassicGroup:
+    return ClassicGroup(
+        "g",
+        BrokerConfig(),
+        new_suffix=str,
+        clock=lambda: 0,
+        now=lambda: 0.0,
+        write=lambda group, assignments: NoError,
+    )
 
 
 def classic_group(coordinator: GroupCoordinator, group_id: str = "g") -> ClassicGroup:

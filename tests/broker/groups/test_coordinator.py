@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
+from aiokafka_lite.broker.groups.classic.machine import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.records import member_tombstones
@@ -46,6 +45,7 @@ from tests.broker.groups.fakes import (
     leaver,
     run_in_virtual_time,
     sync_call,
+    unused_group,
 )
 
 
@@ -376,14 +376,14 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert len(coordinator.classic.parked) == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     _, follower = await asyncio.gather(*(coordinator.join("h", a_join()) for _ in range(2)))
     syncing = asyncio.create_task(coordinator.sync(sync_call(follower.member_id, 1, group_id="h")))
     await asyncio.sleep(0)
     syncing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await syncing
-    assert len(coordinator.classic.parked) == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     newcomer = next(
         m.member_id
         for m in classic_group(coordinator).members.values()
@@ -458,7 +458,7 @@ async def test_closed_coordinator_forgets_no_offsets(
 def test_member_of_an_old_record_has_its_session_timeout_to_rejoin(
     stored_ms: int, timeout_ms: int
 ) -> None:
-    group = ClassicGroup("g", BrokerConfig(), new_suffix=str, clock=lambda: 0)
+    group = unused_group()
     member = MemberMetadata(
         member_id="m",
         client_id="c",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.groups.classic.driver import group_tombstone
+from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,

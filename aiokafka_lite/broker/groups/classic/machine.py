@@ -1,4 +1,6 @@
-"""One classic group as a state machine: no I/O, no clock, no tasks.
+"""One classic group as a state machine: no clock, no tasks.
+
+A parked request is the function that answers it. It is called exactly once.
 
 States, requests and transitions (Kafka: ClassicGroupState.java, GroupMetadataManager):
 
@@ -40,7 +42,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.config import BrokerConfig
@@ -49,12 +50,10 @@ from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
     NO_ASSIGNMENT,
     NO_LEADER,
-    NO_MEMBER_ID,
-    Effects,
     ErrorType,
     Join,
-    Ticket,
-    Write,
+    JoinAnswer,
+    SyncAnswer,
     join_refusal,
     sync_refusal,
 )
@@ -119,7 +118,12 @@ class Timer(enum.Enum):
 
 
 class ClassicGroup:
-    """The state machine of one group. Times are seconds of the driver's clock."""
+    """The state machine of one group.
+
+    Args:
+        now: Returns the time in seconds, which deadlines count in. `clock` returns the wall clock.
+        write: Stores the group with its members' assignments.
+    """
 
     def __init__(
         self,
@@ -128,6 +132,8 @@ class ClassicGroup:
         *,
         new_suffix: Callable[[], str],
         clock: Callable[[], int],
+        now: Callable[[], float],
+        write: Callable[[ClassicGroup, Mapping[str, bytes]], ErrorType],
     ) -> None:
         self.group_id = group_id
         self.state = EMPTY
@@ -148,36 +154,36 @@ class ClassicGroup:
         self._config = config
         self._new_suffix = new_suffix
         self._clock = clock
+        self._now = now
+        self._write = write
 
     def next_deadline(self) -> float | None:
         return min(self._timers.values(), default=None)
 
     # -- the rebalance -------------------------------------------------------------------------
 
-    def _rebalance(self, effects: Effects) -> None:
+    def rebalance(self) -> None:
         if PREPARING in LEGAL_TRANSITIONS[self.state]:
-            self._prepare_rebalance(effects)
+            self._prepare_rebalance()
         else:
-            self._maybe_complete_join(effects)
+            self._maybe_complete_join()
 
-    def _prepare_rebalance(
-        self, effects: Effects, cause: ErrorType = RebalanceInProgressError
-    ) -> None:
+    def _prepare_rebalance(self, cause: ErrorType = RebalanceInProgressError) -> None:
         if self.state is COMPLETING:
             for member in self.members.values():
                 member.assignment = NO_ASSIGNMENT
-                if self._reply_sync(member, sync_refusal(cause), effects):
-                    self._restart_session(member, effects.now)
+                if self._reply_sync(member, sync_refusal(cause)):
+                    self._restart_session(member)
         self._timers.pop(Timer.SYNC, None)
         is_initial = self.state is EMPTY
         self._transition(PREPARING)
-        timeout_at = effects.now + self.members.rebalance_timeout_ms / 1000
+        timeout_at = self._now() + self.members.rebalance_timeout_ms / 1000
         self._prolonged_until = timeout_at if is_initial else None
         if is_initial:
             self._has_newcomer = False
-            self._timers[Timer.JOIN] = effects.now + self._initial_delay_s
+            self._timers[Timer.JOIN] = self._now() + self._initial_delay_s
         elif self._have_all_joined:
-            self._complete_join(effects)
+            self._complete_join()
         else:
             self._timers[Timer.JOIN] = timeout_at
 
@@ -189,49 +195,49 @@ class ClassicGroup:
     def _have_all_joined(self) -> bool:
         return not self._pending_ids and len(self.members) == self.members.awaiting_join_count
 
-    def _maybe_complete_join(self, effects: Effects) -> None:
+    def _maybe_complete_join(self) -> None:
         is_delayed = self._prolonged_until is not None
         if self.state is PREPARING and not is_delayed and self._have_all_joined:
-            self._complete_join(effects)
+            self._complete_join()
 
-    def _join_time_is_up(self, effects: Effects) -> None:
+    def _join_time_is_up(self) -> None:
         if self._prolonged_until is None or not self._has_newcomer:
-            self._complete_join(effects)
+            self._complete_join()
             return
         self._has_newcomer = False
-        self._timers[Timer.JOIN] = min(effects.now + self._initial_delay_s, self._prolonged_until)
+        self._timers[Timer.JOIN] = min(self._now() + self._initial_delay_s, self._prolonged_until)
 
-    def _complete_join(self, effects: Effects) -> None:
+    def _complete_join(self) -> None:
         """End the join phase. Dynamic members that have not joined are removed."""
         self._timers.pop(Timer.JOIN, None)
         for member in tuple(self.members.values()):
             if not member.is_awaiting_join and not member.is_static:
-                self._remove(member.member_id, effects)
+                self._remove(member.member_id)
         if self.members and not self.members.elect_joined_leader():
             # Only static members, and none joined: wait until their sessions end.
-            self._timers[Timer.JOIN] = effects.now + self.members.rebalance_timeout_ms / 1000
+            self._timers[Timer.JOIN] = self._now() + self.members.rebalance_timeout_ms / 1000
             return
         self.generation += 1
         if not self.members:
             self.protocol = None
             self._transition(EMPTY)
-            effects.write = Write({}, lambda _error, now: Effects(now))
+            self._write(self, {})
             return
         self.protocol = self.members.select_protocol()
         self._transition(COMPLETING)
         for member in self.members.values():
-            self._reply_join(member, self._joined(member), effects)
-            self._restart_session(member, effects.now)
+            self._reply_join(member, self._joined(member))
+            self._restart_session(member)
             member.is_new = False
             self._unsynced_ids[member.member_id] = None
-        self._timers[Timer.SYNC] = effects.now + self.members.rebalance_timeout_ms / 1000
+        self._timers[Timer.SYNC] = self._now() + self.members.rebalance_timeout_ms / 1000
 
-    def _deliver_assignments(self, assignments: Mapping[str, bytes], effects: Effects) -> None:
+    def _deliver_assignments(self, assignments: Mapping[str, bytes]) -> None:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
-            if self._reply_sync(member, self._synced(member), effects):
+            if self._reply_sync(member, self._synced(member)):
                 # Its session may have expired, without effect, while the request was parked.
-                self._restart_session(member, effects.now)
+                self._restart_session(member)
         self._transition(STABLE)
 
     # -- small parts ---------------------------------------------------------------------------
@@ -244,8 +250,8 @@ class ClassicGroup:
         self.state = to
         self.state_since_ms = self._clock()
 
-    def _restart_session(self, member: ClassicGroupMember, now: float) -> None:
-        self._timers[member.member_id] = now + member.session_timeout_ms / 1000
+    def _restart_session(self, member: ClassicGroupMember) -> None:
+        self._timers[member.member_id] = self._now() + member.session_timeout_ms / 1000
 
     def _joined(
         self,
@@ -268,21 +274,16 @@ class ClassicGroup:
             skip_assignment=skip_assignment,
         )
 
-    def _reply_join(
-        self, member: ClassicGroupMember, reply: JoinGroupResponse, effects: Effects
-    ) -> None:
-        if member.join_ticket is not None:
-            effects.replies.append((member.join_ticket, reply))
-            member.join_ticket = None
+    def _reply_join(self, member: ClassicGroupMember, reply: JoinGroupResponse) -> None:
+        answer, member.answer_join = member.answer_join, None
+        if answer is not None:
+            answer(reply)
 
-    def _reply_sync(
-        self, member: ClassicGroupMember, reply: SyncGroupResponse, effects: Effects
-    ) -> bool:
-        if member.sync_ticket is None:
-            return False
-        effects.replies.append((member.sync_ticket, reply))
-        member.sync_ticket = None
-        return True
+    def _reply_sync(self, member: ClassicGroupMember, reply: SyncGroupResponse) -> bool:
+        answer, member.answer_sync = member.answer_sync, None
+        if answer is not None:
+            answer(reply)
+        return answer is not None
 
     def _synced(self, member: ClassicGroupMember) -> SyncGroupResponse:
         return SyncGroupResponse(
@@ -291,15 +292,15 @@ class ClassicGroup:
             assignment=member.assignment,
         )
 
-    def _remove(self, member_id: str, effects: Effects) -> None:
+    def _remove(self, member_id: str) -> None:
         """Remove a member or pending id. Its parked requests get UNKNOWN_MEMBER_ID."""
         self._timers.pop(member_id, None)
         self._pending_ids.pop(member_id, None)
         self._unsynced_ids.pop(member_id, None)
         member = self.members.remove(member_id)
         if member is not None:
-            self._reply_join(member, join_refusal(UnknownMemberIdError), effects)
-            self._reply_sync(member, sync_refusal(UnknownMemberIdError), effects)
+            self._reply_join(member, join_refusal(UnknownMemberIdError))
+            self._reply_sync(member, sync_refusal(UnknownMemberIdError))
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -316,9 +317,7 @@ class ClassicGroup:
             return bool(protocol_type and names)
         return protocol_type == self.protocol_type and self.members.support_any(names)
 
-    def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now: float
-    ) -> ErrorType:
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> ErrorType:
         """Return NoError if offsets may be committed. A member's commit extends its session."""
         if generation < 0 and self.state is EMPTY:
             return NoError  # from an administrator, or a consumer that only stores offsets here
@@ -326,7 +325,7 @@ class ClassicGroup:
         if error is NoError and self.state is COMPLETING:
             return RebalanceInProgressError
         if error is NoError:
-            self._restart_session(self.members[member_id], now)
+            self._restart_session(self.members[member_id])
         return error
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -354,35 +353,28 @@ class ClassicGroup:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def join(self, call: Join, ticket: Ticket, now: float) -> Effects:
-        effects = Effects(now)
-
-        def refuse(error: ErrorType, member_id: str) -> Effects:
-            effects.replies.append((ticket, join_refusal(error, member_id)))
-            return effects
-
+    def join(self, call: Join, answer: JoinAnswer) -> None:
         if self.state is DEAD:
-            return refuse(CoordinatorNotAvailableError, call.member_id)
-        if not self._has_room_for(call.member_id):
-            self._remove(call.member_id, effects)
-            return refuse(GroupMaxSizeReachedError, NO_MEMBER_ID)
-        if not self.supports(call.protocol_type, [name for name, _ in call.protocols]):
-            return refuse(InconsistentGroupProtocolError, call.member_id)
-        if call.member_id in self._pending_ids:
-            if call.instance_id is not None:  # pending ids are never given to static members
-                return refuse(UnknownError, NO_MEMBER_ID)
-            self._add_member(call, call.member_id, ticket, effects)
-        elif call.member_id:
+            answer(join_refusal(CoordinatorNotAvailableError, call.member_id))
+        elif not self._has_room_for(call.member_id):
+            self._remove(call.member_id)
+            answer(join_refusal(GroupMaxSizeReachedError))
+        elif not self.supports(call.protocol_type, [name for name, _ in call.protocols]):
+            answer(join_refusal(InconsistentGroupProtocolError, call.member_id))
+        elif not call.member_id:
+            self._join_unknown(call, answer)
+        elif call.member_id not in self._pending_ids:
             error = self.members.identify(call.member_id, call.instance_id)
-            if error is not NoError:
-                return refuse(error, call.member_id)
-            self._rejoin(call, self.members[call.member_id], ticket, effects)
+            if error is NoError:
+                self._rejoin(call, self.members[call.member_id], answer)
+            else:
+                answer(join_refusal(error, call.member_id))
+        elif call.instance_id is not None:  # pending ids are never given to static members
+            answer(join_refusal(UnknownError))
         else:
-            self._join_unknown(call, ticket, effects)
-        return effects
+            self._add_member(call, call.member_id, answer)
 
-    def sync(self, call: SyncGroupRequest, ticket: Ticket, now: float) -> Effects:
-        effects = Effects(now)
+    def sync(self, call: SyncGroupRequest, answer: SyncAnswer) -> None:
         error = self.check_member(call.member_id, call.group_instance_id, call.generation_id)
         # A member need not name the group's protocol (KIP-559).
         agrees = call.protocol_type in (None, self.protocol_type)
@@ -391,81 +383,62 @@ class ClassicGroup:
         if error is NoError and self.state is PREPARING:
             error = RebalanceInProgressError
         if error is not NoError:
-            effects.replies.append((ticket, sync_refusal(error)))
-            return effects
+            answer(sync_refusal(error))
+            return
         member = self.members[call.member_id]
         self._unsynced_ids.pop(call.member_id, None)
         if self.state is STABLE:
-            effects.replies.append((ticket, self._synced(member)))
-            return effects
+            answer(self._synced(member))
+            return
         # An earlier SyncGroup.
-        self._reply_sync(member, sync_refusal(RebalanceInProgressError), effects)
-        member.sync_ticket = ticket
+        self._reply_sync(member, sync_refusal(RebalanceInProgressError))
+        member.answer_sync = answer
         if call.member_id == self.members.leader_id:
             given = {item.member_id: item.assignment for item in call.assignments}
             assignments = {
                 m.member_id: given.get(m.member_id, NO_ASSIGNMENT) for m in self.members.values()
             }
-            effects.write = Write(assignments, partial(self._assignment_written, assignments))
-        return effects
+            error = self._write(self, assignments)
+            if error is NoError:
+                self._deliver_assignments(assignments)
+            else:
+                self._prepare_rebalance(cause=error)
 
-    def heartbeat(
-        self, member_id: str, instance_id: str | None, generation: int, now: float
-    ) -> ErrorType:
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorType:
         error = self.check_member(member_id, instance_id, generation)
         if error is NoError:
-            self._restart_session(self.members[member_id], now)
+            self._restart_session(self.members[member_id])
             if self.state is PREPARING:
                 return RebalanceInProgressError
         return error
 
-    def leave(
-        self, leavers: Sequence[MemberIdentity], now: float
-    ) -> tuple[list[ErrorType], Effects]:
+    def leave(self, leavers: Sequence[MemberIdentity]) -> list[ErrorType]:
         """Remove members, static ones also by instance id. Return one error type per leaver."""
-        effects = Effects(now)
         if self.state is DEAD:
-            return [CoordinatorNotAvailableError] * len(leavers), effects
-        errors = [self._leave_one(leaver, effects) for leaver in leavers]
+            return [CoordinatorNotAvailableError] * len(leavers)
+        errors = [self._leave_one(leaver) for leaver in leavers]
         if NoError in errors:
             if self.state in (STABLE, COMPLETING):
-                self._prepare_rebalance(effects)
+                self._prepare_rebalance()
             else:
-                self._maybe_complete_join(effects)
-        return errors, effects
+                self._maybe_complete_join()
+        return errors
 
-    # -- calls of the driver -------------------------------------------------------------------
+    # -- calls of the coordinator --------------------------------------------------------------
 
-    def expire(self, now: float) -> Effects:
-        effects = Effects(now)
+    def expire(self) -> None:
         timer = min(self._timers, key=self._timers.__getitem__)
         del self._timers[timer]
         if timer is Timer.JOIN:
-            self._join_time_is_up(effects)
+            self._join_time_is_up()
         elif timer is Timer.SYNC:
-            self._sync_time_is_up(effects)
+            self._sync_time_is_up()
         else:
-            self._session_has_expired(timer, effects)
-        return effects
+            self.expire_session(timer)
 
     def has_session(self, member_id: str) -> bool:
         """Include pending ids."""
         return member_id in self._timers
-
-    def expire_session(self, member_id: str, now: float) -> Effects:
-        effects = Effects(now)
-        self._session_has_expired(member_id, effects)
-        return effects
-
-    def _assignment_written(
-        self, assignments: Mapping[str, bytes], error: ErrorType, now: float
-    ) -> Effects:
-        effects = Effects(now)
-        if error is NoError:
-            self._deliver_assignments(assignments, effects)
-        else:
-            self._prepare_rebalance(effects, cause=error)
-        return effects
 
     def restore(self, value: GroupMetadataValue) -> None:
         """Set the stored state of an unused machine."""
@@ -493,63 +466,52 @@ class ClassicGroup:
         self.state = STABLE if value.members else EMPTY
         self.state_since_ms = value.current_state_timestamp
 
-    def restored(self, now: float) -> Effects:
+    def restored(self) -> None:
         """Start the sessions of members, once the log has been read."""
-        effects = Effects(now)
         for member in self.members.values():
-            self._restart_session(member, now)
+            self._restart_session(member)
         if len(self.members) > self._config.group_max_size:  # the limit was lowered since
-            self._prepare_rebalance(effects)
-        return effects
+            self._prepare_rebalance()
 
-    def rebalance(self, now: float) -> Effects:
-        effects = Effects(now)
-        self._rebalance(effects)
-        return effects
-
-    def die(self, error: ErrorType = NotCoordinatorError) -> Effects:
+    def die(self, error: ErrorType = NotCoordinatorError) -> None:
         """End the group, and answer every parked request with the error. Idempotent."""
-        effects = Effects(now=0)  # sets no timer
         if self.state is DEAD:
-            return effects
+            return
         self._transition(DEAD)
         self._timers.clear()
         for member in self.members.values():
-            self._reply_join(member, join_refusal(error, member.member_id), effects)
-            self._reply_sync(member, sync_refusal(error), effects)
-        return effects
+            self._reply_join(member, join_refusal(error, member.member_id))
+            self._reply_sync(member, sync_refusal(error))
 
     # -- joining -------------------------------------------------------------------------------
 
-    def _join_unknown(self, call: Join, ticket: Ticket, effects: Effects) -> None:
+    def _join_unknown(self, call: Join, answer: JoinAnswer) -> None:
         """Assign an id to a new member, or replace a static member."""
         prefix = call.client_id if call.instance_id is None else call.instance_id
         member_id = f"{prefix}-{self._new_suffix()}"
         old_id = self.members.static_member_id(call.instance_id)
         if old_id is not None:
-            self._replace_static(call, self.members[old_id], member_id, ticket, effects)
+            self._replace_static(call, self.members[old_id], member_id, answer)
         elif call.instance_id is None and call.needs_known_member_id:
             # A client that retries would leave an unused member behind, so the client must return
             # the id before the member counts (KIP-394).
             self._pending_ids[member_id] = None
-            self._timers[member_id] = effects.now + call.session_timeout_ms / 1000
-            effects.replies.append((ticket, join_refusal(MemberIdRequired, member_id)))
+            self._timers[member_id] = self._now() + call.session_timeout_ms / 1000
+            answer(join_refusal(MemberIdRequired, member_id))
         else:
-            self._add_member(call, member_id, ticket, effects)
+            self._add_member(call, member_id, answer)
 
-    def _rejoin(
-        self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
-    ) -> None:
+    def _rejoin(self, call: Join, member: ClassicGroupMember, answer: JoinAnswer) -> None:
         is_leader = member.member_id == self.members.leader_id
         is_unchanged = member.protocols == call.protocols
         # The response may have been lost. The leader of a stable group requests a rebalance.
         if is_unchanged and (self.state is COMPLETING or (self.state is STABLE and not is_leader)):
-            effects.replies.append((ticket, self._joined(member)))
+            answer(self._joined(member))
             return
-        self._park_join(call, member, ticket, effects)
-        self._rebalance(effects)
+        self._park_join(call, member, answer)
+        self.rebalance()
 
-    def _add_member(self, call: Join, member_id: str, ticket: Ticket, effects: Effects) -> None:
+    def _add_member(self, call: Join, member_id: str, answer: JoinAnswer) -> None:
         member = ClassicGroupMember(
             member_id,
             call.instance_id,
@@ -559,24 +521,22 @@ class ClassicGroup:
             call.rebalance_timeout_ms,
             call.protocols,
             is_new=True,
-            join_ticket=ticket,
+            answer_join=answer,
         )
         if not self.members:
             self.protocol_type = call.protocol_type
         self.members.add(member)
         self._pending_ids.pop(member_id, None)
         self._has_newcomer = True
-        self._timers[member_id] = effects.now + NEW_MEMBER_JOIN_TIMEOUT_S
-        self._rebalance(effects)
+        self._timers[member_id] = self._now() + NEW_MEMBER_JOIN_TIMEOUT_S
+        self.rebalance()
 
-    def _park_join(
-        self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
-    ) -> None:
-        self._reply_join(member, join_refusal(RebalanceInProgressError, member.member_id), effects)
+    def _park_join(self, call: Join, member: ClassicGroupMember, answer: JoinAnswer) -> None:
+        self._reply_join(member, join_refusal(RebalanceInProgressError, member.member_id))
         member.protocols = call.protocols
         member.session_timeout_ms = call.session_timeout_ms
         member.rebalance_timeout_ms = call.rebalance_timeout_ms
-        member.join_ticket = ticket
+        member.answer_join = answer
 
     def _has_room_for(self, member_id: str) -> bool:
         """Return whether group.max.size lets this member join, or join again."""
@@ -595,12 +555,11 @@ class ClassicGroup:
         call: Join,
         old: ClassicGroupMember,
         new_id: str,
-        ticket: Ticket,
-        effects: Effects,
+        answer: JoinAnswer,
     ) -> None:
         """Give a restarted static member a new id, and fence the old id."""
-        self._reply_join(old, join_refusal(FencedInstanceIdError, old.member_id), effects)
-        self._reply_sync(old, sync_refusal(FencedInstanceIdError), effects)
+        self._reply_join(old, join_refusal(FencedInstanceIdError, old.member_id))
+        self._reply_sync(old, sync_refusal(FencedInstanceIdError))
         new = ClassicGroupMember(
             new_id,
             old.instance_id,
@@ -610,53 +569,38 @@ class ClassicGroup:
             call.rebalance_timeout_ms,
             call.protocols,
             assignment=old.assignment,
-            join_ticket=ticket,
+            answer_join=answer,
         )
         leader_before = self.members.leader_id
-        self._swap(old, new, effects.now)
+        self._swap(old, new)
         if self.state is STABLE and self.members.select_protocol() == self.protocol:
-            effects.write = Write(
-                {m.member_id: m.assignment for m in self.members.values()},
-                partial(self._replacement_written, old, new, call, leader_before),
-            )
+            error = self._write(self, {m.member_id: m.assignment for m in self.members.values()})
+            if error is not NoError:
+                self._reply_join(new, join_refusal(error))
+                self._swap(new, old)
+            elif call.can_skip_assignment:
+                is_leader = new.member_id == self.members.leader_id
+                self._reply_join(new, self._joined(new, skip_assignment=is_leader))
+            else:
+                # With its own new id as leader, it would assign again. The old id makes it a
+                # follower.
+                reply = self._joined(new, leader=leader_before or NO_LEADER, members=())
+                self._reply_join(new, reply)
         else:
             # The leader may be computing an assignment for the old id.
-            self._rebalance(effects)
+            self.rebalance()
 
-    def _replacement_written(
-        self,
-        old: ClassicGroupMember,
-        new: ClassicGroupMember,
-        call: Join,
-        leader_before: str | None,
-        error: ErrorType,
-        now: float,
-    ) -> Effects:
-        effects = Effects(now)
-        if error is not NoError:
-            self._reply_join(new, join_refusal(error), effects)
-            self._swap(new, old, now)
-        elif call.can_skip_assignment:
-            is_leader = new.member_id == self.members.leader_id
-            self._reply_join(new, self._joined(new, skip_assignment=is_leader), effects)
-        else:
-            # With its own new id as leader, it would assign again. The old id makes it a follower.
-            self._reply_join(
-                new, self._joined(new, leader=leader_before or NO_LEADER, members=()), effects
-            )
-        return effects
-
-    def _swap(self, old: ClassicGroupMember, new: ClassicGroupMember, now: float) -> None:
+    def _swap(self, old: ClassicGroupMember, new: ClassicGroupMember) -> None:
         self.members.replace(old.member_id, new)
         self._timers.pop(old.member_id, None)
         if old.member_id in self._unsynced_ids:
             del self._unsynced_ids[old.member_id]
             self._unsynced_ids[new.member_id] = None
-        self._restart_session(new, now)
+        self._restart_session(new)
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def _leave_one(self, leaver: MemberIdentity, effects: Effects) -> ErrorType:
+    def _leave_one(self, leaver: MemberIdentity) -> ErrorType:
         member_id = leaver.member_id
         if not member_id:
             static_id = self.members.static_member_id(leaver.group_instance_id)
@@ -667,25 +611,25 @@ class ClassicGroup:
             error = self.members.identify(member_id, leaver.group_instance_id)
             if error is not NoError:
                 return error
-        self._remove(member_id, effects)
+        self._remove(member_id)
         return NoError
 
-    def _session_has_expired(self, member_id: str, effects: Effects) -> None:
+    def expire_session(self, member_id: str) -> None:
         member = self.members.get(member_id)
         if member is not None and member.proves_life_by_waiting:
             return  # its session starts again when its request is answered
-        self._remove(member_id, effects)
+        self._remove(member_id)
         if self.state in (STABLE, COMPLETING) and member is not None:
-            self._rebalance(effects)
+            self.rebalance()
         else:
-            self._maybe_complete_join(effects)
+            self._maybe_complete_join()
 
-    def _sync_time_is_up(self, effects: Effects) -> None:
+    def _sync_time_is_up(self) -> None:
         if not self._unsynced_ids:
             return
         for member_id in tuple(self._unsynced_ids):
-            self._remove(member_id, effects)
-        self._prepare_rebalance(effects)
+            self._remove(member_id)
+        self._prepare_rebalance()
 
     # -- checks --------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from aiokafka_lite.broker.groups.values import (
     NO_ASSIGNMENT,
     ErrorType,
+    JoinAnswer,
     Protocols,
-    Ticket,
+    SyncAnswer,
 )
 from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberIdError
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
@@ -18,7 +19,7 @@ from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMembe
 
 @dataclass(slots=True, eq=False)
 class ClassicGroupMember:
-    """One member, with the tickets of its parked requests.
+    """One member, with its parked requests.
 
     Attributes:
         is_new: It joined after the latest rebalance, and may not know its id yet. Its parked
@@ -34,8 +35,8 @@ class ClassicGroupMember:
     protocols: Protocols
     assignment: bytes = NO_ASSIGNMENT
     is_new: bool = False
-    join_ticket: Ticket | None = None
-    sync_ticket: Ticket | None = None
+    answer_join: JoinAnswer | None = None
+    answer_sync: SyncAnswer | None = None
 
     @property
     def is_static(self) -> bool:
@@ -43,12 +44,12 @@ class ClassicGroupMember:
 
     @property
     def is_awaiting_join(self) -> bool:
-        return self.join_ticket is not None
+        return self.answer_join is not None
 
     @property
     def proves_life_by_waiting(self) -> bool:
         """Whether a parked request replaces heartbeats: not the first join of a new member."""
-        return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
+        return not self.is_new and (self.answer_join is not None or self.answer_sync is not None)
 
     def metadata(self, protocol: str) -> bytes:
         for name, metadata in self.protocols:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
-from aiokafka_lite.broker.groups.classic.driver import group_tombstone, stored_member
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
+from aiokafka_lite.broker.groups.classic.records import group_tombstone, stored_member
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import ClassicSide, ConsumerGroupMember

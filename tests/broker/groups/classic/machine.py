@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.values import Effects, ErrorType, Join, Ticket
+from aiokafka_lite.broker.groups.values import ErrorType, Join
 from aiokafka_lite.errors import MemberIdRequired, NoError
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupResponse,
@@ -15,6 +17,8 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupResponse,
 )
 from tests.broker.groups.fakes import sync_call
+
+T = TypeVar("T")
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -31,9 +35,11 @@ class Driver:
             settings or BrokerConfig(group_initial_rebalance_delay_ms=0),
             new_suffix=lambda: next(suffixes),
             clock=lambda: int(self.now * 1000),
+            now=lambda: self.now,
+            write=self._write,
         )
-        self.joins: dict[Ticket, JoinGroupResponse] = {}
-        self.syncs: dict[Ticket, SyncGroupResponse] = {}
+        self.joins: dict[int, JoinGroupResponse] = {}
+        self.syncs: dict[int, SyncGroupResponse] = {}
         self.writes: list[dict[str, bytes]] = []
         self.write_error: ErrorType = NoError
         self.states = [self.group.state]
@@ -47,31 +53,34 @@ class Driver:
     def answered(self) -> int:
         return len(self.joins) + len(self.syncs)
 
-    def run(self, effects: Effects) -> None:
-        while True:
-            if self.group.state is not self.states[-1]:
-                self.states.append(self.group.state)
-            for ticket, reply in effects.replies:
-                assert ticket not in self.joins, "answered twice"
-                assert ticket not in self.syncs, "answered twice"
-                if isinstance(reply, JoinGroupResponse):
-                    self.joins[ticket] = reply
-                else:
-                    self.syncs[ticket] = reply
-            if effects.write is None:
-                return
-            self.writes.append(dict(effects.write.assignments))
-            effects = effects.write.done(self.write_error, self.now)
+    def run(self, step: Callable[[], T]) -> T:
+        result = step()
+        self._note_state()
+        return result
 
-    def ticket(self) -> Ticket:
-        return Ticket(next(self._tickets))
+    def _note_state(self) -> None:
+        if self.group.state is not self.states[-1]:
+            self.states.append(self.group.state)
+
+    def _write(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> ErrorType:
+        self._note_state()
+        self.writes.append(dict(assignments))
+        return self.write_error
+
+    def _answer(self, ticket: int, reply: JoinGroupResponse | SyncGroupResponse) -> None:
+        assert ticket not in self.joins, "answered twice"
+        assert ticket not in self.syncs, "answered twice"
+        if isinstance(reply, JoinGroupResponse):
+            self.joins[ticket] = reply
+        else:
+            self.syncs[ticket] = reply
 
     def advance(self, seconds: float) -> None:
         """Let time pass, acting on every timer at its moment."""
         until = self.now + seconds
         while (deadline := self.group.next_deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)
-            self.run(self.group.expire(self.now))
+            self.run(self.group.expire)
         self.now = until
 
     def join(
@@ -85,8 +94,9 @@ class Driver:
         rebalance_ms: int = REBALANCE_MS,
         needs_known_member_id: bool = False,
         can_skip_assignment: bool = True,
-    ) -> Ticket:
-        ticket = self.ticket()
+    ) -> int:
+        """Send a JoinGroup request, and return the key of its answer in `joins`."""
+        ticket = next(self._tickets)
         call = Join(
             protocol_type=protocol_type,
             protocols=tuple(protocols),
@@ -99,7 +109,7 @@ class Driver:
             needs_known_member_id=needs_known_member_id,
             can_skip_assignment=can_skip_assignment,
         )
-        self.run(self.group.join(call, ticket, self.now))
+        self.run(lambda: self.group.join(call, partial(self._answer, ticket)))
         return ticket
 
     def new_id(self) -> str:
@@ -117,8 +127,9 @@ class Driver:
         protocol_type: str | None = None,
         protocol: str | None = None,
         assignments: dict[str, bytes] | None = None,
-    ) -> Ticket:
-        ticket = self.ticket()
+    ) -> int:
+        """Send a SyncGroup request, and return the key of its answer in `syncs`."""
+        ticket = next(self._tickets)
         call = sync_call(
             member_id,
             self.group.generation if generation is None else generation,
@@ -127,18 +138,16 @@ class Driver:
             protocol,
             assignments or {},
         )
-        self.run(self.group.sync(call, ticket, self.now))
+        self.run(lambda: self.group.sync(call, partial(self._answer, ticket)))
         return ticket
 
     def heartbeat(self, member_id: str, generation: int | None = None) -> ErrorType:
         if generation is None:
             generation = self.group.generation
-        return self.group.heartbeat(member_id, None, generation, self.now)
+        return self.group.heartbeat(member_id, None, generation)
 
     def leave(self, *leavers: MemberIdentity) -> list[ErrorType]:
-        errors, effects = self.group.leave(leavers, self.now)
-        self.run(effects)
-        return errors
+        return self.run(lambda: self.group.leave(leavers))
 
     def stable(self, count: int = 1, *, instances: Sequence[str | None] = ()) -> list[str]:
         """Bring so many members to Stable and return their ids, the leader first."""

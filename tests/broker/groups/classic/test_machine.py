@@ -11,8 +11,8 @@ import pytest
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic import machine
-from aiokafka_lite.broker.groups.classic.driver import metadata_record
 from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
+from aiokafka_lite.broker.groups.classic.records import metadata_record
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -73,7 +73,7 @@ def test_only_legal_transitions_are_made(
 def test_life_of_a_group_passes_through_the_states(driver: Driver) -> None:
     [member_id] = driver.stable()
     assert driver.leave(leaver(member_id)) == [NoError]
-    driver.run(driver.group.die())
+    driver.run(driver.group.die)
     assert driver.states == [EMPTY, PREPARING, COMPLETING, STABLE, EMPTY, DEAD]
 
 
@@ -398,7 +398,7 @@ def test_absent_static_members_keep_their_place_until_their_session_ends(driver:
     ticket = driver.join(one, instance_id="one", session_ms=2 * REBALANCE_MS)
     assert ticket not in driver.joins
     driver.group.members[two].session_timeout_ms = 2 * REBALANCE_MS
-    driver.group.heartbeat(two, "two", 1, driver.now)
+    driver.group.heartbeat(two, "two", 1)
     driver.advance(REBALANCE_MS / 1000)
     members = driver.joins[ticket].members
     assert [member.member_id for member in members] == [one, two]
@@ -434,7 +434,7 @@ def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
     for name in ("one", "two"):
         member = driver.group.members[driver.group.members.static_member_id(name) or ""]
         member.session_timeout_ms = 3 * REBALANCE_MS
-        driver.group._restart_session(member, driver.now)
+        driver.group._restart_session(member)
     driver.leave(leaver(driver.group.members.leader_id or ""))
     newcomer = list(driver.group.members.values())[-1].member_id
     driver.leave(leaver(newcomer))
@@ -657,7 +657,7 @@ def test_heartbeats_and_commits_keep_a_session_alive(driver: Driver) -> None:
         driver.advance(6)
         assert driver.heartbeat(member_id) is NoError
         driver.advance(6)
-        assert driver.group.check_commit(member_id, None, 1, driver.now) is NoError
+        assert driver.group.check_commit(member_id, None, 1) is NoError
     assert driver.state is STABLE
 
 
@@ -690,7 +690,7 @@ def test_heartbeat_errors(driver: Driver) -> None:
     [member_id] = driver.stable()
     assert driver.heartbeat("nobody") is UnknownMemberIdError
     assert driver.heartbeat(member_id, generation=9) is IllegalGenerationError
-    assert driver.group.heartbeat(member_id, "no-instance", 1, 0) is UnknownMemberIdError
+    assert driver.group.heartbeat(member_id, "no-instance", 1) is UnknownMemberIdError
 
 
 # -- leaving ------------------------------------------------------------
@@ -769,7 +769,7 @@ def test_static_member_comes_back_without_a_rebalance(driver: Driver) -> None:
     assert driver.syncs[driver.sync(answer.member_id)].assignment == b"to " + follower.encode()
     assert driver.group.has_session(answer.member_id)
     assert not driver.group.has_session(follower)
-    error = driver.group.heartbeat(follower, "two", 1, driver.now)
+    error = driver.group.heartbeat(follower, "two", 1)
     assert error is FencedInstanceIdError
     assert set(driver.writes[-1]) == {leader, answer.member_id}
 
@@ -831,7 +831,7 @@ def test_failed_write_puts_the_static_member_back(driver: Driver) -> None:
     driver.write_error = NotCoordinatorError
     ticket = driver.join(instance_id="two")
     assert driver.joins[ticket].error_code == NotCoordinatorError.errno
-    assert driver.group.heartbeat(follower, "two", 1, driver.now) is NoError
+    assert driver.group.heartbeat(follower, "two", 1) is NoError
     assert driver.state is STABLE
 
 
@@ -845,7 +845,7 @@ def test_old_id_of_a_static_member_is_fenced_everywhere(driver: Driver) -> None:
         driver.syncs[driver.sync(old, instance_id="one")].error_code == FencedInstanceIdError.errno
     )
     assert driver.leave(leaver(old, "one")) == [FencedInstanceIdError]
-    assert driver.group.check_commit(old, "one", 1, driver.now) is FencedInstanceIdError
+    assert driver.group.check_commit(old, "one", 1) is FencedInstanceIdError
 
 
 # -- limits, commits, death ------------------------------------------------------------
@@ -873,7 +873,7 @@ def test_group_whose_maximum_was_lowered_keeps_those_who_join_first(driver: Driv
     first, late = driver.stable(2)
     twin = Driver(BrokerConfig(group_initial_rebalance_delay_ms=3000, group_max_size=1))
     twin.group.restore(stored(driver.group, leader="of nobody"))
-    twin.run(twin.group.restored(twin.now))
+    twin.run(twin.group.restored)
     assert (twin.state, twin.group.members.leader_id) == (PREPARING, first)
     older, ticket = twin.join(first), twin.join(first)
     assert twin.joins[older].error_code == RebalanceInProgressError.errno
@@ -886,21 +886,21 @@ def test_group_whose_maximum_was_lowered_keeps_those_who_join_first(driver: Driv
 
 def test_commits_are_checked_by_state(driver: Driver) -> None:
     group = driver.group
-    assert group.check_commit("", None, -1, 0) is NoError
-    assert group.check_commit("m", None, 3, 0) is UnknownMemberIdError
-    assert group.check_commit("m", None, 0, 0) is UnknownMemberIdError
+    assert group.check_commit("", None, -1) is NoError
+    assert group.check_commit("m", None, 3) is UnknownMemberIdError
+    assert group.check_commit("m", None, 0) is UnknownMemberIdError
     ticket = driver.join()
     driver.advance(0)
     member_id = driver.joins[ticket].member_id
-    assert group.check_commit(member_id, None, 1, driver.now) is RebalanceInProgressError
-    assert group.check_commit("", None, -1, driver.now) is UnknownMemberIdError
+    assert group.check_commit(member_id, None, 1) is RebalanceInProgressError
+    assert group.check_commit("", None, -1) is UnknownMemberIdError
     driver.sync(member_id)
-    assert group.check_commit(member_id, None, 1, driver.now) is NoError
-    assert group.check_commit(member_id, None, 0, driver.now) is IllegalGenerationError
-    assert group.check_commit(member_id, None, -1, driver.now) is IllegalGenerationError
+    assert group.check_commit(member_id, None, 1) is NoError
+    assert group.check_commit(member_id, None, 0) is IllegalGenerationError
+    assert group.check_commit(member_id, None, -1) is IllegalGenerationError
     driver.join()
     assert driver.state is PREPARING
-    assert group.check_commit(member_id, None, 1, driver.now) is NoError
+    assert group.check_commit(member_id, None, 1) is NoError
 
 
 def test_only_an_empty_group_may_be_deleted(driver: Driver) -> None:
@@ -916,19 +916,19 @@ def test_death_answers_everything_parked(driver: Driver, with_sync: bool) -> Non
         rejoin = [driver.join(member_id) for member_id in (driver.group.members.leader_id or "",)]
         driver.join(follower)
         parked = driver.sync(follower)
-        driver.run(driver.group.die())
+        driver.run(driver.group.die)
         assert rejoin[0] in driver.joins
         assert driver.syncs[parked].error_code == NotCoordinatorError.errno
     else:
         parked = driver.join(follower, protocols=(("range", b"new"),))
-        driver.run(driver.group.die())
+        driver.run(driver.group.die)
         assert driver.joins[parked].error_code == NotCoordinatorError.errno
     assert driver.group.next_deadline() is None
-    driver.run(driver.group.die())
+    driver.run(driver.group.die)
     assert driver.joins[driver.join()].error_code == CoordinatorNotAvailableError.errno
     assert driver.heartbeat(follower) is CoordinatorNotAvailableError
     assert driver.leave(leaver(follower)) == [CoordinatorNotAvailableError]
-    assert driver.group.check_commit("", None, -1, 0) is CoordinatorNotAvailableError
+    assert driver.group.check_commit("", None, -1) is CoordinatorNotAvailableError
 
 
 def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None:
@@ -938,12 +938,16 @@ def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None
         BrokerConfig(group_max_size=2),
         new_suffix=lambda: "x",
         clock=lambda: int(driver.now * 1000),
+        now=lambda: driver.now,
+        write=lambda group, assignments: NoError,
     )
     twin.restore(stored(driver.group, leader=ids[1]))
-    twin.restored(driver.now)
+    twin.restored()
     assert twin.state is STABLE
     assert twin.members.leader_id == ids[1]
-    assert twin.heartbeat(ids[0], None, 1, driver.now + 1) is NoError
+    driver.now += 1
+    assert twin.heartbeat(ids[0], None, 1) is NoError
+    driver.now -= 1
     assert twin.next_deadline() == driver.now + SESSION_MS / 1000
 
 
@@ -951,5 +955,5 @@ def test_parked_member_stays_when_its_session_is_made_to_end(driver: Driver) -> 
     leader, _ = driver.stable(2)
     driver.join(leader)
     for _ in range(2):
-        driver.run(driver.group.expire_session(leader, driver.now))
+        driver.run(lambda: driver.group.expire_session(leader))
         assert driver.group.has_session(leader)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.migration import encode_assignment, owned_by, upgraded
@@ -16,7 +15,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
     TopicPartition,
 )
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
-from tests.broker.groups.fakes import FakeTopics
+from tests.broker.groups.fakes import FakeTopics, unused_group
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def assignment(user_data: bytes | None = None, **partitions: list[int]) -> bytes
 
 def group_of(assigned: bytes, *, protocol: str | None = "b", rack_id: str = "") -> ClassicGroup:
     """Return a group whose only member likes protocol "a" best."""
-    group = ClassicGroup("g", BrokerConfig(), new_suffix=str, clock=lambda: 0)
+    group = unused_group()
     protocols = (("a", subscription("t")), ("b", subscription("u", rack_id=rack_id)))
     member = ClassicGroupMember("m", None, "c", "/h", 1, 2, protocols, assignment=assigned)
     group.restore(GroupMetadataValue(protocol_type="consumer", generation=7, protocol=protocol))
