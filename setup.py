@@ -32,6 +32,7 @@ else:
 
 HERE = Path(__file__).parent
 SOURCES = (
+    "aiokafka_lite/_compiled.pyx",
     "aiokafka_lite/_record.pyx",
     "aiokafka_lite/records/_build.pyx",
     "aiokafka_lite/records/_columns.pyx",
@@ -177,9 +178,6 @@ class BuildExtensions(build_ext):
             self.inplace = is_in_place
             Path(self.get_ext_fullpath(LIBRARY)).unlink(missing_ok=True)
         self.warn("no extension is built, because at least one failed: plain Python replaces them")
-
-    def get_export_symbols(self, ext: Extension) -> list[str]:
-        return ext.export_symbols  # of its modules; there is none of its own name
 
     def build_extension(self, ext: Extension) -> None:
         self.compiler.compile = functools.partial(self._compile, self.compiler.compile)

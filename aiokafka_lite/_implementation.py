@@ -14,7 +14,11 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    # Programs that freeze applications, such as PyInstaller, look for imports.
+    from aiokafka_lite import _compiled as _compiled
 
 SETTING: Final = "AIOKAFKA_LITE_IMPL"
 _PACKAGE: Final = f"{__package__}."
@@ -22,6 +26,7 @@ LIBRARY: Final = "_compiled"
 # What setup.py compiles.
 COMPILED: Final = frozenset(
     {
+        "_compiled",
         "_record",
         "client.backoff",
         "client.channel",
@@ -61,15 +66,21 @@ COMPILED: Final = frozenset(
 
 
 class _Finder:
-    """Loads compiled modules from their file; a finder of `sys.meta_path`."""
+    """Loads the package's compiled modules from their file; a finder of `sys.meta_path`.
+
+    It finds none for another copy of the package that is imported later.
+    """
 
     def __init__(self, library: str) -> None:
         self._library = library
+        self._package = sys.modules.get(str(__package__))
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if not name.startswith(_PACKAGE) or name.removeprefix(_PACKAGE) not in COMPILED:
+            return None
+        if sys.modules.get(str(__package__)) is not self._package:
             return None
         loader = importlib.machinery.ExtensionFileLoader(name, self._library)
         spec = importlib.machinery.ModuleSpec(name, loader, origin=self._library)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import modulefinder
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from aiokafka_lite import _implementation
 from aiokafka_lite._implementation import COMPILED as COMPILED_MODULES
 from aiokafka_lite._implementation import built_library
 from aiokafka_lite.records import COMPILED
@@ -22,6 +25,19 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.consumer.fetching import source
 files = [getattr(m, "__file__", None) or "" for n, m in sys.modules.items() if "aiokafka_lite" in n]
 print(sum(file.endswith((".so", ".pyd")) for file in files))
+"""
+
+# The first copy of the package is forgotten, and another one is imported.
+ANOTHER_COPY = """
+import sys
+import aiokafka_lite.consumer
+for name in [name for name in sys.modules if name.startswith("aiokafka_lite")]:
+    del sys.modules[name]
+sys.path.insert(0, {folder!r})
+import aiokafka_lite.consumer
+names = [name for name in sys.modules if name.startswith("aiokafka_lite")]
+files = [getattr(sys.modules[name], "__file__", None) or "" for name in names]
+print(len(files) > 50, all(file.startswith({folder!r}) for file in files))
 """
 
 
@@ -51,6 +67,26 @@ def test_python_finds_no_module_that_there_is_not() -> None:
 def test_compiled_modules_are_used_that_are_built(implementation: str) -> None:
     done = run(IMPORTED, implementation)
     assert int(done.stdout) > 5, done.stderr
+
+
+@pytest.mark.skipif(not COMPILED, reason="there are no extensions")
+def test_tools_find_and_import_the_file_of_the_compiled_modules() -> None:
+    """Programs that freeze applications follow imports, and others import all files of modules."""
+    scan = modulefinder.ModuleFinder.scan_opcodes
+    source = Path(str(_implementation.__file__)).read_text("utf-8")
+    found = list(scan(modulefinder.ModuleFinder(), compile(source, "", "exec")))
+    assert ("absolute_import", (("_compiled",), "aiokafka_lite")) in found
+    for implementation in ("compiled", "python"):
+        done = run("import aiokafka_lite._compiled", implementation)
+        assert done.returncode == 0, done.stderr
+
+
+def test_another_copy_of_the_package_uses_its_own_modules(tmp_path: Path) -> None:
+    """Also if the first copy is compiled, and this one is not."""
+    package, copy = Path(str(_implementation.__file__)).parent, tmp_path / "aiokafka_lite"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    done = run(ANOTHER_COPY.format(folder=str(tmp_path)), "")
+    assert done.stdout == "True True\n", done.stderr
 
 
 def test_compiled_modules_that_are_not_built_are_an_error_if_they_are_asked_for(

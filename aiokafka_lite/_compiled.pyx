@@ -1,0 +1,1 @@
+"""The file of all compiled modules is a module, too, because tools import all that they find."""
