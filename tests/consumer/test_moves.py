@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.commits import commits
-from aiokafka_lite.consumer.commits.commits import CommitState
+from aiokafka_lite.consumer.commits import pending
+from aiokafka_lite.consumer.commits.pending import CommitState
 from aiokafka_lite.consumer.processing import breaker, job
 from aiokafka_lite.consumer.processing.breaker import BreakerState
 from aiokafka_lite.consumer.processing.job import Job, JobState
@@ -22,7 +22,7 @@ Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
     [
         (breaker.MOVES, BreakerState.CLOSED, set()),
         (job.MOVES, JobState.LISTED, {JobState.DEAD}),
-        (commits.MOVES, CommitState.MADE, {CommitState.PUT_OFF}),
+        (pending.MOVES, CommitState.MADE, {CommitState.PUT_OFF}),
     ],
 )
 def test_every_state_is_reached_from_the_first_and_only_final_ones_are_never_left(

@@ -292,9 +292,9 @@ _COMMITS: Final = (
         "commit back",
         (
             _edit(
-                "consumer.commits.committed",
-                "                last_error = error\n",
-                "                return dict.fromkeys(asked)\n",
+                "consumer.commits.commits",
+                "                last_error = error\n            else:\n",
+                "                return dict.fromkeys(asked)\n            else:\n",
             ),
         ),
         faults=("refusals",),
@@ -526,9 +526,9 @@ _FETCHING: Final = (
         "not settled",
         (
             _edit(
-                "consumer.commits.committed",
-                "                last_error = error\n",
-                "                last_error = error\n                await asyncio.sleep(1e9)\n",
+                "consumer.commits.commits",
+                "                last_error = error\n            else:\n",
+                "                await asyncio.sleep(1e9)\n            else:\n",
             ),
         ),
         faults=("refusals",),

@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
+from aiokafka_lite.consumer.commits.commits import Commits
+from aiokafka_lite.consumer.commits.pending import PendingCommit
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import ClientClosedError, CommitFailedError, KafkaError

@@ -36,7 +36,7 @@ class AutoCommit:
         self._wake = Event()
         self._has_progress = False
         core.observers.departed.add(self._note_departure)
-        core.observers.assignment_changed.add(self._forget_what_is_back)
+        core.observers.assignment_changed.add(commits.forget_returned)
         core.observers.progressed.add(self._note_progress)
         self._task = scope.supervise(self._run, name="auto-commit")
 
@@ -49,10 +49,8 @@ class AutoCommit:
         commits = self._commits
         latest_at = loop.time()
         while True:
-            if commits.departed:
-                departed = commits.departed[0]
-                await commits.commit_departed(departed)
-                commits.settle(departed)
+            if commits.has_departed:
+                await commits.commit_next_departed()
                 continue
             self._wake.clear()
             if not await self._wake.wait(latest_at + self._pause_s()):
@@ -93,10 +91,5 @@ class AutoCommit:
         offsets = self._finished.finished_offsets()
         gone = {tp: offset for tp, offset in offsets.items() if tp in departure.partitions}
         if left := self._commits.not_committed_yet(gone):
-            self._commits.departed.append(self._commits.make_departed(left))
+            self._commits.depart(left)
             self._wake.set()
-
-    def _forget_what_is_back(self) -> None:
-        forgone = self._commits.forgone
-        for tp in [tp for tp in forgone if tp in self._state.assignment]:
-            del forgone[tp]

@@ -1,4 +1,4 @@
-"""Committing offsets: the only sender of OffsetCommit. `committed.py` reads them.
+"""Commits offsets, as the only sender of OffsetCommit, and reads the committed ones.
 
 - One commit is sent at a time. A retry leaves out offsets that a later commit has replaced, so a
   committed offset decreases only by a later call of the application.
@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import itertools
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from functools import cached_property
-from math import inf
-from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -29,22 +26,31 @@ from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
+from aiokafka_lite.consumer.assignment.cursor import (
+    NO_EPOCH,
+    NO_IDS,
+    CommittedPosition,
+    Cursor,
+)
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, of_another_log
-from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
-from aiokafka_lite.consumer.commits.committed import CommittedReader
 from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
+from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (
+    FetchedOffset,
     OffsetToCommit,
     TopicIds,
     commit_error_code,
     commit_request,
     commit_results,
+    fetch_error_code,
+    fetch_request,
+    fetch_results,
 )
 from aiokafka_lite.consumer.config import check_offsets
 from aiokafka_lite.consumer.core import Core
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
@@ -64,159 +70,15 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.events import CommitFailed
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
-Cursors = Mapping[TopicPartition, Cursor]
-
-
-class CommitKind(enum.Enum):
-    """The caller of a commit, and its offsets.
-
-    Commits of the application wait for rebalances, the others do not.
-    """
-
-    # The application, of its positions: `commit()`.
-    POSITIONS = enum.auto()
-    # The application, of given offsets: it fails if one cannot be committed.
-    NAMED = enum.auto()
-    # Auto-commit.
-    AUTOMATIC = enum.auto()
-    # The consumer, before a revocation.
-    LAST = enum.auto()
-    # The consumer, of partitions that the application has given up, or at a stop.
-    DEPARTED = enum.auto()
-
-
-class CommitState(enum.Enum):
-    MADE = enum.auto()
-    WAITED = enum.auto()
-    SENT = enum.auto()
-    # It was sent, and has waited before or since.
-    SENT_LATE = enum.auto()
-    # Refused because of a rebalance that the member may not know of yet.
-    PUT_OFF = enum.auto()
-
-    @property
-    def has_waited(self) -> bool:
-        return self not in (CommitState.MADE, CommitState.SENT)
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the coordinator may have received it: only the response may be lost."""
-        return self not in (CommitState.MADE, CommitState.WAITED)
-
-
-MOVES: Final[Mapping[CommitState, frozenset[CommitState]]] = MappingProxyType(
-    {
-        CommitState.MADE: frozenset({CommitState.WAITED, CommitState.SENT}),
-        CommitState.WAITED: frozenset({CommitState.SENT_LATE}),
-        CommitState.SENT: frozenset({CommitState.SENT_LATE, CommitState.PUT_OFF}),
-        CommitState.SENT_LATE: frozenset({CommitState.PUT_OFF}),
-        CommitState.PUT_OFF: frozenset(),
-    }
-)
-
-
-class PendingCommit:
-    """A commit that has not finished.
-
-    `sequence` is its number among all commits. Of partitions in `exact`, exactly the given offset
-    is committed, whatever is finished.
-    """
-
-    def __init__(
-        self,
-        sequence: int,
-        offsets: Offsets,
-        made_as: Identity | None,
-        kind: CommitKind,
-        *,
-        cursors: Cursors,
-        cluster: Cluster,
-        exact: Collection[TopicPartition] = (),
-    ) -> None:
-        self.kind: Final = kind
-        self.sequence: Final = sequence
-        self.state = CommitState.MADE
-        # The application makes it.
-        self.is_asked_for: Final = kind in (CommitKind.POSITIONS, CommitKind.NAMED)
-        # It is the last commit of its partitions.
-        self.is_departed: Final = kind is CommitKind.DEPARTED
-        self.left = dict(offsets)
-        # A later offset is never replaced by an earlier one.
-        self.said_at = dict.fromkeys(offsets, sequence)
-        # Another cursor is another assignment, even of the same member.
-        self.cursors = {tp: cursors.get(tp) for tp in offsets}
-        # The ids under which the partitions were read. Empty: unknown.
-        self.topic_ids: dict[TopicPartition, bytes] = {}
-        for tp, cursor in self.cursors.items():
-            read_as = b"" if cursor is None else cursor.topic_id
-            self.topic_ids[tp] = read_as or cluster.view.topic_id(tp.topic) or b""
-        # Each log's next truncation after its offset was set.
-        self._truncations = {
-            tp: cursor.next_truncation for tp, cursor in self.cursors.items() if cursor is not None
-        }
-        self.made_as = made_as
-        self.exact = {*exact}
-        # Revoked since without a commit; POSITIONS only.
-        self.revoked: dict[TopicPartition, OffsetAndMetadata] = {}
-
-    @property
-    def can_wait(self) -> bool:
-        """Whether it waits for a rebalance, which itself waits for its callbacks."""
-        if self.is_departed:
-            return not is_in_callback()
-        return self.is_asked_for and not self._is_of_callback
-
-    @cached_property
-    def _is_of_callback(self) -> bool:
-        return is_in_callback()  # first asked by the task that makes the commit
-
-    # --- Its state ------------------------------------------------------------------------
-    def note_wait(self) -> None:
-        if not self.state.has_waited:
-            self._enter(CommitState.SENT_LATE if self.state.was_sent else CommitState.WAITED)
-
-    def note_sent(self) -> None:
-        if not self.state.was_sent:
-            self._enter(CommitState.SENT_LATE if self.state.has_waited else CommitState.SENT)
-
-    def put_off(self) -> None:
-        if self.state is not CommitState.PUT_OFF:
-            self._enter(CommitState.PUT_OFF)
-
-    def _enter(self, state: CommitState) -> None:
-        if state not in MOVES[self.state]:
-            raise AssertionError(
-                f"a commit cannot change its state from {self.state.name} to {state.name}"
-            )
-        self.state = state
-
-    # --- Its offsets ----------------------------------------------------------------------
-    def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
-        self.left[tp], self.said_at[tp] = offset, sequence
-        if (cursor := self.cursors[tp]) is not None:
-            self._truncations[tp] = cursor.next_truncation
-
-    def take_over(self, tp: TopicPartition, other: PendingCommit) -> None:
-        self.left[tp] = other.left[tp]
-        self.exact = self.exact - {tp} | (other.exact & {tp})
-        self.said_at[tp] = max(self.said_at[tp], other.said_at[tp])
-        if tp in other._truncations:
-            self._truncations[tp] = other._truncations[tp]
-
-    def end_of_log(self, tp: TopicPartition) -> float:
-        """Return the log's lowest end since the offset was set, inf without a truncation."""
-        truncation = self._truncations.get(tp)
-        return inf if truncation is None else min(truncation.end_offsets(), default=inf)
-
-
 log = logging.getLogger(__name__)
 
 
+PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EPOCH})
 # The coordinator's errors for a deleted topic, or one that it does not know yet.
 GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
-class Commits(CommittedReader):
+class Commits:
     def __init__(
         self,
         core: Core,
@@ -224,8 +86,15 @@ class Commits(CommittedReader):
         coordinator: Coordinator,
         member: GroupMember,
     ) -> None:
-        super().__init__(core, cluster, coordinator, member)
+        self._core = core
+        self._config, self._state, self._gate = core.config, core.state, core.gate
+        self._cursors = core.state.assignment
         self._finished, self._events = core.finished, core.events
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self.member = member
+        self.group: Final = (member.group_id, member.group_instance_id)
+        self.request_timeout_s = core.config.request_timeout_s
         self._sending = asyncio.Lock()
         self._sequence = itertools.count()
         # Successful commits, and the time of the latest one's failure.
@@ -235,8 +104,8 @@ class Commits(CommittedReader):
         self._latest: dict[TopicPartition, int] = {}
         self._auto_commit: AutoCommit | None = None
         # Of partitions that were given up: to be committed, and those that could not be.
-        self.departed: list[PendingCommit] = []
-        self.forgone: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._departed: list[PendingCommit] = []
+        self._forgone: dict[TopicPartition, OffsetAndMetadata] = {}
         self._pending: dict[PendingCommit, None] = {}
 
     @cached_property
@@ -306,14 +175,14 @@ class Commits(CommittedReader):
 
         `stop_auto_commit` is called first.
         """
-        for departed in tuple(self.departed):
+        for departed in tuple(self._departed):
             await self._try_to_commit(departed, deadline)
-            self.settle(departed)
+            self._settle(departed)
         last = self.make_departed(self.not_committed_yet(offsets))
         await self._try_to_commit(last, deadline)
         uncommitted = self.not_committed_yet(last.left)
         await self._until_answered(deadline)
-        return {**self.forgone, **uncommitted}
+        return {**self._forgone, **uncommitted}
 
     async def _until_answered(self, deadline: float) -> None:
         awaited = [*self._pending]  # later ones would never end, if tasks commit again and again
@@ -337,22 +206,35 @@ class Commits(CommittedReader):
 
     async def settle_departed(self, deadline: float) -> None:
         """Wait for pending commits of partitions that were given up. They fail at the deadline."""
-        while self.departed:
+        while self._departed:
             if await self.member.wait_for_change(deadline):
                 continue
-            for departed in tuple(self.departed):
+            for departed in tuple(self._departed):
                 log.warning(
                     "group %s: the offsets %s were not committed in time. Their partitions are no "
                     "longer assigned to this member, so the records may be processed again",
                     self.member.group_id,
                     departed.left,
                 )
-                self.settle(departed)
+                self._settle(departed)
 
-    def settle(self, departed: PendingCommit) -> None:
-        if departed in self.departed:
-            self.departed.remove(departed)
-            self.forgone.update(departed.left)
+    def depart(self, offsets: Offsets) -> None:
+        """Have auto-commit commit the offsets of partitions that were given up."""
+        self._departed.append(self.make_departed(offsets))
+
+    async def commit_next_departed(self) -> None:
+        departed = self._departed[0]
+        await self.commit_departed(departed)
+        self._settle(departed)
+
+    def forget_returned(self) -> None:
+        for tp in [tp for tp in self._forgone if tp in self._cursors]:
+            del self._forgone[tp]
+
+    def _settle(self, departed: PendingCommit) -> None:
+        if departed in self._departed:
+            self._departed.remove(departed)
+            self._forgone.update(departed.left)
             self.member.notify()
 
     def next_number(self) -> int:
@@ -384,11 +266,11 @@ class Commits(CommittedReader):
 
     @property
     def has_departed(self) -> bool:
-        return bool(self.departed)
+        return bool(self._departed)
 
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        departed = (item for each in self.departed for item in each.left.items())
-        return self.not_committed_yet({**self.forgone, **dict(departed), **offsets})
+        departed = (item for each in self._departed for item in each.left.items())
+        return self.not_committed_yet({**self._forgone, **dict(departed), **offsets})
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -500,7 +382,7 @@ class Commits(CommittedReader):
     @property
     def is_settling(self) -> bool:
         has_waited = any(commit.state.has_waited for commit in self._pending)
-        return has_waited or bool(self.departed)
+        return has_waited or bool(self._departed)
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
         """Retry until all offsets are committed, or replaced by later commits, or the deadline."""
@@ -632,7 +514,7 @@ class Commits(CommittedReader):
             or (committed is not None and position is not None and position < committed.offset)
         ):
             return
-        for commit in dict.fromkeys((*self._pending, *self.departed)):
+        for commit in dict.fromkeys((*self._pending, *self._departed)):
             if commit.cursors.get(tp) is not cursor:
                 continue
             offset = commit.left.pop(tp, None)
@@ -680,7 +562,7 @@ class Commits(CommittedReader):
             departed.cursors.get(cursor.tp) is cursor
             and cursor.tp in departed.left
             and departed.left[cursor.tp].offset >= end
-            for departed in self.departed
+            for departed in self._departed
         )
 
     @staticmethod
@@ -878,3 +760,151 @@ class Commits(CommittedReader):
             or self.member.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
             or not commit.can_wait
         )
+
+    # --- Reading committed offsets --------------------------------------------------------
+    def become(self, member: GroupMember) -> None:
+        """Commit as another member from now on, which replaces one without an assignment."""
+        before, self.member = self.member, member
+        before.notify()  # its waiters wait for the new member
+
+    async def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        is_for_now: bool = False,
+        is_at_rest: bool = False,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offsets, in one round trip. See `AIOKafkaConsumer.committed`.
+
+        Waits for transactions that are about to commit offsets (KIP-447), and unless `is_for_now`
+        for commits of this consumer. `is_at_rest`: no commit or transaction is in flight, so the
+        result is valid until the caller's next `await`.
+        """
+        found = await self._read(partitions, is_for_now=is_for_now, is_at_rest=is_at_rest)
+        return {
+            tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
+            for tp, answer in found.items()
+        }
+
+    async def positions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
+        """As `committed`, with leader epochs, and the errors of single partitions."""
+        failures: dict[TopicPartition, KafkaError] = {}
+        return {**await self._read(partitions, failures=failures), **failures}
+
+    async def _read(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        is_for_now: bool = False,
+        is_at_rest: bool = False,
+        failures: dict[TopicPartition, KafkaError] | None = None,
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Read until all partitions are answered.
+
+        Errors of single partitions are put into `failures`, if given. At rest, each attempt asks
+        for all partitions. Commits may continue between attempts, because an answer may wait for a
+        transaction that waits for them.
+        """
+        deadline = self._deadline()
+        asked = set(partitions)
+        left = asked.copy()
+        found: dict[TopicPartition, CommittedPosition | None] = {}
+        backoff = self._core.new_backoff()
+        last_error: KafkaError | None = None
+        while left:
+            reader = self.member.reads_as
+            try:
+                async with timeout_at(deadline):
+                    while self.is_settling and not is_for_now:
+                        await self.member.wait_for_change()
+                        self._cluster.raise_if_closed()
+                    reader = self.member.reads_as
+                    async with self.alone() if is_at_rest else contextlib.nullcontext():
+                        left |= asked if is_at_rest else set()
+                        answers = await self._fetch(left, deadline)
+            except asyncio.TimeoutError:
+                break
+            except KafkaError as error:
+                if not self._may_pass(error, reader):
+                    raise
+                last_error = error
+            else:
+                last_error = self._take_answers(answers, left, found, failures)
+            if left and not await sleep_before(deadline, backoff.next_delay_s()):
+                break
+        if left:
+            raise KafkaTimeoutError(
+                f"the committed offsets of {sorted(left)} could not be read in time"
+                + ("" if last_error is None else f" (latest error: {last_error})")
+            ) from last_error
+        return found
+
+    def _may_pass(self, error: KafkaError, reader: Identity | None) -> bool:
+        """Whether to retry. A refused member reads again with its next identity."""
+        recovery = recovery_for(error)
+        is_about_reader = recovery is Recovery.NEW_EPOCH or recovery.is_about_membership
+        if reader is None or not is_about_reader:
+            return recovery in PASSING
+        self.note_refusal(reader, error)
+        return recovery is not Recovery.FENCED
+
+    def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
+        if self.member.note_refusal(sent_as, error):
+            self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
+
+    async def _fetch(
+        self, partitions: set[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, FetchedOffset]:
+        ids = TopicIds.of_view(self._cluster.view, partitions)
+        response = await self._coordinator.request(
+            fetch_request(self.group[0], self.member.reads_as, partitions, ids),
+            error_code=fetch_error_code,
+            deadline=deadline,
+        )
+        return fetch_results(response, ids)
+
+    def _take_answers(
+        self,
+        answers: Mapping[TopicPartition, FetchedOffset],
+        left: set[TopicPartition],
+        found: dict[TopicPartition, CommittedPosition | None],
+        failures: dict[TopicPartition, KafkaError] | None,
+    ) -> KafkaError | None:
+        """Move answered partitions from `left` to `found`, and return the error of those left.
+
+        A partition that is missing from the response stays left: it may have a committed offset.
+        """
+        why_left: KafkaError | None = None
+        for tp in sorted(left):
+            if (answer := answers.get(tp)) is None:
+                if failures is not None:
+                    failures[tp] = KafkaTimeoutError(
+                        f"the coordinator's OffsetFetch response does not contain {tp}"
+                    ).at(tp)
+                    left.discard(tp)
+                continue
+            if answer.error_code:
+                error_class = for_code(answer.error_code)
+                is_refusal = error_class is TopicAuthorizationFailedError
+                error = error_class({tp.topic} if is_refusal else f"committed offset of {tp}")
+                if error.invalid_metadata:
+                    self._cluster.invalidate()
+                if failures is not None:
+                    failures[tp] = error.at(tp)
+                    left.discard(tp)
+                elif not error.retriable:
+                    raise error.at(tp)
+                why_left = error
+                continue
+            left.discard(tp)
+            is_committed = answer.offset >= 0
+            position = CommittedPosition(answer.offset, answer.leader_epoch, answer.metadata)
+            found[tp] = position if is_committed else None
+            if (partition := self._cursors.get(tp)) is not None:
+                offset = OffsetAndMetadata(answer.offset, answer.metadata)
+                partition.note_committed(
+                    offset if is_committed else None, answer.leader_epoch, answer.topic_id
+                )
+        return why_left

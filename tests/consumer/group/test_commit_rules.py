@@ -12,8 +12,8 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.commits.commits import CommitKind, PendingCommit
 from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
+from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (
     OffsetToCommit,
     TopicIds,

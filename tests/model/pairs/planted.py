@@ -20,7 +20,8 @@ from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.commits import commits as commits_module
-from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
+from aiokafka_lite.consumer.commits.commits import Commits
+from aiokafka_lite.consumer.commits.pending import PendingCommit
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.consumer.membership.handover import Handover
