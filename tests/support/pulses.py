@@ -6,7 +6,6 @@ import asyncio
 from typing import NamedTuple
 
 from aiokafka_lite.consumer.membership.heartbeat_thread import Snapshot
-from aiokafka_lite.consumer.membership.protocol import Identity
 
 
 class Topics(NamedTuple):
@@ -35,11 +34,11 @@ class Thread:
     def rest(self) -> None:
         self.pulses.append(None)
 
-    def note_next(
-        self, send: object, sent_as: Identity, node: object, *, next_s: float, interval_s: float,
-        left_s: float,
-    ) -> bool:  # fmt: skip
-        self.pulses.append(Snapshot(send, sent_as, node, next_s, interval_s, left_s))  # type: ignore[arg-type]
+    def clock(self) -> float:
+        return 0.0
+
+    def claim(self, snapshot: Snapshot) -> bool:
+        self.pulses.append(snapshot)
         return self.may_speak.is_set()
 
     def hang_up(self) -> None:

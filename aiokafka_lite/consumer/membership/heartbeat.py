@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import (
     HeartbeatThread,
     Outcome,
     SendHeartbeat,
+    Snapshot,
 )
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.membership.surroundings import Surroundings
@@ -180,13 +181,16 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
             self.thread.rest()  # the thread does not join
             return True
         send_heartbeat, interval_s, left_s = self._of_thread()
-        return self.thread.note_next(
-            send_heartbeat,
-            self._member.identity,
-            self._coordinator.node,
-            next_s=next_s,
-            interval_s=interval_s,
-            left_s=left_s,
+        now = self.thread.clock()
+        return self.thread.claim(
+            Snapshot(
+                send_heartbeat,
+                self._member.identity,
+                self._coordinator.node,
+                due_at=now + next_s,
+                interval_s=interval_s,
+                over_at=now + left_s,
+            )
         )
 
     async def _wait_for_turn(self, next_s: float) -> None:

@@ -129,7 +129,7 @@ class HeartbeatThread:
         self._open_cluster = open_cluster
         self._take_outcome = take_outcome
         self._scope = scope
-        self._clock = clock
+        self.clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = Event()
@@ -185,25 +185,6 @@ class HeartbeatThread:
             await self._scope.stop(self._task)
 
     # --- Turns ----------------------------------------------------------------------------
-    def note_next(
-        self,
-        send_heartbeat: SendHeartbeat,
-        sent_as: Identity,
-        node: Node | None,
-        *,
-        next_s: float,
-        interval_s: float,
-        left_s: float,
-    ) -> bool:
-        """Replace the snapshot, and return whether the loop may send now.
-
-        `next_s`: until the loop's next heartbeat. `left_s`: until max_poll_interval_ms is over.
-        """
-        now = self._clock()
-        return self.claim(
-            Snapshot(send_heartbeat, sent_as, node, now + next_s, interval_s, now + left_s)
-        )
-
     def rest(self) -> None:
         self.claim(None)
 
@@ -241,7 +222,7 @@ class HeartbeatThread:
 
     def _as_loop_time(self, at: float) -> float:
         # The loop may stand still. Before `start` there are no heartbeats, and `at` is -inf.
-        return at if self._loop is None else self._loop.time() - (self._clock() - at)
+        return at if self._loop is None else self._loop.time() - (self.clock() - at)
 
     # --- The thread -----------------------------------------------------------------------
     def run(self) -> None:
@@ -269,7 +250,7 @@ class HeartbeatThread:
             raise LoopClosedError from error
 
     def turn(self) -> float:
-        snapshot, now = self._snapshot, self._clock()
+        snapshot, now = self._snapshot, self.clock()
         if snapshot is None:
             self.post(_nothing)
             return IDLE_S
@@ -282,7 +263,7 @@ class HeartbeatThread:
             return min(due_at - now, IDLE_S)
         if self._does_loop_run(late_s):
             self._is_over = False
-            self._not_before = self._clock() + late_s
+            self._not_before = self.clock() + late_s
         elif now >= snapshot.over_at:
             self._give_up()
             return min(IDLE_S, late_s)
@@ -317,7 +298,7 @@ class HeartbeatThread:
         if snapshot.sent_as != begun_as:
             sent_as = snapshot.sent_as
         identity, answer, error = sent_as, None, None
-        sent_at = self._clock()
+        sent_at = self.clock()
         try:
             identity, answer = self._send(snapshot, sent_as)
         except KafkaError as failure:
@@ -335,7 +316,7 @@ class HeartbeatThread:
             self.latest = LastHeartbeat(sent_at)
             self._not_before = sent_at + snapshot.interval_s
             return
-        self._not_before = self._clock() + min(RETRY_S, snapshot.interval_s)
+        self._not_before = self.clock() + min(RETRY_S, snapshot.interval_s)
         if recovery.is_about_membership:
             self.latest = LastHeartbeat(self.latest.sent_at, snapshot.sent_as)
         if not self._ending.is_set():

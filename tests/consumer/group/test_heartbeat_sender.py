@@ -641,9 +641,8 @@ class Standing:
         self.heard.append((outcome, outcome.sent_at))
 
     def note_next(self, next_s: float) -> bool:
-        return self.thread.note_next(
-            self.voice.beat, ME, NODE, next_s=next_s, interval_s=0.02, left_s=math.inf
-        )
+        due_at = self.thread.clock() + next_s
+        return self.thread.claim(Snapshot(self.voice.beat, ME, NODE, due_at, 0.02, math.inf))
 
     async def speak(self) -> float:
         """Start the thread, and block the loop until the thread speaks; return since when."""
@@ -775,7 +774,7 @@ async def test_without_a_thread_the_loop_speaks_whenever_it_wants() -> None:
     assert not thread.is_there
     assert thread.count == 0
     assert thread.heard(ME) == (-math.inf, False)
-    assert thread.note_next(Voice().beat, ME, NODE, next_s=1, interval_s=1, left_s=9)
+    assert thread.claim(Snapshot(Voice().beat, ME, NODE, 1, 1, 9))
     thread.rest()
     thread.start()
     thread.abandon()
