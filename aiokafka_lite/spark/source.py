@@ -107,11 +107,7 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write.
-
-        Raises:
-            OptionError: Always. It names packages that write.
-        """
+        """Raise as `writer`."""
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:

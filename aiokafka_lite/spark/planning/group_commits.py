@@ -29,7 +29,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka_lite.spark.planning.data_loss import named
+from aiokafka_lite.spark.errors import named
 
 log = logging.getLogger("aiokafka_lite.spark")
 

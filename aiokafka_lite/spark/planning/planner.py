@@ -20,13 +20,8 @@ from aiokafka_lite.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.spark.errors import DataLossError, DataLossPolicy
+from aiokafka_lite.spark.errors import DataLossError, DataLossPolicy, named
 from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.planning.data_loss import (
-    begins_of_added,
-    check_continuation,
-    named,
-)
 from aiokafka_lite.spark.planning.resolution import Bounds, Edge
 from aiokafka_lite.spark.planning.splitting import Task, split
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
@@ -243,8 +238,8 @@ class Planner:
         added = end.keys() - start.keys()
         begins = dict(start)
         if added:
-            begins.update(begins_of_added(added, self.earliest(added), self._data_loss))
-        check_continuation(start, end, self._data_loss)
+            begins.update(self._data_loss.begins_of_added(added, self.earliest(added)))
+        self._data_loss.check_continuation(start, end)
         self._check_topic_ids(start, end)
         return self._ranges(begins, end)
 

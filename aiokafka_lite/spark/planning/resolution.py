@@ -8,9 +8,8 @@ from typing import Literal, NamedTuple
 from aiokafka_lite.client.offset_lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.errors import DataLossPolicy
+from aiokafka_lite.spark.errors import DataLossPolicy, named
 from aiokafka_lite.spark.options import Position
-from aiokafka_lite.spark.planning.data_loss import named
 from aiokafka_lite.structs import TopicPartition
 
 
