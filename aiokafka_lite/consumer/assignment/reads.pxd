@@ -8,7 +8,7 @@ from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 @cython.final
 cdef class Reads:
     cdef public list _acted
-    cdef public object _close_reader
+    cdef public object close_reader
     cdef public long long _hand_out_count
     cdef public double _idle_since
     cdef public Cursor _latest_hand_out

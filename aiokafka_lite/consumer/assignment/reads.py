@@ -45,7 +45,7 @@ class Reads:
         self._reader_iterates = False
         self.readers: Readers | None = None
         self._settle: Callable[[], None] = _nothing
-        self._close_reader: Callable[[], None] = _nothing
+        self.close_reader: Callable[[], None] = _nothing
         # The text of the last error of a read, and `hand_out_count` then.
         self._raised: tuple[str, int] = ("", -1)
 
@@ -55,7 +55,7 @@ class Reads:
         That path does no bookkeeping: its progress is computed on demand.
         """
         self._settle = settle
-        self._close_reader = close
+        self.close_reader = close
 
     def settle(self) -> None:
         self._settle()
@@ -214,7 +214,7 @@ class Reads:
                 return
             if callbacks and is_in_callback():
                 return  # a rebalance listener reads: the application is not back for more
-            self._close_reader()
+            self.close_reader()
             self.readers = self._readers_with(former)
         self.release(self.readers.stand_in(task, starter))
         if iterates:

@@ -129,8 +129,6 @@ class Buffer:
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
         self._on_sought = on_sought or _do_nothing
-        # See `on_take`.
-        self._close_reader = _do_nothing
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._deserializes = delivery.has_deserializers
@@ -150,10 +148,6 @@ class Buffer:
         observers.assignment_changed.add(self.wake)
         observers.partition_changed.add(self._partition_changed)
         gate.on_change(self.wake)
-
-    def on_take(self, close_reader: Callable[[], None]) -> None:
-        """Set the function, called before each read, that ends record-by-record reading."""
-        self._close_reader = close_reader
 
     # --- Buffered records -----------------------------------------------------------------
     @property
@@ -325,7 +319,7 @@ class Buffer:
         wanted, timeout_s = limits.wanted, limits.timeout_s
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         if self.queue.lent is not None:
-            self._close_reader()
+            self._reads.close_reader()
         self._reads.enter_get()
         try:
             if timeout_s is not None and timeout_s <= 0 and not self.can_serve(wanted):
@@ -342,7 +336,7 @@ class Buffer:
                     # A read that does not wait takes all that is buffered.
                     await self.decode(limits, deadline if timeout_s else None, sink.is_for_one)
                 if self.queue.lent is not None:  # another task has read since
-                    self._close_reader()
+                    self._reads.close_reader()
                 if self._deliver(sink, limits):
                     return True
             return False

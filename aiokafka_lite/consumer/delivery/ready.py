@@ -46,7 +46,6 @@ class ReadyRecords:
         self._queue = buffer.queue
         self._slice = buffer.decoder.slice
         self.cursor.belong_to(SteadyGets(reads, gate, buffer, self))
-        buffer.on_take(self.close)
         reads.set_settler(self.settle, self.close)
         observers.discarded.add(self._discard)
         observers.partition_changed.add(self._park_if_paused)
