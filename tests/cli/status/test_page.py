@@ -17,7 +17,8 @@ aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 from aiokafka_lite._pages import ROWS, Json  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.broker.slices import TIME_SLICE_S  # noqa: E402
-from aiokafka_lite.cli.status import StatusPage, page, views  # noqa: E402
+from aiokafka_lite.cli.status import page, views  # noqa: E402
+from aiokafka_lite.cli.status.page import StatusPage  # noqa: E402
 from aiokafka_lite.cli.status.views import BrokerPageQuery, MeasuredSlices  # noqa: E402
 from aiokafka_lite.errors import KafkaConnectionError  # noqa: E402
 from tests.support.asking import Fields, ask  # noqa: E402
