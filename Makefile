@@ -35,7 +35,7 @@ LAYOUTS := $(shell find aiokafka_lite -name '*.pxd')
 SOURCES := pyproject.toml setup.py $(LAYOUTS) $(shell find aiokafka_lite -name '*.pyx') $(wildcard $(LAYOUTS:.pxd=.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-fast test-all durations contexts mutants fuzz test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
+.PHONY: help run pipeline test test-fast test-all durations contexts mutants fuzz storm test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -110,6 +110,9 @@ out/asan/.built: $(SOURCES) $(VENV)/.installed-dev
 fuzz: $(VENV)/.installed-dev $(if $(ASAN),out/asan/.built) ## fuzz all that takes bytes from others (SECONDS=60, ASAN=1, ARGS='requests --seed 7')
 	$(if $(filter --guided,$(ARGS)),$(BIN)/pip install -q --disable-pip-version-check atheris)
 	$(if $(ASAN),env $(ASAN_ENV)) $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+storm: $(VENV)/.installed-dev ## kill, pause and restart three real nodes under all kinds of clients (SECONDS=1800 SEED=1)
+	$(BIN)/python -m tests.chaos.storm --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=60 seconds for each random test
 	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) PYTEST_TIMEOUT=600 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
