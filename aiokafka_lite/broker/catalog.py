@@ -138,6 +138,8 @@ class TopicCatalog:
         self.version = self.created_version = next(self._versions)
         self.cluster_id = uuid_to_str(rng.randbytes(16))
         self.settings = ClusterSettings(config)
+        # By node id, empty if the nodes have no racks.
+        self.racks = dict(enumerate(config.racks, config.node_id))
 
     # Looking up
 

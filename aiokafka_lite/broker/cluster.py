@@ -22,7 +22,6 @@ from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
@@ -111,7 +110,6 @@ class EmbeddedCluster:
             on_election=self._leader_elected,
         )
         self.catalog = TopicCatalog(config, self.disk, rng, on_change, self._leadership.in_sync)
-        self.group_topics = Topics(self.catalog, nodes)
 
     def _check_caller(self) -> None:
         """Raise WrongLoopError in other threads, which would corrupt the state."""

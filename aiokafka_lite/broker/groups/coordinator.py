@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import group_tombstone, metadata_record
@@ -30,7 +31,6 @@ from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings, ConsumerMachine
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
-from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.groups.offsets import (
     NO_EXPIRY,
@@ -97,7 +97,7 @@ class CoordinatorServices(Protocol):
     @property
     def config(self) -> BrokerConfig: ...
     @property
-    def group_topics(self) -> Topics: ...
+    def catalog(self) -> TopicCatalog: ...
     @property
     def offsets_topic_partitions(self) -> int: ...
 
@@ -155,7 +155,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self._timers = GroupTimers(self._expire)
         machine = ConsumerMachine(
             services.consumer_group_settings,
-            services.group_topics,
+            services.catalog,
             clock=services.clock,
             new_id=self._new_id,
         )
@@ -360,9 +360,10 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return NoError
         if isinstance(group, ConsumerGroup):
             # The request names topics, KIP-848 members have topic ids.
-            id_of = self._services.group_topics.id_of
+            topics = self._services.catalog.topics
             partitions = [
-                (id_of(item.tp.topic) or ZERO_UUID, item.tp.partition) for item in offsets
+                (topics[tp.topic].topic_id if tp.topic in topics else ZERO_UUID, tp.partition)
+                for tp in (item.tp for item in offsets)
             ]
             error = group.check_commit(member_id, generation, partitions)
             return IllegalGenerationError if error is StaleMemberEpochError else error

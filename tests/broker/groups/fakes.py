@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from collections.abc import Coroutine, KeysView, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, Topics
+from aiokafka_lite.broker.log.disk import DiskQueue
+from aiokafka_lite.broker.topics import NewTopic
 from aiokafka_lite.errors import NoError
 from aiokafka_lite.protocol.messages.classic_group import (
     MemberIdentity,
@@ -23,6 +25,9 @@ from aiokafka_lite.protocol.messages.classic_group import (
 from aiokafka_lite.records import iter_batches, patch_batch
 
 T = TypeVar("T")
+
+# A node without a rack.
+ELSEWHERE = 9
 
 
 class _Jump(selectors.SelectSelector):
@@ -82,54 +87,54 @@ class MemoryLog:
         return memoryview(next(b for start, b in reversed(self.batches) if start <= offset))
 
 
-class FakeTopics(Topics):
-    """Topics that come, grow and go; the id of each is made of its number."""
+class _NextIds(random.Random):
+    """Its bytes are those of `next_id`, or the number of the call."""
+
+    next_id: bytes | None = None
+    count = 0
+
+    def randbytes(self, n: int) -> bytes:
+        self.count += 1
+        return self.next_id or self.count.to_bytes(n, "big")
+
+
+class FakeTopics:
+    """Topics that come, grow and go, in a catalog; the id of each is made of its number."""
+
+    RACKS = ("r1", "r2")
 
     def __init__(self) -> None:
-        self._version = self._created_version = 0
-        self._topics: dict[str, TopicFacts] = {}
-        self._count = 0
+        self._ids = _NextIds()
+        config = BrokerConfig(nodes=len(self.RACKS), racks=self.RACKS, node_id=1)
+        self.catalog = TopicCatalog(config, DiskQueue(), self._ids, lambda key: None, list)
+        self._ids.count = 0
 
     def create(self, name: str, partitions: int, *racks: str) -> bytes:
-        self._count += 1
-        topic_id = self._count.to_bytes(16, "big")
-        self.add(TopicFacts(name, topic_id, [racks] * partitions))
+        return self.add(name, [racks] * partitions)
+
+    def add(
+        self, name: str, racks: Sequence[Sequence[str]], topic_id: bytes | None = None
+    ) -> bytes:
+        """Add or replace a topic whose replicas are in these racks, by partition."""
+        if name in self.catalog.topics:
+            self.delete(name)
+        self._ids.next_id = topic_id
+        replicas = [[*map(self._node_in, names), ELSEWHERE] for names in racks]
+        config = self.catalog.parse_config({})
+        topic_id = self.catalog.create(NewTopic(name, replicas, config)).topic_id
+        self._ids.next_id = None
         return topic_id
 
-    def add(self, topic: TopicFacts) -> None:
-        self._version += 1
-        self._created_version = self._version
-        self._topics[topic.name] = topic
+    def _node_in(self, rack: str) -> int:
+        return 1 + self.RACKS.index(rack)
 
     def grow(self, name: str, partitions: int) -> None:
-        topic = self._topics[name]
-        self._topics[name] = topic._replace(racks=[()] * partitions)
-        self._version += 1
+        topic = self.catalog.topics[name]
+        more = partitions - topic.partition_count
+        self.catalog.add_partitions(topic, [[ELSEWHERE]] * more)
 
     def delete(self, name: str) -> None:
-        del self._topics[name]
-        self._version += 1
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def created_version(self) -> int:
-        return self._created_version
-
-    def names(self) -> KeysView[str]:
-        return self._topics.keys()
-
-    def by_name(self, name: str) -> TopicFacts | None:
-        return self._topics.get(name)
-
-    def id_of(self, name: str) -> bytes | None:
-        topic = self._topics.get(name)
-        return None if topic is None else topic.topic_id
-
-    def by_id(self, topic_id: bytes) -> TopicFacts | None:
-        return next((t for t in self._topics.values() if t.topic_id == topic_id), None)
+        self.catalog.delete(self.catalog.topics[name])
 
 
 class Services:
@@ -143,7 +148,8 @@ class Services:
             group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=10
         )
         self.consumer_settings = ConsumerGroupSettings()
-        self.group_topics = FakeTopics()
+        self.topics = FakeTopics()
+        self.catalog = self.topics.catalog
         self.offsets_topic_partitions = partitions
         self.logs: dict[int, MemoryLog] = {}
 

@@ -90,7 +90,7 @@ class ClassicMembers:
             client_host=call.client_host,
             classic=ClassicSide(call.session_timeout_ms, call.protocols),
         )
-        owned = owned_by(subscription, self.machine.topics)
+        owned = owned_by(subscription, self.machine.catalog)
         updated = self.machine.advance(change, member, updated, owned)
         if (
             former is not None
@@ -129,7 +129,7 @@ class ClassicMembers:
             protocol_name=call.protocol_name,
             assignment=encode_assignment(
                 {topic_id: held.keys() for topic_id, held in member.assigned.items()},
-                self.machine.topics,
+                self.machine.catalog,
                 classic.protocols,
             ),
         )
@@ -202,7 +202,7 @@ class ClassicMembers:
     def _downgrade(self, change: GroupChange) -> None:
         future = copy.deepcopy(change.group)
         replay(future, change.records)
-        change.records += downgraded(future, (), self.machine.topics, self.machine.clock)
+        change.records += downgraded(future, (), self.machine.catalog, self.machine.clock)
         change.must_rebalance = future.target_epoch < future.epoch
 
 

@@ -183,7 +183,7 @@ class ConsumerDriver:
             raise GroupIdNotFound(
                 f"Cannot upgrade classic group {group.group_id} to consumer group because {why}."
             )
-        return upgraded(group, self.machine.topics)
+        return upgraded(group, self.machine.catalog)
 
     def _start_classic_sessions(self, change: GroupChange) -> None:
         for member in change.group.members.values():

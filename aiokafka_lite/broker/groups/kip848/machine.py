@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.broker.groups.kip848.assignors import (
@@ -50,7 +51,7 @@ from aiokafka_lite.broker.groups.kip848.records import (
     target_epoch_record,
     target_record,
 )
-from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash, topic_ids
+from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash, topic_ids
 from aiokafka_lite.broker.groups.values import GroupClient
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -122,7 +123,7 @@ class GroupChange:
 @dataclass(eq=False)
 class ConsumerMachine:
     settings_of: Callable[[str], ConsumerGroupSettings]
-    topics: Topics
+    catalog: TopicCatalog
     clock: Callable[[], int]
     new_id: Callable[[], str]
 
@@ -184,7 +185,7 @@ class ConsumerMachine:
         """Remove members. If only classic members remain, the group becomes a classic group."""
         group = change.group
         if self.can_downgrade(group, member_ids):
-            change.records += downgraded(group, member_ids, self.topics, self.clock)
+            change.records += downgraded(group, member_ids, self.catalog, self.clock)
             change.must_rebalance = True
             return
         if not member_ids:
@@ -195,7 +196,7 @@ class ConsumerMachine:
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
         change.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
-        new_hash = metadata_hash(self.topics, group.topics_of_all(without=member_ids))
+        new_hash = metadata_hash(self.catalog, group.topics_of_all(without=member_ids))
         change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
 
     def can_downgrade(
@@ -224,16 +225,16 @@ class ConsumerMachine:
     def resolve(self, change: GroupChange) -> None:
         group = change.group
         resolved = dict(group.regexes)
-        found_at_ms, version = self.clock(), self.topics.version
+        found_at_ms, version = self.clock(), self.catalog.version
         has_changed = False
         for regex in sorted(group.regex_users()):
             pattern = re2.compile(regex)
-            topics = frozenset(name for name in self.topics.names() if pattern.matches(name))
+            topics = frozenset(name for name in self.catalog.topics if pattern.matches(name))
             known = group.regexes.get(regex)
             has_changed |= topics != (known.topics if known is not None else frozenset())
             resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
             change.records.append(regex_record(group.group_id, regex, resolved[regex]))
-        new_hash = metadata_hash(self.topics, group.topics_of_all(regexes=resolved))
+        new_hash = metadata_hash(self.catalog, group.topics_of_all(regexes=resolved))
         if has_changed or new_hash != group.metadata_hash:
             change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
             change.metadata_version = version
@@ -253,7 +254,7 @@ class ConsumerMachine:
         target = MemberTarget(
             target_epoch,
             partitions,
-            topic_ids(self.topics, group.topics_of(updated)),
+            topic_ids(self.catalog, group.topics_of(updated)),
             group.held_in,
         )
         reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
@@ -274,16 +275,16 @@ class ConsumerMachine:
         is_resolved = self._subscribe_to_regex(change, member, updated)
         epoch = group.epoch
         must_bump = has_new_names or (has_new_regex and is_resolved)
-        if must_bump or group.metadata_version != self.topics.version:
+        if must_bump or group.metadata_version != self.catalog.version:
             former = group.static_member(updated.instance_id)
             names = group.topics_of_all(
                 without=() if former is None else [former.member_id], changed=updated
             )
-            new_hash = metadata_hash(self.topics, names)
+            new_hash = metadata_hash(self.catalog, names)
             if must_bump or new_hash != group.metadata_hash:
                 epoch += 1
                 change.records.append(epoch_record(group.group_id, epoch, new_hash))
-            change.metadata_version = self.topics.version
+            change.metadata_version = self.catalog.version
             if group.has_partition_metadata_record:
                 change.records.append(partition_metadata_tombstone(group.group_id))
         return epoch, has_new_names or has_new_regex
@@ -309,7 +310,7 @@ class ConsumerMachine:
             if now_ms <= resolved.timestamp_ms + REGEX_REFRESH_AT_MOST_EVERY_MS:
                 return is_resolved
             # Versions count from the broker's start: a later one was stored before the restart.
-            is_recent = self.topics.created_version <= resolved.version <= self.topics.version
+            is_recent = self.catalog.created_version <= resolved.version <= self.catalog.version
             age_ms = now_ms - resolved.timestamp_ms
             settings = self.settings_of(group.group_id)
             must_refresh = not is_recent or age_ms > settings.regex_refresh_interval_ms
@@ -334,7 +335,7 @@ class ConsumerMachine:
             del members[former.member_id]
         specs = {
             member_id: MemberSpec(
-                topic_ids(self.topics, group.topics_of(member)),
+                topic_ids(self.catalog, group.topics_of(member)),
                 group.target_of(member),
                 member.instance_id,
             )
@@ -342,7 +343,7 @@ class ConsumerMachine:
         }
         counts = {}
         for topic_id in frozenset[bytes]().union(*(spec.topic_ids for spec in specs.values())):
-            topic = self.topics.by_id(topic_id)
+            topic = self.catalog.by_id(topic_id)
             if topic is not None:
                 counts[topic_id] = topic.partition_count
         assign = ASSIGNORS[preferred_assignor(members.values())]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
+from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
 from aiokafka_lite.broker.groups.classic.records import group_tombstone, stored_member
@@ -24,7 +25,7 @@ from aiokafka_lite.broker.groups.kip848.records import (
     target_epoch_record,
     target_record,
 )
-from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash
+from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
 from aiokafka_lite.errors import GroupIdNotFound, KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
@@ -42,19 +43,19 @@ from aiokafka_lite.protocol.messages.group_records import (
 
 
 def owned_by(
-    subscription: ConsumerProtocolSubscription, topics: Topics
+    subscription: ConsumerProtocolSubscription, catalog: TopicCatalog
 ) -> dict[bytes, Collection[int]]:
     owned = (
-        (topics.by_name(item.topic), item.partitions) for item in subscription.owned_partitions
+        (catalog.by_name(item.topic), item.partitions) for item in subscription.owned_partitions
     )
     return {topic.topic_id: partitions for topic, partitions in owned if topic is not None}
 
 
 def encode_assignment(
-    partitions: Mapping[bytes, Collection[int]], topics: Topics, protocols: Protocols
+    partitions: Mapping[bytes, Collection[int]], catalog: TopicCatalog, protocols: Protocols
 ) -> bytes:
     """Encode an assignment in the version that the member itself uses."""
-    found = ((topics.by_id(topic_id), held) for topic_id, held in partitions.items())
+    found = ((catalog.by_id(topic_id), held) for topic_id, held in partitions.items())
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
             TopicPartition(topic=topic.name, partitions=sorted(held))
@@ -68,9 +69,11 @@ def encode_assignment(
     return encode_versioned(assignment, min(version, newest))
 
 
-def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
+def upgraded(
+    group: ClassicGroup, catalog: TopicCatalog
+) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
     try:
-        members = [_upgraded_member(group, member, topics) for member in group.members.values()]
+        members = [_upgraded_member(group, member, catalog) for member in group.members.values()]
     except GroupIdNotFound:
         raise
     except (KafkaError, ValueError) as error:
@@ -82,7 +85,7 @@ def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[C
     names = frozenset().union(*(member.topic_names for member in members))
     new = [
         *(member_record(group_id, member) for member in members),
-        epoch_record(group_id, epoch, metadata_hash(topics, names)),
+        epoch_record(group_id, epoch, metadata_hash(catalog, names)),
         *(
             target_record(group_id, m.member_id, {t: frozenset(p) for t, p in m.assigned.items()})
             for m in members
@@ -96,7 +99,7 @@ def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[C
 
 
 def _upgraded_member(
-    group: ClassicGroup, member: ClassicGroupMember, topics: Topics
+    group: ClassicGroup, member: ClassicGroupMember, catalog: TopicCatalog
 ) -> ConsumerGroupMember:
     metadata = dict(member.protocols).get(group.protocol or "", member.protocols[0][1])
     subscription = decode_versioned(ConsumerProtocolSubscription, metadata)
@@ -110,7 +113,7 @@ def _upgraded_member(
                 f"switch to a default assignor before re-attempting the upgrade."
             )
         for item in assignment.assigned_partitions:
-            topic = topics.by_name(item.topic)
+            topic = catalog.by_name(item.topic)
             if topic is not None:
                 assigned[topic.topic_id] = dict.fromkeys(item.partitions, group.generation)
     return ConsumerGroupMember(
@@ -129,7 +132,7 @@ def _upgraded_member(
 
 
 def downgraded(
-    group: ConsumerGroup, leaving: Collection[str], topics: Topics, clock: Callable[[], int]
+    group: ConsumerGroup, leaving: Collection[str], catalog: TopicCatalog, clock: Callable[[], int]
 ) -> list[CoordinatorRecord]:
     """All remaining members must be classic."""
     members = Members()
@@ -145,7 +148,7 @@ def downgraded(
                     member.rebalance_timeout_ms,
                     member.classic.protocols,
                     assignment=encode_assignment(
-                        group.target_of(member), topics, member.classic.protocols
+                        group.target_of(member), catalog, member.classic.protocols
                     ),
                 )
             )

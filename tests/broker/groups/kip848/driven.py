@@ -40,7 +40,7 @@ class Driven:
     def __init__(self, settings: ConsumerGroupSettings | None = None) -> None:
         self.services = Services()
         self.services.consumer_settings = settings or ConsumerGroupSettings()
-        self.topics = self.services.group_topics
+        self.topics = self.services.topics
         self.topic_id = self.topics.create("t", 4)
         self.coordinator = GroupCoordinator(self.services)
         elect_all(self.coordinator, self.services)

@@ -51,13 +51,13 @@ def group_of(assigned: bytes, *, protocol: str | None = "b", rack_id: str = "") 
 def test_upgraded_member_has_the_subscription_of_the_groups_protocol(
     topics: FakeTopics, protocol: str | None, topic: str
 ) -> None:
-    group, _ = upgraded(group_of(b"", protocol=protocol), topics)
+    group, _ = upgraded(group_of(b"", protocol=protocol), topics.catalog)
     assert group.members["m"].topic_names == {topic}
 
 
 def test_upgraded_group_goes_on_with_generation_and_partitions(topics: FakeTopics) -> None:
-    group, _ = upgraded(group_of(assignment(u=[1, 3], gone=[0]), rack_id="r"), topics)
-    member, topic_id = group.members["m"], topics.id_of("u")
+    group, _ = upgraded(group_of(assignment(u=[1, 3], gone=[0]), rack_id="r"), topics.catalog)
+    member, topic_id = group.members["m"], topics.catalog.topics["u"].topic_id
     assert (group.epoch, group.target_epoch, group.target_timestamp_ms) == (7, 7, 0)
     assert (member.epoch, member.rack_id) == (7, "r")
     assert member.assigned == {topic_id: {1: 7, 3: 7}}
@@ -72,13 +72,13 @@ def test_group_that_cannot_be_understood_is_not_upgraded(
     topics: FakeTopics, assigned: bytes, why: str
 ) -> None:
     with pytest.raises(GroupIdNotFound, match=why):
-        upgraded(group_of(assigned), topics)
+        upgraded(group_of(assigned), topics.catalog)
 
 
 def test_partitions_of_topics_that_exist_no_more_are_not_owned(topics: FakeTopics) -> None:
     owned = [TopicPartition(topic=name, partitions=[2]) for name in ("u", "gone")]
     said = ConsumerProtocolSubscription(topics=["u"], owned_partitions=owned)
-    assert owned_by(said, topics) == {topics.id_of("u"): [2]}
+    assert owned_by(said, topics.catalog) == {topics.catalog.topics["u"].topic_id: [2]}
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_partitions_of_topics_that_exist_no_more_are_not_owned(topics: FakeTopic
 def test_assignment_is_written_in_the_version_of_the_member(
     topics: FakeTopics, first: bytes, version: int
 ) -> None:
-    held = {topics.id_of("t") or b"": {3, 1}, b"?" * 16: {0}}
+    held = {topics.catalog.topics["t"].topic_id: {3, 1}, b"?" * 16: {0}}
     protocols = (("a", first), ("b", subscription("t", version=1)))
-    written = encode_assignment(held, topics, protocols)
+    written = encode_assignment(held, topics.catalog, protocols)
     assert int.from_bytes(written[:2], "big") == version
     read = decode_versioned(ConsumerProtocolAssignment, written)
     assert [(each.topic, each.partitions) for each in read.assigned_partitions] == [("t", [1, 3])]

@@ -190,7 +190,7 @@ async def test_heartbeat_without_news_stores_nothing_and_looks_at_no_topics(
     driven.settle("a")
     before = driven.log_size()
     driven.services.now_ms += 20_000
-    monkeypatch.setattr(driven.topics, "by_name", None)
+    monkeypatch.setattr(driven.topics.catalog, "racks", None)
     driven.beat("a")
     await asyncio.sleep(0)
     assert driven.log_size() == before
@@ -347,7 +347,9 @@ async def test_stored_hash_is_that_of_the_topics_that_members_subscribe_to() -> 
     def consumed() -> list[str]:
         names = ("t", "u", "v", "w")
         sets = (names[:n] for n in range(5)), ([name] for name in names), (("u", "v"), ("t", "v"))
-        by_hash = {metadata_hash(driven.topics, each): [*each] for some in sets for each in some}
+        by_hash = {
+            metadata_hash(driven.topics.catalog, each): [*each] for some in sets for each in some
+        }
         return by_hash[driven.group.metadata_hash]
 
     driven.join("a", instance_id="one")
