@@ -103,8 +103,12 @@ def test_what_gets_no_answer_is_refused_before_it_is_sent(connection: BlockingCo
         connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert ask_for(connection, "a") == "a"
     connection.wire.throttle(MAX_THROTTLE_S)
-    with pytest.raises(IllegalArgumentError, match="acks"):  # at once
+    begun = time.monotonic()
+    with pytest.raises(IllegalArgumentError, match="acks"):
         connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
+    with pytest.raises(IncompatibleBrokerVersion, match="does not support HeartbeatRequest"):
+        connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
+    assert time.monotonic() - begun < MAX_THROTTLE_S / 2  # at once
 
 
 def test_malformed_answer_costs_the_request_and_not_the_connection(
