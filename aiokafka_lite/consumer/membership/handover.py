@@ -202,7 +202,8 @@ class Handover:
 
         They are marked before the commit, so that no record behind the committed offset is returned
         (KAFKA-16460). The group sees them as owned until this has returned. Without a deadline it
-        takes at most the rebalance timeout. If it is cancelled, they stay revoking.
+        takes at most the rebalance timeout, or with handlers the group's timeout. If it is
+        cancelled, they stay revoking.
 
         Args:
             gone: Those that are not assigned are ignored.
