@@ -1,37 +1,102 @@
-"""OffsetCommit without a member, which a coordinator accepts for a group without members."""
+"""Builds OffsetCommit requests, and reads their responses.
+
+Without a member, a coordinator accepts a commit only for a group without members.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
+from aiokafka_lite.client.view import NO_EPOCH, ClusterView
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 
-def commit_request(group_id: str, offsets: Mapping[TopicPartition, int]) -> OffsetCommitRequest:
-    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, partition), offset in offsets.items():
-        topics.setdefault(topic, []).append(
-            OffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offset, committed_metadata=""
-            )
-        )
+class OffsetToCommit(NamedTuple):
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+class TopicIds:
+    """Maps partitions to topic ids, and the ids in a response to names.
+
+    Partitions of one topic have different ids while only some are known to be recreated.
+    """
+
+    def __init__(self, ids: Mapping[TopicPartition, bytes]) -> None:
+        self._ids = {tp: topic_id or ZERO_UUID for tp, topic_id in ids.items()}
+        self._names = {topic_id: tp.topic for tp, topic_id in self._ids.items()}
+
+    @classmethod
+    def of_view(cls, view: ClusterView, partitions: Iterable[TopicPartition]) -> TopicIds:
+        return cls({tp: view.topic_id(tp.topic) or ZERO_UUID for tp in partitions})
+
+    def by_topic(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, bytes], list[int]]:
+        """Group partition numbers by topic name and id. ZERO_UUID is an unknown id."""
+        topics: dict[tuple[str, bytes], list[int]] = {}
+        for tp in sorted(partitions):
+            topics.setdefault((tp.topic, self.id_of(tp)), []).append(tp.partition)
+        return topics
+
+    def id_of(self, tp: TopicPartition) -> bytes:
+        return self._ids.get(tp, ZERO_UUID)
+
+    def name_of(self, name: str, topic_id: bytes) -> str:
+        return name or self._names.get(topic_id, "")
+
+
+NO_IDS: Final = TopicIds({})
+
+
+def commit_request(
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetToCommit],
+    ids: TopicIds = NO_IDS,
+    *,
+    member_id: str = "",
+    generation: int = -1,
+    instance_id: str | None = None,
+) -> OffsetCommitRequest:
     return OffsetCommitRequest(
         group_id=group_id,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[OffsetCommitRequestTopic(name=name, partitions=p) for name, p in topics.items()],
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        group_instance_id=instance_id if member_id else None,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                topic_id=topic_id,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=number,
+                        committed_offset=entry.offset,
+                        committed_leader_epoch=entry.leader_epoch,
+                        committed_metadata=entry.metadata,
+                    )
+                    for number in numbers
+                    for entry in (offsets[TopicPartition(topic, number)],)
+                ],
+            )
+            for (topic, topic_id), numbers in ids.by_topic(offsets).items()
+        ],
     )
 
 
-def commit_codes(response: OffsetCommitResponse) -> dict[TopicPartition, int]:
+def commit_results(
+    response: OffsetCommitResponse, ids: TopicIds = NO_IDS
+) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, outcome.partition_index): outcome.error_code
+        TopicPartition(ids.name_of(topic.name, topic.topic_id), result.partition_index): (
+            result.error_code
+        )
         for topic in response.topics
-        for outcome in topic.partitions
+        for result in topic.partitions
     }

@@ -28,7 +28,7 @@ from aiokafka_lite.cli.output import (
 from aiokafka_lite.cli.positions import FORMS, Found, TopicPosition, find, place
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.offset_commits import commit_codes, commit_request
+from aiokafka_lite.client.offset_commits import OffsetToCommit, commit_request, commit_results
 from aiokafka_lite.errors import for_code
 from aiokafka_lite.structs import TopicPartition
 
@@ -183,10 +183,11 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
 def _commit(
     cluster: BlockingCluster, node: int, group_id: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    response = cluster.request(node, commit_request(group_id, offsets))
+    entries = {tp: OffsetToCommit(offset) for tp, offset in offsets.items()}
+    response = cluster.request(node, commit_request(group_id, entries))
     refused = [
         f"{tp.topic}:{tp.partition}: {why(for_code(code))}"
-        for tp, code in commit_codes(response).items()
+        for tp, code in commit_results(response).items()
         if code
     ]
     if refused:

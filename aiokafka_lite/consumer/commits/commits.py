@@ -26,6 +26,12 @@ from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.offset_commits import (
+    OffsetToCommit,
+    TopicIds,
+    commit_request,
+    commit_results,
+)
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     NO_IDS,
@@ -39,11 +45,7 @@ from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
 from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (
     FetchedOffset,
-    OffsetToCommit,
-    TopicIds,
     commit_error_code,
-    commit_request,
-    commit_results,
     fetch_error_code,
     fetch_request,
     fetch_results,
@@ -457,9 +459,17 @@ class Commits:
         if not entries:
             raise self.member.why_lost()
         commit.note_sent()
+        group_id, instance_id = self.group
         try:
             response = await self._coordinator.request(
-                commit_request(self.group, identity, entries, ids),
+                commit_request(
+                    group_id,
+                    entries,
+                    ids,
+                    member_id=identity.member_id,
+                    generation=identity.generation,
+                    instance_id=instance_id,
+                ),
                 error_code=commit_error_code,
                 deadline=deadline,
             )

@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
+from aiokafka_lite.client.offset_commits import OffsetToCommit
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.commits.commits import Commits
-from aiokafka_lite.consumer.commits.requests import OffsetToCommit
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import (

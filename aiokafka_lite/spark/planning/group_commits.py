@@ -17,7 +17,7 @@ from typing import Final
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import coordinator_of, coordinator_request
-from aiokafka_lite.client.offset_commits import commit_codes, commit_request
+from aiokafka_lite.client.offset_commits import OffsetToCommit, commit_request, commit_results
 from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
@@ -123,10 +123,11 @@ class GroupCommits:
             answer = self._cluster.request_any(request, timeout_s=timeout_s)
             self._coordinator = coordinator_of(self._group_id, answer)
         connection = self._cluster.connection(self._coordinator)
-        commit = commit_request(self._group_id, left)
+        entries = {tp: OffsetToCommit(offset) for tp, offset in left.items()}
+        commit = commit_request(self._group_id, entries)
         response = connection.request(commit, timeout_s=timeout_s)
         refusal: KafkaError | None = None
-        for tp, code in commit_codes(response).items():
+        for tp, code in commit_results(response).items():
             error_class = for_code(code) if code else None
             # A deleted topic has no lag, and needs no retry.
             if error_class is None or error_class is UnknownTopicOrPartitionError:

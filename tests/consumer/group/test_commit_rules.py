@@ -11,14 +11,12 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope, sleep_before
+from aiokafka_lite.client.offset_commits import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (
-    OffsetToCommit,
-    TopicIds,
     commit_error_code,
-    commit_request,
     fetch_error_code,
     fetch_request,
 )
@@ -814,7 +812,7 @@ def test_the_oldest_answers_say_of_partitions_what_concerns_the_group() -> None:
     assert fetch_error_code(answer(0, unknown)) == 0
     offsets = {A: OffsetToCommit(1, "", -1), B: OffsetToCommit(2, "", -1)}
     ids = TopicIds(dict.fromkeys(offsets, b""))
-    request = commit_request(("g", None), FIRST, offsets, ids)
+    request = commit_request("g", offsets, ids, member_id=FIRST.member_id)
     response = commit_answer(request, unknown)
     assert commit_error_code(response) == 0
     response.topics[0].partitions[1].error_code = errors.GroupAuthorizationFailedError.errno
@@ -826,11 +824,13 @@ def test_requests_give_ids_if_each_topic_has_one() -> None:
     assert ids.name_of("", b"u" * 16) == B.topic
     offsets = dict.fromkeys((A, B), OffsetToCommit(5, "", -1))
     newest = OffsetCommitRequest.max_version
-    assert commit_request(("g", None), FIRST, offsets, ids).usable_max_version == newest
+    assert commit_request("g", offsets, ids, member_id=FIRST.member_id).usable_max_version == newest
     assert fetch_request("g", FIRST, offsets, ids).usable_max_version == newest
     for unknown in (b"", bytes(16)):
         ids = TopicIds({A: b"t" * 16, B: unknown})
-        assert commit_request(("g", None), FIRST, offsets, ids).usable_max_version < newest
+        assert (
+            commit_request("g", offsets, ids, member_id=FIRST.member_id).usable_max_version < newest
+        )
         assert fetch_request("g", FIRST, offsets, ids).usable_max_version < newest
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite.client.offset_commits import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
@@ -22,7 +23,6 @@ from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.commits import commits as commits_module
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.pending import PendingCommit
-from aiokafka_lite.consumer.commits.requests import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
@@ -70,9 +70,9 @@ async def _commits_nothing(*_: object, **__: object) -> dict[object, object]:
     return {}
 
 
-def _one_too_far(group: Any, identity: Any, offsets: Any, ids: Any) -> object:
+def _one_too_far(group_id: Any, offsets: Any, ids: Any, **sender: Any) -> object:
     behind = {tp: entry._replace(offset=entry.offset + 1) for tp, entry in offsets.items()}
-    return commit_request(group, identity, behind, ids)
+    return commit_request(group_id, behind, ids, **sender)
 
 
 _change = Assignment.change
