@@ -72,6 +72,6 @@ def _unpickled(
 class KafkaBatchReader(TaskReader, DataSourceReader):
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        from aiokafka_lite.spark.planning.driver import batch_tasks
+        from aiokafka_lite.spark.planning.planner import batch_tasks
 
         return [KafkaInputPartition(task) for task in batch_tasks(self.raw)]

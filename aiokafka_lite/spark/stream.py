@@ -18,7 +18,7 @@ from aiokafka_lite.spark.ranges import SparkOffsets, from_spark, to_spark
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-    from aiokafka_lite.spark.planning.driver import StreamPlanning
+    from aiokafka_lite.spark.planning.micro_batches import MicroBatches
 
     HAS_ADMISSION_CONTROL: Final = True
 else:
@@ -36,20 +36,20 @@ else:
 class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     is_streaming = True
 
-    _planned_by: StreamPlanning | None = None
+    _planned_by: MicroBatches | None = None
 
     @property
-    def _planning(self) -> StreamPlanning:
+    def _batches(self) -> MicroBatches:
         if self._planned_by is None:
-            from aiokafka_lite.spark.planning.driver import StreamPlanning
+            from aiokafka_lite.spark.planning.micro_batches import MicroBatches
 
-            self._planned_by = StreamPlanning(self.raw, has_admission_control=HAS_ADMISSION_CONTROL)
+            self._planned_by = MicroBatches(self.raw, has_admission_control=HAS_ADMISSION_CONTROL)
         return self._planned_by
 
     @override
     def initialOffset(self) -> SparkOffsets:
         """Return the start of the query. Spark calls it only without a checkpoint."""
-        return to_spark(self._planning.batches.initial())
+        return to_spark(self._batches.initial())
 
     @override
     def latestOffset(
@@ -60,13 +60,13 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
         `limit` is the result of `getDefaultReadLimit`, or ReadAllAvailable if the trigger reads
         everything (once). Before PySpark 4.2 both are None.
         """
-        planning = self._planning
+        batches = self._batches
         begin = None if start is None else from_spark(start)
         if begin is not None:
             # Spark requests the next batch when the previous one is finished.
-            planning.processed(begin)
+            batches.processed(begin)
         is_limited = limit is None or type(limit).__name__ != "ReadAllAvailable"
-        end = planning.batches.next_end(begin, is_limited=is_limited)
+        end = batches.next_end(begin, is_limited=is_limited)
         # Spark compares the text, so unchanged offsets need the same text.
         return start if start is not None and end == begin else to_spark(end)
 
@@ -75,7 +75,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
         """Return one of the limits of the options. `latestOffset` applies all of them."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-        options = self._planning.options
+        options = self._batches.options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
         if options.min_offsets_per_trigger is not None:
@@ -84,22 +84,22 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planning.batches.fix_target()
+        self._batches.fix_target()
 
     @override
     def reportLatestOffset(self) -> SparkOffsets | None:
         """Return the latest known ends of all partitions, for the query's progress."""
-        newest = self._planning.batches.newest
+        newest = self._batches.newest
         return None if newest is None else to_spark(newest)
 
     @override
     def partitions(self, start: SparkOffsets, end: SparkOffsets) -> Sequence[InputPartition]:
-        tasks = self._planning.tasks(from_spark(start), from_spark(end))
+        tasks = self._batches.tasks(from_spark(start), from_spark(end))
         return [KafkaInputPartition(task) for task in tasks]
 
     @override
     def commit(self, end: SparkOffsets) -> None:
-        self._planning.processed(from_spark(end))
+        self._batches.processed(from_spark(end))
 
     @override
     def stop(self) -> None:

@@ -14,14 +14,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from aiokafka_lite.client.offsets import LATEST, Offsets
 from aiokafka_lite.errors import OptionError
+from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.planning.group_commits import GroupCommits
 from aiokafka_lite.spark.planning.planner import Planner
-from aiokafka_lite.spark.ranges import KafkaOffsetRange
+from aiokafka_lite.spark.planning.splitting import Task
 from aiokafka_lite.structs import TopicPartition
 
 EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]
@@ -108,15 +110,24 @@ log = logging.getLogger("aiokafka_lite.spark")
 
 
 class MicroBatches:
-    """Plans one query's micro-batches, as long as the query runs.
+    """Plans one query's micro-batches, as long as the query runs, with a cluster of its own.
 
     `newest` has the ends of all partitions at their last lookup, None before that.
     """
 
-    def __init__(self, options: SourceOptions, planner: Planner, admission: Admission) -> None:
-        self._options = options
-        self._planner = planner
-        self._admission = admission
+    def __init__(self, raw: Mapping[str, str], *, has_admission_control: bool = True) -> None:
+        self.options = options = worker.options_of(raw, is_streaming=True)
+        if not has_admission_control:
+            _refuse_limit(options)
+        self._cluster = worker.new_cluster(options)
+        self._planner = Planner(options, self._cluster)
+        self._admission = Admission(
+            max_offsets=options.max_offsets_per_trigger,
+            min_offsets=options.min_offsets_per_trigger,
+            max_delay_s=options.max_trigger_delay_s,
+        )
+        group_id = options.commit_group
+        self._commits = None if group_id is None else GroupCommits(group_id, self._cluster)
         self._initial: Offsets | None = None
         self._mismatch: OptionError | None = None
         self._at_end: frozenset[TopicPartition] = frozenset()
@@ -136,10 +147,10 @@ class MicroBatches:
 
     def _beginning_at_end(self, initial: Offsets) -> Collection[TopicPartition]:
         """Return the partitions whose start would be another one at a later lookup."""
-        starting = self._options.starting
+        starting = self.options.starting
         if not starting.is_time:
             return [tp for tp, at in starting.by_partition(initial).items() if at == LATEST]
-        if self._options.timestamp_strategy == "latest":
+        if self.options.timestamp_strategy == "latest":
             ends = self._planner.latest(initial)
             return [tp for tp in initial if initial[tp] == ends.get(tp)]
         return ()
@@ -173,7 +184,7 @@ class MicroBatches:
         self._last_end = end
         return end
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
+    def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
         is_resumed, self._last_end = self._last_end is None, end
         if start == end:
             return []  # a query that continues from a checkpoint passes its position like this
@@ -185,7 +196,7 @@ class MicroBatches:
             )
         if start == self._initial:
             start = self._as_begun(start, end, is_resumed=is_resumed)
-        return self._planner.stream_ranges(start, end)
+        return self._planner.tasks(self._planner.stream_ranges(start, end))
 
     def _as_begun(self, start: Offsets, end: Offsets, *, is_resumed: bool) -> Offsets:
         """Return the start of the first batch if an earlier run planned that batch."""
@@ -199,3 +210,25 @@ class MicroBatches:
                 moved,
             )
         return {**start, **moved}
+
+    def processed(self, offsets: Offsets) -> None:
+        if self._commits is not None:
+            self._commits.commit(offsets)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+def _refuse_limit(options: SourceOptions) -> None:
+    """Refuse a limit with which PySpark 4.0 and 4.1 would end a query too early.
+
+    The trigger availableNow asks such a source only once for the end.
+    """
+    if options.max_offsets_per_trigger is not None and options.admission_control == "engine":
+        raise OptionError(
+            f"option maxOffsetsPerTrigger={options.max_offsets_per_trigger} needs PySpark 4.2 or "
+            "newer, because earlier versions do not pass the trigger to a source. Upgrade PySpark, "
+            "or leave maxOffsetsPerTrigger out (availableNow then reads all records in one batch). "
+            "With the trigger processingTime, you can set the option admissionControl to source "
+            "instead"
+        )

@@ -20,10 +20,12 @@ from aiokafka_lite.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError, DataLossPolicy, named
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.planning.resolution import Bounds, Edge
 from aiokafka_lite.spark.planning.splitting import Task, split
+from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 
@@ -37,6 +39,15 @@ class Beginning(NamedTuple):
 
     offsets: Offsets
     mismatch: OptionError | None
+
+
+def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
+    settle()
+    options = worker.options_of(raw, is_streaming=False)
+    # Spark also reuses processes that plan: the next query finds open connections.
+    with worker.borrowed_cluster(options) as cluster:
+        planner = Planner(options, cluster)
+        return planner.tasks(planner.batch_ranges())
 
 
 class Planner:
@@ -54,6 +65,8 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        for warning in options.warnings:
+            log.warning("%s", warning)
         self._options = options
         self._subscribed = options.subscription
         self._data_loss = DataLossPolicy(are_fatal=options.fail_on_data_loss)
