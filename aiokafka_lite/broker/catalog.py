@@ -26,11 +26,14 @@ from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
 from aiokafka_lite.broker.log.stored_json import FORMAT, load_formatted
 from aiokafka_lite.broker.topics import (
+    GROUP_METADATA_TOPIC,
+    NO_LEADER,
     NewTopic,
     Partition,
     PartitionKey,
     Topic,
     check_topic_name,
+    partition_for,
 )
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
@@ -159,6 +162,26 @@ class TopicCatalog:
         if partition is None:
             raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index}")
         return partition
+
+    def coordinators(self, internal_topic: str) -> int:
+        """Return the number of partitions of an internal topic, also before it exists.
+
+        It maps groups and transactional ids to partitions, so later configuration must not change
+        it.
+        """
+        topic = self.by_name(internal_topic)
+        if topic is not None:
+            return topic.partition_count
+        if internal_topic == GROUP_METADATA_TOPIC:
+            return self._config.offsets_topic_partitions
+        return self._config.transaction_topic_partitions
+
+    def coordinator_of(self, internal_topic: str, key: str) -> int:
+        """Return the id of the node that coordinates a group or transactional id, or NO_LEADER."""
+        topic = self.by_name(internal_topic)
+        if topic is None:
+            return NO_LEADER
+        return topic.partitions[partition_for(key, topic.partition_count)].leader_id
 
     def parse_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Check a topic's configuration and add the broker's defaults."""

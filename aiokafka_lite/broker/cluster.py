@@ -20,19 +20,18 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts
 from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
-    NO_LEADER,
-    TRANSACTION_STATE_TOPIC,
+    INTERNAL_TOPICS,
     NewTopic,
     Node,
     Partition,
     PartitionKey,
     Topic,
+    partition_for,
 )
 from aiokafka_lite.broker.transactions.coordinator import (
     ClusterTransactions,
@@ -49,19 +48,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 
 NOT_RUNNING: Final = "the broker is not running: use `async with Broker() as broker:`"
-COORDINATORS_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
-# Kafka's configurations of these topics.
-OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact",
-    "compression.type": "producer",
-    "segment.bytes": "104857600",
-}
-TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact",
-    "compression.type": "uncompressed",
-    "segment.bytes": "104857600",
-    "unclean.leader.election.enable": "false",
-}
 
 
 class ClusterNode(CoordinatingNode, Protocol):
@@ -159,9 +145,7 @@ class EmbeddedCluster:
 
     def coordinator_of(self, group_id: str) -> int:
         """Return the id of a group's coordinator, -1 if the group has no coordinator."""
-        if not self.has_topic(GROUP_METADATA_TOPIC):
-            return NO_LEADER
-        return self.leader_of(self._coordinating_partition(group_id))
+        return self.catalog.coordinator_of(GROUP_METADATA_TOPIC, group_id)
 
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Expire a member's session now, as after its session timeout without heartbeats.
@@ -191,17 +175,14 @@ class EmbeddedCluster:
         Raises:
             CoordinatorNotAvailableError: No client has requested a coordinator yet.
         """
-        if not self.has_topic(GROUP_METADATA_TOPIC):
+        topic = self.topic(GROUP_METADATA_TOPIC)
+        if topic is None:
             raise CoordinatorNotAvailableError(
                 f"group {group_id!r} has no coordinator yet, because no client has requested one: "
                 "start a member of the group first"
             )
-        return self.move_leader(self._coordinating_partition(group_id), node_id)
-
-    def _coordinating_partition(self, group_id: str) -> TopicPartition:
-        return TopicPartition(
-            GROUP_METADATA_TOPIC, partition_for(group_id, self.offsets_topic_partitions)
-        )
+        index = partition_for(group_id, topic.partition_count)
+        return self.move_leader(TopicPartition(topic.name, index), node_id)
 
     def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
         """Stop replicating to a follower: its log end stays, and it leaves the in-sync replicas.
@@ -241,12 +222,12 @@ class EmbeddedCluster:
         return self.known_topic(partition.topic).config.min_insync_replicas
 
     def _leader_elected(self, partition: Partition) -> None:
-        if partition.topic in COORDINATORS_TOPICS:
+        if partition.topic in INTERNAL_TOPICS:
             self._elect_coordinators_of(partition.topic, [partition])
 
     def _elect_coordinators(self) -> None:
         """Make the leaders of the coordinators' topics the coordinators of their partitions."""
-        for name in COORDINATORS_TOPICS:
+        for name in INTERNAL_TOPICS:
             topic = self.topic(name)
             if topic is not None:
                 self._elect_coordinators_of(topic.name, topic.partitions)
@@ -259,12 +240,6 @@ class EmbeddedCluster:
             coordinator.elect(index for index, leader in leaders.items() if leader == node.id)
 
     # Topics
-
-    @property
-    def offsets_topic_partitions(self) -> int:
-        """The number of partitions of `__consumer_offsets`: the topic's, or the configured one."""
-        topic = self.topic(GROUP_METADATA_TOPIC)
-        return self.config.offsets_topic_partitions if topic is None else topic.partition_count
 
     @property
     def cluster_id(self) -> str:
@@ -354,28 +329,15 @@ class EmbeddedCluster:
             )
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 
-    async def open_offsets_topic(self) -> Topic:
-        """Return the topic `__consumer_offsets`, created if it does not exist.
+    async def open_internal_topic(self, name: str) -> Topic:
+        """Return the log of a kind of coordinators, created if it does not exist.
 
         Raises:
             KafkaStorageError: The topic could not be written to the disk, so no group can start.
         """
-        return await self._open_coordinators_topic(
-            GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
+        topic = self.topic(name) or self.create_topic(
+            name, self.catalog.coordinators(name), INTERNAL_TOPICS[name]
         )
-
-    async def open_transaction_topic(self) -> Topic:
-        """Return the topic `__transaction_state`. Raises as `open_offsets_topic`."""
-        return await self._open_coordinators_topic(
-            TRANSACTION_STATE_TOPIC,
-            self.config.transaction_topic_partitions,
-            TRANSACTION_TOPIC_CONFIG,
-        )
-
-    async def _open_coordinators_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str]
-    ) -> Topic:
-        topic = self.topic(name) or self.create_topic(name, partitions, configs)
         await self.disk.settled()
         self._elect_coordinators_of(topic.name, topic.partitions)
         return topic
@@ -388,7 +350,7 @@ class EmbeddedCluster:
         """
         self._check_caller()
         known = topic if isinstance(topic, Topic) else self.known_topic(topic)
-        if known.name in COORDINATORS_TOPICS:
+        if known.name in INTERNAL_TOPICS:
             # This precedes the deletion, because the number of partitions maps groups to them.
             for node in self.nodes.values():
                 node.coordinator(known.name).resign(range(known.partition_count))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -19,7 +20,20 @@ from aiokafka_lite.records import BatchHeader, iter_batches
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+# The logs of the coordinators, with Kafka's configurations.
+INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
+    GROUP_METADATA_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    },
+    TRANSACTION_STATE_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    },
+}
 
 MAX_TOPIC_NAME_LENGTH: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -205,6 +219,22 @@ class Topic:
     def partition(self, index: int) -> Partition | None:
         """Return a partition, or None."""
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+@functools.lru_cache(1_000)
+def java_hash(text: str) -> int:
+    """Return Java's String.hashCode(): over UTF-16 units, signed 32 bits."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (value * 31 + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    """Return the partition of a group or transactional id. Kafka's Utils.abs maps -2**31 to 0."""
+    value = java_hash(key)
+    return 0 if value == -(1 << 31) else abs(value) % partition_count
 
 
 class NewTopic(NamedTuple):

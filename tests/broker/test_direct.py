@@ -135,7 +135,7 @@ async def test_what_a_producer_would_be_refused_is_refused() -> None:
             broker.produce("small", "x" * 501)
         with pytest.raises(UnknownTopicOrPartitionError, match="partition count is 1"):
             broker.produce("small", "x", partition=1)
-        await broker.open_offsets_topic()
+        await broker.open_internal_topic("__consumer_offsets")
         with pytest.raises(InvalidTopicError):
             broker.produce("__consumer_offsets", "x")
         # Batches are as small as the topic wants them.
@@ -293,7 +293,7 @@ def test_thread_moves_leaders_and_stops_nodes() -> None:
         broker.release_replica(tp, moved_to)
         with pytest.raises(CoordinatorNotAvailableError, match="start a member of the group"):
             broker.move_coordinator("g")
-        broker.run(Broker.open_offsets_topic)
+        broker.run(lambda broker: broker.open_internal_topic("__consumer_offsets"))
         coordinator = broker.coordinator_of("g")
         assert broker.move_coordinator("g") == broker.coordinator_of("g") != coordinator
         broker.produce("t", "x")

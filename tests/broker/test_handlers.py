@@ -327,7 +327,7 @@ async def test_offsets_of_a_topic_without_an_id_are_told_by_name_only(
     broker: Broker, client: RawClient
 ) -> None:
     topic_id = broker.create_topic("t").topic_id
-    await broker.open_offsets_topic()
+    await broker.open_internal_topic("__consumer_offsets")
 
     def commit(topic: str, offset: int, id_: bytes) -> None:
         entry = OffsetCommitEntry(TopicPartition(topic, 0), id_, offset, -1, "")

@@ -332,7 +332,7 @@ async def test_large_commit_is_read_back_by_one_large_fetch(broker: Broker, vers
     )
     wanted = OffsetFetchRequestTopics(name="wide", partition_indexes=[*range(3_000)])
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[wanted])])
-    await broker.open_offsets_topic()
+    await broker.open_internal_topic("__consumer_offsets")
     async with RawClient(broker.bootstrap_servers) as client:
         committed = (await client.request(commit, version)).topics[0].partitions
         assert [(p.partition_index, p.error_code) for p in committed] == [

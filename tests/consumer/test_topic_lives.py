@@ -526,7 +526,7 @@ async def test_an_answer_about_a_deleted_topic_does_not_say_what_its_successor_h
     api: str,
 ) -> None:
     async with Broker(nodes=2) as broker:
-        await broker.open_offsets_topic()
+        await broker.open_internal_topic("__consumer_offsets")
         broker.create_topic("t")
         tp = TopicPartition("t", 0)
         leader = broker.leader_of(tp)

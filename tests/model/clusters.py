@@ -13,8 +13,7 @@ from typing import Final
 from aiokafka_lite import errors, records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.coordinator_log import partition_for
-from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import for_code

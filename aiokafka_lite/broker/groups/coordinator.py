@@ -20,7 +20,6 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import group_tombstone, metadata_record
 from aiokafka_lite.broker.groups.coordinator_log import (
-    OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
     LogEntry,
@@ -47,6 +46,7 @@ from aiokafka_lite.broker.groups.values import (
     sync_refusal,
 )
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFound,
@@ -98,8 +98,6 @@ class CoordinatorServices(Protocol):
     def config(self) -> BrokerConfig: ...
     @property
     def catalog(self) -> TopicCatalog: ...
-    @property
-    def offsets_topic_partitions(self) -> int: ...
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings: ...
     def partition(self, topic: str, index: int) -> OffsetsLog: ...
@@ -147,8 +145,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             clock=services.clock, metadata_max_bytes=config.offset_metadata_max_bytes
         )
         self._log = CoordinatorLog(
-            lambda index: services.partition(OFFSETS_TOPIC, index),
-            partition_count=lambda: services.offsets_topic_partitions,
+            lambda index: services.partition(GROUP_METADATA_TOPIC, index),
+            partition_count=lambda: services.catalog.coordinators(GROUP_METADATA_TOPIC),
             clock=services.clock,
         )
         self.groups: dict[str, Group] = {}

@@ -5,13 +5,13 @@ Keys begin with the record type, values with the layout version, both int16.
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
 from aiokafka_lite.protocol.messages.group_records import (
@@ -28,7 +28,6 @@ from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_bat
 from aiokafka_lite.records.transactions import end_marker
 from aiokafka_lite.structs import ConsumerRecord
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 READ_BYTES: Final = 1 << 20
 RECORDS_AT_ONCE: Final = 100  # replayed in less than a millisecond
 
@@ -78,22 +77,6 @@ class OffsetsLog(Protocol):
     def read(self, offset: int, max_bytes: int) -> memoryview | bytes: ...
 
 
-@functools.lru_cache(1_000)
-def java_hash(text: str) -> int:
-    """Return Java's String.hashCode(): over UTF-16 units, signed 32 bits."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for index in range(0, len(units), 2):
-        value = (value * 31 + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def partition_for(group_id: str, partition_count: int) -> int:
-    """Return a group's partition. Kafka's Utils.abs maps -2**31 to 0."""
-    value = java_hash(group_id)
-    return 0 if value == -(1 << 31) else abs(value) % partition_count
-
-
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     key = encode_key(record.key)
     value = record.value
@@ -113,7 +96,7 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
     """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
     if key is None:
-        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has no key")
+        raise KafkaProtocolError(f"a record of {GROUP_METADATA_TOPIC} has no key")
     decoded = decode_key(KEY_CLASSES, key)
     if decoded is None:
         return None
@@ -177,7 +160,7 @@ class InternalTopicLog(ABC, Generic[EntryT]):
 
 
 class CoordinatorLog(InternalTopicLog[LogEntry]):
-    topic = OFFSETS_TOPIC
+    topic = GROUP_METADATA_TOPIC
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
         """One batch, which a crash cannot split."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
 from aiokafka_lite.broker.handlers.replies import CLUSTER_OPERATIONS, NOT_ASKED
-from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     IllegalSaslStateError,
@@ -136,10 +136,11 @@ FIRST_WITHOUT_MESSAGES: Final = 4
 UNKNOWN_NODE: Final = Node(-1, "", -1)
 
 
-class KeyType(enum.IntEnum):
-    GROUP = 0
-    TRANSACTION = 1
-    SHARE = 2
+# By the type of the key.
+INTERNAL_TOPIC_OF: Final[Mapping[int, str]] = {
+    0: GROUP_METADATA_TOPIC,
+    1: TRANSACTION_STATE_TOPIC,
+}
 
 
 @handler(FindCoordinatorRequest, is_by_element=True)
@@ -151,23 +152,23 @@ async def find_coordinator(
     The coordinator is the leader of the key's partition in this topic. Share groups (KIP-932) are
     answered as by a Kafka without them.
     """
-    error = await _open_topic(ctx, request.key_type)
-    find = (
-        ctx.cluster.transactions.coordinator_id_of
-        if request.key_type == KeyType.TRANSACTION
-        else ctx.cluster.coordinator_of
-    )
+    topic = INTERNAL_TOPIC_OF.get(request.key_type)
+    error: ErrorType = InvalidRequestError
+    if topic is not None:
+        try:
+            await ctx.cluster.open_internal_topic(topic)
+            error = NoError
+        except KafkaStorageError:
+            error = CoordinatorNotAvailableError
     return FindCoordinatorResponse(
-        coordinators=[_coordinator(ctx, key, error, find) for key in request.coordinator_keys]
+        coordinators=[_coordinator(ctx, topic, key, error) for key in request.coordinator_keys]
     )
 
 
-def _coordinator(
-    ctx: RequestContext, key: str, error: ErrorType, find: Callable[[str], int]
-) -> Coordinator:
+def _coordinator(ctx: RequestContext, topic: str | None, key: str, error: ErrorType) -> Coordinator:
     address = UNKNOWN_NODE
-    if error is NoError:
-        node = ctx.cluster.nodes.get(find(key))
+    if error is NoError and topic is not None:
+        node = ctx.cluster.nodes.get(ctx.cluster.catalog.coordinator_of(topic, key))
         if node is None:
             error = CoordinatorNotAvailableError
         else:
@@ -183,17 +184,3 @@ def _coordinator(
         host=address.host,
         port=address.port,
     )
-
-
-async def _open_topic(ctx: RequestContext, key_type: int) -> ErrorType:
-    """Create the topic of the coordinators if it is missing, and return the error, if any."""
-    if key_type not in (KeyType.GROUP, KeyType.TRANSACTION):
-        return InvalidRequestError
-    try:
-        if key_type == KeyType.TRANSACTION:
-            await ctx.cluster.open_transaction_topic()
-        else:
-            await ctx.cluster.open_offsets_topic()
-    except KafkaStorageError:
-        return CoordinatorNotAvailableError
-    return NoError

@@ -18,7 +18,6 @@ from aiokafka_lite.broker.handlers.replies import (
 )
 from aiokafka_lite.broker.slices import LoopSlices, in_slices, sorted_in_slices
 from aiokafka_lite.broker.topics import (
-    GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_LEADER,
     Partition,
@@ -89,18 +88,11 @@ async def _described(ctx: RequestContext, request: MetadataRequest) -> list[Meta
         key = wanted.topic_id if by_id else wanted.name or ""
         if key in found:
             continue
-        if wanted.name in INTERNAL_TOPICS and _may_create(ctx, request):
-            await _open_topic(ctx, wanted.name)
+        if wanted.name and wanted.name in INTERNAL_TOPICS and _may_create(ctx, request):
+            await ctx.cluster.open_internal_topic(wanted.name)
         topic = _by_id(ctx, wanted) if by_id else _by_name(ctx, request, wanted.name or "")
         found[key] = _describe(ctx, topic, operations) if isinstance(topic, Topic) else topic
     return list(found.values())
-
-
-async def _open_topic(ctx: RequestContext, internal_topic: str) -> None:
-    if internal_topic == GROUP_METADATA_TOPIC:
-        await ctx.cluster.open_offsets_topic()
-    else:
-        await ctx.cluster.open_transaction_topic()
 
 
 def _may_create(ctx: RequestContext, request: MetadataRequest) -> bool:

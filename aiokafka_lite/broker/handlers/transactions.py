@@ -178,7 +178,7 @@ async def add_offsets_to_txn(
     ctx: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     try:
-        await ctx.cluster.open_offsets_topic()
+        await ctx.cluster.open_internal_topic(GROUP_METADATA_TOPIC)
     except KafkaStorageError:
         return AddOffsetsToTxnResponse(error_code=KafkaStorageError.errno)
     error = ctx.transactions.add_partitions(

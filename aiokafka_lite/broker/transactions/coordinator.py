@@ -16,7 +16,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
@@ -88,7 +87,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
         self._version = TransactionVersion(cluster.config.transaction_version)
         self._log = TransactionLog(
             lambda index: cluster.partition(TRANSACTION_STATE_TOPIC, index),
-            partition_count=lambda: cluster.partition_count,
+            partition_count=lambda: cluster.catalog.coordinators(TRANSACTION_STATE_TOPIC),
             clock=cluster.clock,
         )
         self.transactions: dict[str, Transaction] = {}
@@ -360,14 +359,6 @@ class ClusterTransactions:
     clock: Callable[[], int]
     scope: TaskScope
 
-    @property
-    def partition_count(self) -> int:
-        """The topic's partition count, which must not follow later configuration."""
-        topic = self.catalog.by_name(TRANSACTION_STATE_TOPIC)
-        if topic is None:
-            return self.config.transaction_topic_partitions
-        return topic.partition_count
-
     def partition(self, topic: str, index: int) -> Partition:
         return self.catalog.partition(topic, index)
 
@@ -400,15 +391,10 @@ class ClusterTransactions:
 
     # Other nodes
 
-    def coordinator_id_of(self, transactional_id: str) -> int:
-        """Return the id of the node that coordinates a transactional id, or -1."""
-        if self.catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
-            return NO_LEADER
-        index = partition_for(transactional_id, self.partition_count)
-        return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
-
     def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
-        node = self.nodes.get(self.coordinator_id_of(transactional_id))
+        node = self.nodes.get(
+            self.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, transactional_id)
+        )
         if node is None:
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
         return node.transactions

@@ -185,7 +185,7 @@ async def test_consumer_reads_everything_in_order_whatever_happens_to_the_cluste
     read: Read = defaultdict(list)
     async with Broker(nodes=3, racks=RACKS) as cluster:
         cluster.create_topic("t", partitions=PARTITIONS)
-        await cluster.open_offsets_topic()
+        await cluster.open_internal_topic("__consumer_offsets")
         reader = client()
         await reader.start(cluster.bootstrap_servers)
         try:
@@ -211,7 +211,8 @@ def test_cluster_in_a_thread_is_moved_about_from_outside() -> None:
         assert cluster.leader_of(tp) == 1
         cluster.start_node(2)
         assert cluster.coordinator_of("g") == -1
-        assert cluster.run(Broker.open_offsets_topic).is_internal
+        opened = cluster.run(lambda broker: broker.open_internal_topic("__consumer_offsets"))
+        assert opened.is_internal
         assert cluster.move_coordinator("g", 3) == cluster.coordinator_of("g") == 3
         cluster.add_partitions("t", 3)
         cluster.recreate_topic("t")

@@ -54,7 +54,7 @@ async def test_offsets_and_members_follow_the_coordinator(
     cluster: Broker, kafka: KafkaHandle
 ) -> None:
     await kafka.create_topic("t")
-    await cluster.open_offsets_topic()
+    await cluster.open_internal_topic("__consumer_offsets")
     here = cluster.coordinator_of("g")
     at_here = KafkaHandle("embedded", cluster.nodes[here].bootstrap_servers)
     member = await GroupRequests(at_here, "g").member()
@@ -72,7 +72,7 @@ async def test_group_goes_on_when_its_coordinator_is_killed(
     cluster: Broker, kafka: KafkaHandle
 ) -> None:
     await kafka.create_topic("t")
-    await cluster.open_offsets_topic()
+    await cluster.open_internal_topic("__consumer_offsets")
     here = cluster.coordinator_of("g")
     at_here = KafkaHandle("embedded", cluster.nodes[here].bootstrap_servers)
     assert await GroupRequests(at_here, "g").commit("t", 3) == NoError.errno
@@ -88,7 +88,7 @@ async def test_session_ends_when_told_to(cluster: Broker, kafka: KafkaHandle) ->
     await kafka.create_topic("t")
     with pytest.raises(CoordinatorNotAvailableError):
         cluster.expire_session("g", "m")
-    await cluster.open_offsets_topic()
+    await cluster.open_internal_topic("__consumer_offsets")
     with pytest.raises(GroupIdNotFound):
         cluster.expire_session("g", "m")
     here = cluster.coordinator_of("g")
@@ -119,7 +119,7 @@ async def test_nobody_coordinates_until_the_disk_has_the_topic(
 async def test_join_that_is_parked_is_told_when_the_coordinator_moves_or_stops(
     cluster: Broker, change: str
 ) -> None:
-    await cluster.open_offsets_topic()
+    await cluster.open_internal_topic("__consumer_offsets")
     here = cluster.coordinator_of("g")
     at_here = KafkaHandle("embedded", cluster.nodes[here].bootstrap_servers)
     requests = GroupRequests(at_here, "g")
@@ -140,7 +140,7 @@ async def test_groups_begin_anew_when_their_topic_is_deleted(nodes: int) -> None
     async with Broker(nodes=nodes, offsets_topic_partitions=7) as broker:
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
         await kafka.create_topic("t")
-        await broker.open_offsets_topic()
+        await broker.open_internal_topic("__consumer_offsets")
         for _ in range(2):
             at = broker.coordinator_of("g")
             group = GroupRequests(KafkaHandle("embedded", broker.nodes[at].bootstrap_servers), "g")

@@ -103,9 +103,11 @@ class FakeTopics:
 
     RACKS = ("r1", "r2")
 
-    def __init__(self) -> None:
+    def __init__(self, coordinators: int = 2) -> None:
         self._ids = _NextIds()
-        config = BrokerConfig(nodes=len(self.RACKS), racks=self.RACKS, node_id=1)
+        config = BrokerConfig(
+            nodes=len(self.RACKS), racks=self.RACKS, offsets_topic_partitions=coordinators
+        )
         self.catalog = TopicCatalog(config, DiskQueue(), self._ids, lambda key: None, list)
         self._ids.count = 0
 
@@ -148,9 +150,9 @@ class Services:
             group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=10
         )
         self.consumer_settings = ConsumerGroupSettings()
-        self.topics = FakeTopics()
+        self.topics = FakeTopics(partitions)
         self.catalog = self.topics.catalog
-        self.offsets_topic_partitions = partitions
+        self.partition_count = partitions
         self.logs: dict[int, MemoryLog] = {}
 
     def clock(self) -> int:
@@ -193,7 +195,7 @@ def leaver(member_id: str = "", instance_id: str | None = None) -> MemberIdentit
 
 def elect_all(coordinator: GroupCoordinator, services: Services) -> None:
     """Have a coordinator serve every group."""
-    coordinator.elect(range(services.offsets_topic_partitions))
+    coordinator.elect(range(services.partition_count))
 
 
 def unused_group() -> ClassicGroup:

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.coordinator_log import OFFSETS_TOPIC, partition_for
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, await_coordinator
 from tests.support.java import JavaTools
@@ -234,7 +234,7 @@ async def test_kafkas_formatter_prints_our_records(
     partition = partition_for(group.group_id, 50)
     result = await asyncio.to_thread(
         java_runner.run, "console-consumer", "--bootstrap-server", broker.bootstrap_servers,
-        "--topic", OFFSETS_TOPIC, "--partition", str(partition), "--offset", "earliest",
+        "--topic", GROUP_METADATA_TOPIC, "--partition", str(partition), "--offset", "earliest",
         "--formatter", OFFSETS_FORMATTER, "--max-messages", "1", "--timeout-ms", "20000",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

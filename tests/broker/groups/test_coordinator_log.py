@@ -7,15 +7,13 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import (
-    OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
     decode_record,
     encode_record,
-    java_hash,
-    partition_for,
 )
 from aiokafka_lite.broker.groups.offsets import offset_key
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, java_hash, partition_for
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.group_records import (
@@ -204,7 +202,7 @@ async def _records_of(cluster: KafkaHandle, group_id: str) -> list[tuple[bytes, 
     found: list[tuple[bytes, bytes | None]] = []
     offset = 0
     async with cluster.raw() as client:
-        topics = [MetadataRequestTopic(name=OFFSETS_TOPIC)]
+        topics = [MetadataRequestTopic(name=GROUP_METADATA_TOPIC)]
         (topic,) = (await client.request(MetadataRequest(topics=topics))).topics
         partition = partition_for(group_id, len(topic.partitions))
         while True:
@@ -215,7 +213,7 @@ async def _records_of(cluster: KafkaHandle, group_id: str) -> list[tuple[bytes, 
                 FetchRequest(
                     max_wait_ms=0,
                     min_bytes=0,
-                    topics=[FetchTopic(topic=OFFSETS_TOPIC, partitions=[wanted])],
+                    topics=[FetchTopic(topic=GROUP_METADATA_TOPIC, partitions=[wanted])],
                 ),
                 FETCH_BY_NAME,
             )

@@ -92,7 +92,7 @@ async def test_committed_offsets_are_compacted_and_still_known(
     clock = Clock()
     async with Broker(data_dir=data_dir, offsets_topic_partitions=1, clock=clock) as broker:
         broker.create_topic("topic", 3)
-        await broker.open_offsets_topic()
+        await broker.open_internal_topic("__consumer_offsets")
         groups = broker.node.groups
         log = broker.partition("__consumer_offsets", 0).log
         for number in range(3000):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.coordinator_log import partition_for
-from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
+from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, partition_for
 from aiokafka_lite.errors import (
     ConcurrentTransactions,
     KafkaStorageError,
@@ -25,7 +24,7 @@ from tests.support.wire import RawClient
 
 
 def coordinating_partition(broker: Broker, transactional_id: str) -> TopicPartition:
-    count = broker.transactions.partition_count
+    count = broker.catalog.coordinators(TRANSACTION_STATE_TOPIC)
     return TopicPartition(TRANSACTION_STATE_TOPIC, partition_for(transactional_id, count))
 
 
@@ -45,7 +44,7 @@ async def test_transaction_goes_on_at_the_next_coordinator() -> None:
         async with await connect(broker, "p") as client:
             producer = await Producer(client, "p").init()
             await producer.add("t")
-            old = broker.transactions.coordinator_id_of("p")
+            old = broker.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, "p")
             new = broker.move_leader(coordinating_partition(broker, "p"))
             refused = await client.request(_end_request(producer), 4)
             assert refused.error_code == NotCoordinatorError.errno
@@ -99,11 +98,11 @@ async def test_marker_waits_for_a_partition_without_a_leader() -> None:
         broker.create_topic("t", 1, replication_factor=1)
         partition = broker.topics["t"].partitions[0]
         tp = TopicPartition("t", 0)
-        await broker.open_transaction_topic()
+        await broker.open_internal_topic("__transaction_state")
         transactional_id = next(
             name
             for name in (f"p{number}" for number in range(100))
-            if broker.transactions.coordinator_id_of(name) != partition.leader_id
+            if broker.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, name) != partition.leader_id
         )
         leader = broker.leader_of(tp)
         async with await connect(broker, transactional_id) as client:
@@ -123,8 +122,8 @@ async def test_marker_waits_for_a_partition_without_a_leader() -> None:
 async def test_only_first_records_are_refused_while_their_id_has_no_coordinator() -> None:
     async with Broker(nodes=2, default_replication_factor=1) as broker:
         topic = broker.create_topic("t", 4)
-        await broker.open_transaction_topic()
-        here = broker.transactions.coordinator_id_of("p")
+        await broker.open_internal_topic("__transaction_state")
+        here = broker.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, "p")
         opened, other = (p for p in topic.partitions if p.leader_id != here)
         async with await connect(broker, "p") as client:
             producer = await Producer(client, "p").init()
@@ -217,7 +216,7 @@ async def test_producer_id_is_given_when_it_is_on_the_disk(
         raise KafkaStorageError("disk full")
 
     async with Broker() as broker:
-        assert broker.transactions.coordinator_id_of("p") == -1
+        assert broker.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, "p") == -1
         with monkeypatch.context() as patch:
             patch.setattr(broker.disk, "settled", fail)
             with pytest.raises(KafkaStorageError):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Coroutine
 from typing import cast
 
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.broker.transactions.coordinator import (
@@ -48,7 +51,10 @@ class Services(ClusterTransactions):
     def __init__(self) -> None:
         self.started_at = asyncio.get_running_loop().time()
         self.scope = TaskScope("test")
-        self.config = BrokerConfig()
+        self.config = BrokerConfig(transaction_topic_partitions=1)
+        self.catalog = TopicCatalog(
+            self.config, DiskQueue(), random.Random(1), lambda key: None, list
+        )
         self.log = MemoryLog()
         self.written: list[tuple[float, TopicPartition]] = []
         self.refusals: dict[TopicPartition, ErrorType] = {}
@@ -60,10 +66,6 @@ class Services(ClusterTransactions):
 
     def clock(self) -> int:
         return 1_000_000 + round(self.now_s() * 1000)
-
-    @property
-    def partition_count(self) -> int:
-        return 1
 
     def partition(self, topic: str, index: int) -> Partition:
         return cast("Partition", self.log)

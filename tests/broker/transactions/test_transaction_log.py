@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from aiokafka_lite.broker.groups.coordinator_log import partition_for
-from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
+from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, partition_for
 from aiokafka_lite.broker.transactions.machine import (
     TransactionState,
     TransactionValue,

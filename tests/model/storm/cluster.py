@@ -11,7 +11,7 @@ from typing import Final
 
 from aiokafka_lite import records
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.broker.groups.coordinator_log import partition_for
+from aiokafka_lite.broker.topics import partition_for
 from aiokafka_lite.errors import DuplicateSequenceNumber, KafkaError, for_code
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,

@@ -186,7 +186,7 @@ def groups_together(names: Iterable[str], partitions: int) -> dict[str, str]:
     So they have the same coordinator, whichever broker that is.
     """
     # Kafka takes the hash code of Java's String, modulo the partitions of __consumer_offsets.
-    from aiokafka_lite.broker.groups.coordinator_log import java_hash
+    from aiokafka_lite.broker.topics import java_hash
 
     wanted = None
     groups = {}

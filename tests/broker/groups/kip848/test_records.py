@@ -10,16 +10,15 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator_log import (
-    OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
     decode_record,
     encode_record,
-    partition_for,
 )
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import member_record, member_tombstones
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.protocol.messages.group_records import (
     VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -51,15 +50,15 @@ async def written_about(kafka: KafkaHandle, group_id: str) -> list[tuple[bytes, 
     found: list[tuple[bytes, bytes | None]] = []
     offset = 0
     async with kafka.raw() as client:
-        count = len((await topic_metadata(client, OFFSETS_TOPIC)).partitions)
+        count = len((await topic_metadata(client, GROUP_METADATA_TOPIC)).partitions)
         partition = partition_for(group_id, count)
         while True:
             part = fetch_partition(partition, offset)
-            answer = await fetch(client, OFFSETS_TOPIC, part)
+            answer = await fetch(client, GROUP_METADATA_TOPIC, part)
             if not answer.records:
                 break
             records = RecordSet(
-                OFFSETS_TOPIC, partition, memoryview(answer.records), fetch_offset=offset
+                GROUP_METADATA_TOPIC, partition, memoryview(answer.records), fetch_offset=offset
             )
             while taken := records.take(1_000):
                 for record in taken:

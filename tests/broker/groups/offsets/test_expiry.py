@@ -258,7 +258,7 @@ async def test_broker_lets_offsets_lapse_after_its_retention(
         offsets_retention_minutes=1,
         offsets_topic_partitions=1,
     ) as broker:
-        await broker.open_offsets_topic()
+        await broker.open_internal_topic("__consumer_offsets")
         groups = broker.node.groups
         commit(groups, tp=CONSUMED)
         now_ms += 59_999
