@@ -115,7 +115,32 @@ def _simulated(item: pytest.Function, function: Callable[..., Any]) -> Callable[
 
     # inspect.iscoroutinefunction looks through it.
     del run.__wrapped__
+    run.is_simulated = True  # type: ignore[attr-defined]
     return run
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marked test that would run without the simulation."""
+    is_marked = item.get_closest_marker(SIMULATED) is not None
+    if is_marked and not hasattr(getattr(item, "obj", None), "is_simulated"):
+        pytest.fail(
+            f"@pytest.mark.{SIMULATED} runs only coroutine functions (async def). This test is "
+            "none, or it is decorated or a method of a unittest.TestCase",
+            pytrace=False,
+        )
+
+
+class _NoCluster:
+    """The value of the fixture `kafka` for other fixtures."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # asked by tools
+            raise AttributeError(name)
+        pytest.fail(
+            "fixtures cannot use kafka, because each seed has its own: call a function in the "
+            "test instead",
+            pytrace=False,
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -138,10 +163,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def kafka(request: pytest.FixtureRequest) -> None:
+def kafka(request: pytest.FixtureRequest) -> _NoCluster:
     """The simulated cluster of a test with `@pytest.mark.kafka_sim`, a new one for each seed."""
     if request.node.get_closest_marker(SIMULATED) is None:
         pytest.fail(f"the fixture kafka needs @pytest.mark.{SIMULATED}", pytrace=False)
+    return _NoCluster()
 
 
 @pytest.fixture

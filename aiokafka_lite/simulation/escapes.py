@@ -7,13 +7,14 @@ import functools
 import ipaddress
 import os
 import random
+import signal
 import sys
 import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Any, Final, NoReturn
+from types import FrameType, ModuleType
+from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka_lite._virtual import wall_ns
 from aiokafka_lite.simulation.engine import SIMLOOP, Loop
@@ -47,6 +48,8 @@ class _Guard:
     loop: Loop
     rng: random.Random
     escape: EscapeError | None = None
+    # What a signal's handler has raised first, such as Ctrl-C's or pytest-timeout's.
+    interrupt: BaseException | None = None
     is_installed = False
 
     @property
@@ -77,6 +80,22 @@ class _Guard:
 
         return call
 
+    def handling(self, handler: Callable[..., Any]) -> Callable[[int, FrameType | None], None]:
+        """Return a signal handler that calls another one, and notes its error.
+
+        The error appears in any code that runs, which may handle or drop it.
+        """
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            __tracebackhide__ = True
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                self.interrupt = self.interrupt or error
+                raise
+
+        return handle
+
 
 _guard: Final = _Guard()
 
@@ -89,6 +108,20 @@ def _now_ns() -> int:
     return round(_guard.loop.now * 1e9)
 
 
+def _at_now(original: Callable[..., Any], position: int = 0) -> Callable[..., Any]:
+    """Return a function of `time` whose optional argument, at a position, is the present."""
+
+    def call(*args: Any) -> Any:
+        if len(args) > position and args[position] is not None:
+            return original(*args)
+        now: Any = wall_ns() / 1e9
+        return original(*args[:position], LOCALTIME(now) if original in OF_TUPLES else now)
+
+    return call
+
+
+LOCALTIME: Final = time.localtime
+OF_TUPLES: Final = (time.strftime, time.asctime)
 # Names of modules, and what they are in a run. Older versions of Python do not audit all of them.
 REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
     (time, "time", lambda: wall_ns() / 1e9),
@@ -97,8 +130,14 @@ REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
     (time, "monotonic_ns", _now_ns),
     (time, "perf_counter", _now),
     (time, "perf_counter_ns", _now_ns),
+    (time, "gmtime", _at_now(time.gmtime)),
+    (time, "localtime", _at_now(time.localtime)),
+    (time, "ctime", _at_now(time.ctime)),
+    (time, "asctime", _at_now(time.asctime)),
+    (time, "strftime", _at_now(time.strftime, 1)),
     (time, "sleep", lambda seconds: _guard.refuse("time.sleep")),
     (os, "urandom", lambda size: _guard.rng.randbytes(size)),
+    (random, "_urandom", lambda size: _guard.rng.randbytes(size)),
     (threading.Thread, "start", lambda thread: _guard.refuse(THREAD)),
 )
 
@@ -123,9 +162,64 @@ def _caller() -> str:
     return "in an executor"
 
 
+class _Name(NamedTuple):
+    owner: Any
+    name: str
+    original: Any
+    here: Callable[..., Any]
+
+
+# Modules that keep the right functions.
+OWN: Final = ("aiokafka_lite", "simloop", "pytest", "_pytest")
+
+
+def _is_of_others(module: ModuleType) -> bool:
+    name, path = str(module.__name__), str(getattr(module, "__file__", None) or LIBRARY)
+    is_library = path.startswith(LIBRARY) and not path.startswith(PACKAGES)
+    return not is_library and name.partition(".")[0] not in OWN
+
+
+def _names() -> list[_Name]:
+    """Return what a run replaces, also in modules that have imported it by its name."""
+    names = [_Name(owner, name, getattr(owner, name), here) for owner, name, here in REPLACED]
+    known = {id(each.original): each for each in names if each.owner in (time, os)}
+    for module in filter(_is_of_others, [*sys.modules.values()]):
+        for name, value in [*vars(module).items()]:
+            if id(value) in known:
+                names.append(known[id(value)]._replace(owner=module, name=name))
+    return names
+
+
 @contextlib.contextmanager
-def confined(loop: Loop, seed: int) -> Iterator[Callable[[], EscapeError | None]]:
-    """Confine what runs in this thread to a loop. Yield a function that returns the first escape.
+def _signals_noted() -> Iterator[None]:
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for each in signal.valid_signals():
+            if callable(handler := signal.getsignal(each)):
+                handlers[each] = handler
+                signal.signal(each, _guard.handling(handler))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class Confinement:
+    """Why a run has to end, if it does."""
+
+    @property
+    def interrupt(self) -> BaseException | None:
+        return _guard.interrupt
+
+    @property
+    def error(self) -> BaseException | None:
+        return _guard.interrupt or _guard.escape
+
+
+@contextlib.contextmanager
+def confined(loop: Loop, seed: int) -> Iterator[Confinement]:
+    """Confine what runs in this thread to a loop, and note what interrupts or leaves it.
 
     `time` returns the time of the loop. The module `random`, and `os.urandom` (which `uuid4` uses),
     return what the seed decides.
@@ -133,18 +227,20 @@ def confined(loop: Loop, seed: int) -> Iterator[Callable[[], EscapeError | None]
     if not _guard.is_installed:
         sys.addaudithook(_guard.audit)  # cannot be removed
         _guard.is_installed = True
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in REPLACED]
+    names = _names()
     state = random.getstate()
     random.seed(seed)
-    for (owner, name, here), (*_, original) in zip(REPLACED, originals, strict=True):
-        setattr(owner, name, _guard.instead_of(original, here))
+    for each in names:
+        setattr(each.owner, each.name, _guard.instead_of(each.original, each.here))
     _guard.loop, _guard.rng = loop, random.Random(f"{seed}:urandom")
-    _guard.escape, _guard.thread_id = None, threading.get_ident()
+    _guard.escape = _guard.interrupt = None
+    _guard.thread_id = threading.get_ident()
     try:
-        yield lambda: _guard.escape
+        with _signals_noted():
+            yield Confinement()
     finally:
         _guard.thread_id = None
         del _guard.loop
-        for owner, name, original in originals:
-            setattr(owner, name, original)
+        for each in names:
+            setattr(each.owner, each.name, each.original)
         random.setstate(state)

@@ -314,6 +314,8 @@ class Kafka:
         self._note(Kind.SETTLED, note=f"{group}, {topic}")
 
     def _lag(self, topic: str, group: str) -> str:
+        if not self._cluster.partitions_of(topic):
+            return f"the topic {topic!r}, which nobody has created"
         facts = self._facts(topic, group)
         for tp, end in facts.ends().items():
             if facts.committed.get(tp, 0) < end:
@@ -327,14 +329,24 @@ class Kafka:
         return facts
 
     def evidence(self, topic: str, *, group: str | None = None) -> Evidence:
-        """Return the history and the log of a topic, for rules."""
+        """Return the history and the log of a topic, for rules.
+
+        Raises:
+            ValueError: There is no such topic, or the group has committed no offset of it.
+        """
         self._cluster.read_commits(self.history)
         own = History()
         own.events = sorted(
             (event for event in self.history.events if event.tp is None or event.tp.topic == topic),
             key=lambda event: event.at_s,
         )
-        return Evidence(own, self._facts(topic, group), group)
+        facts = self._facts(topic, group)
+        if not facts.logs:
+            raise ValueError(f"there is no topic {topic!r} to check")
+        has_commits = group is None or any(each.who == group for each in own.of(Kind.COMMITTED))
+        if not has_commits and any(facts.logs.values()):
+            raise ValueError(f"the group {group!r} has committed no offset of {topic!r}")
+        return Evidence(own, facts, group)
 
     def check(
         self, topic: str, *, group: str | None = None, rules: tuple[Rule, ...] = RULES
@@ -348,6 +360,7 @@ class Kafka:
 
         Raises:
             BrokenRuleError: The history breaks one.
+            ValueError: As `evidence`.
         """
         __tracebackhide__ = True
         evidence = self.evidence(topic, group=group)

@@ -10,14 +10,14 @@ import logging
 import random
 import sys
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 from aiokafka_lite.simulation import schedule
 from aiokafka_lite.simulation.engine import Loop
-from aiokafka_lite.simulation.escapes import confined
+from aiokafka_lite.simulation.escapes import Confinement, confined
 from aiokafka_lite.simulation.faults import FAULTS, FaultRunner
 from aiokafka_lite.simulation.history import Kind
 from aiokafka_lite.simulation.kafka import (
@@ -46,7 +46,7 @@ class NotSettledError(AssertionError):
     """The faults have stopped, and the test or a process does not end."""
 
 
-def fault_names(faults: str | tuple[str, ...]) -> tuple[str, ...]:
+def fault_names(faults: str | Collection[str]) -> tuple[str, ...]:
     """Return the names of the faults that an option asks for.
 
     Raises:
@@ -60,7 +60,7 @@ def fault_names(faults: str | tuple[str, ...]) -> tuple[str, ...]:
             names.append(name)
         elif name != "none":
             raise ValueError(f"there is no fault {name!r}: use 'all', 'none', {', '.join(FAULTS)}")
-    return tuple(dict.fromkeys(names))
+    return tuple(each for each in FAULTS if each in names)  # the argument may be a set
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,10 @@ class Trial:
         test: Test,
         options: Options,
         drawn: Draw,
-        escape: Callable[[], BaseException | None],
+        confinement: Confinement,
     ) -> None:
-        self._loop, self._test, self._options, self._escape = loop, test, options, escape
+        self._loop, self._test, self._options = loop, test, options
+        self._confinement = confinement
         self._world = Applications(loop, options.nodes)
         self.kafka = Kafka(drawn.seed, self._world)
         self._faults = FaultRunner(self._world, drawn.faults)
@@ -168,7 +169,7 @@ class Trial:
 
     def _look(self) -> None:
         self._world.look()
-        if (error := self._escape()) is not None:
+        if (error := self._confinement.error) is not None:
             raise error
         for process in self._world.running:
             if process.error is not None:
@@ -194,21 +195,26 @@ def _place_of(task: asyncio.Task[Any]) -> str:
 
 
 def run(test: Test, options: Options, drawn: Draw, *, is_traced: bool = False) -> TrialOutcome:
+    """Run a test with one seed.
+
+    Raises:
+        BaseException: A signal's handler has raised it, as after Ctrl-C: no run may follow.
+    """
     outcome = TrialOutcome(drawn)
     loop = Loop(drawn.seed, drawn.order, is_traced=is_traced, most_steps=MOST_STEPS)
     loop.set_exception_handler(_log)
-    with confined(loop, drawn.seed) as escape:
+    with confined(loop, drawn.seed) as confinement:
         trials: list[Trial] = []
 
         async def course() -> None:
-            trials.append(Trial(loop, test, options, drawn, escape))
+            trials.append(Trial(loop, test, options, drawn, confinement))
             await trials[0].run()
 
         try:
             loop.run(course())
         except BaseException as error:  # noqa: BLE001 — the marker raises it
             outcome.error = error
-        outcome.error = escape() or outcome.error
+        outcome.error = confinement.error or outcome.error
         if outcome.error is not None:
             outcome.error = outcome.error.with_traceback(_below(outcome.error.__traceback__))
         outcome.digest, outcome.virtual_s = loop.digest(), loop.now
@@ -216,7 +222,10 @@ def run(test: Test, options: Options, drawn: Draw, *, is_traced: bool = False) -
             outcome.timeline = _page(loop.timeline(), drawn, trials[0].kafka.text())
         for trial in trials:
             trial.kafka.close()
+        interrupt = confinement.interrupt
     loop.close()
+    if interrupt is not None:
+        raise interrupt
     return outcome
 
 

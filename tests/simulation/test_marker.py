@@ -114,21 +114,170 @@ def test_run_that_its_seed_does_not_decide_is_told(run: Run) -> None:
     assert "does not fail. The test depends on something" in output
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ("faults='earthquake'", "there is no fault 'earthquake': use 'all', 'none', crash"),
-        ("seed=1", "has no option 'seed' (its options are seeds, nodes, faults"),
-        ("seeds=0", "takes a number of at least 1 for 'seeds', not 0"),
-        ("faults_s=1", "takes a number of at least 3 for 'faults_s', not 1"),
-        ("3", "takes options by name only, but this test has 3"),
-    ],
-)
-def test_wrong_option_is_named(run: Run, options: str, text: str) -> None:
-    source = f"import pytest\n@pytest.mark.kafka_sim({options})\nasync def test(kafka): ..."
-    assert f"Failed: @pytest.mark.kafka_sim {text}" in run(source).stdout.str() or (
-        text in run(source).stdout.str()
+def test_wrong_option_is_named(run: Run) -> None:
+    wrong = {
+        "faults='earthquake'": "takes other faults: there is no fault 'earthquake': use 'all', ",
+        "faults=5": "takes names of faults, such as ['crash'], not 5",
+        "seed=1": "has no option 'seed' (its options are seeds, nodes, faults",
+        "seeds=0": "takes a whole number of at least 1 for 'seeds', not 0",
+        "nodes=1.5": "takes a whole number of at least 1 for 'nodes', not 1.5",
+        "faults_s=1": "takes a number of at least 3 for 'faults_s', not 1",
+        "settle_s=float('inf')": "takes a number of at least 1 for 'settle_s', not inf",
+        "3": "takes options by name only, but this test has 3",
+    }
+    tests = (
+        f"@pytest.mark.kafka_sim({options})\nasync def test_{number}(kafka): ..."
+        for number, options in enumerate(wrong)
     )
+    result = run("\n".join(["import pytest", *tests]))
+    result.assert_outcomes(failed=len(wrong))
+    for text in wrong.values():
+        assert f"\n@pytest.mark.kafka_sim {text}" in result.stdout.str()
+    result = run(SOUND, "--kafka-sim-seeds=0", "-k", "sound")
+    assert "takes a whole number of at least 1 for 'seeds', not 0" in result.stdout.str()
+
+
+def test_each_option_is_that_of_the_closest_marker(run: Run) -> None:
+    source = """
+    import pytest
+    pytestmark = pytest.mark.kafka_sim(nodes=1, seeds=7)
+
+    @pytest.mark.kafka_sim(nodes=2, faults="none", faults_s=3)
+    class TestNodes:
+        @pytest.mark.kafka_sim(seeds=3)
+        async def test_nodes(self, kafka):
+            print("seed", kafka.seed)
+            assert len(kafka.broker.nodes) == 2
+    """
+    result = run(source, "-s")
+    result.assert_outcomes(passed=1)
+    assert result.stdout.str().count("seed") == 3
+
+
+def test_marked_test_that_would_not_be_simulated_fails(run: Run) -> None:
+    source = """
+    import functools
+    import unittest
+    import pytest
+    from hypothesis import given, strategies
+
+    pytestmark = pytest.mark.kafka_sim
+
+    def decorated(test):
+        @functools.wraps(test)
+        def call(**arguments):
+            return test(**arguments)
+        return call
+
+    def test_function(kafka): ...
+
+    @decorated
+    async def test_decorated(kafka): ...
+
+    @given(number=strategies.integers())
+    async def test_given(kafka, number): ...
+
+    class TestCase(unittest.IsolatedAsyncioTestCase):
+        async def test_method(self): ...
+
+    @pytest.mark.skip
+    def test_skipped(): ...
+
+    @pytest.fixture
+    def topic(kafka):
+        kafka.create_topic("t")
+
+    async def test_fixture(kafka, topic): ...
+    """
+    for mode in ("strict", "auto"):
+        result = run(source, mode=mode)
+        result.assert_outcomes(errors=5, skipped=1)
+        assert result.stdout.str().count("\n@pytest.mark.kafka_sim runs only coroutine fun") == 4
+        assert "\nfixtures cannot use kafka, because each seed has its own" in result.stdout.str()
+
+
+def test_signal_ends_all_runs(run: Run) -> None:
+    """Otherwise runs that shrink a schedule would go on after Ctrl-C, and after a time limit."""
+    source = """
+    import asyncio
+    import signal
+    import sys
+    import pytest
+    runs = []
+
+    @pytest.fixture(autouse=True)
+    def limit():
+        def handle(number, frame):
+            pytest.fail("too late")
+
+        signal.signal(signal.SIGALRM, handle)
+
+    @pytest.mark.kafka_sim(seeds=1, faults="none", faults_s=3)
+    @pytest.mark.parametrize("name", ["SIGINT", "SIGALRM"])
+    @pytest.mark.parametrize("run", [1, 2])
+    async def test_it(kafka, name, run):
+        runs.append(name)
+        print(name, run, "runs for the time", runs.count(name), file=sys.stderr)
+        if len(runs) == run:
+            try:
+                signal.raise_signal(getattr(signal, name))
+            except BaseException:  # as a handler of an application
+                await asyncio.sleep(60)
+        assert not runs
+    """
+    for name, at in (("SIGINT", 1), ("SIGINT", 2), ("SIGALRM", 1), ("SIGALRM", 2)):
+        result = run(source, "-s", "-k", f"{name} and {at}-")
+        assert result.stderr.str().count("runs for the time") == at, (name, at)
+        output = result.stdout.str()
+        assert (result.ret is pytest.ExitCode.INTERRUPTED) == (name == "SIGINT")
+        if name == "SIGALRM":
+            text = "seed 1 was running" if at == 1 else "Further runs were interrupted: too late"
+            assert text in output
+            assert f"::test_it[{at}-SIGALRM]' --kafka-sim-replay=1" in output
+
+
+def test_outcomes_that_are_no_failure_and_failures_without_a_traceback(run: Run) -> None:
+    source = """
+    import unittest
+    import pytest
+    pytestmark = pytest.mark.kafka_sim(seeds=2, faults="none", faults_s=3)
+    runs = []
+
+    async def test_xfail(kafka):
+        runs.append(1)
+        pytest.xfail("known")
+
+    async def test_skip(kafka):
+        runs.append(1)
+        raise unittest.SkipTest("not here")
+
+    async def test_runs(kafka):
+        assert len(runs) == 2
+
+    async def test_fail(kafka):
+        pytest.fail("mine", pytrace=False)
+    """
+    result = run(source)
+    result.assert_outcomes(xfailed=1, skipped=1, passed=1, failed=1)
+    result.stdout.fnmatch_lines(["mine", "", "kafka_sim: seed 1 fails*", "replay: *"])
+
+
+def test_replay_is_a_command_for_the_folder_of_the_call(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pytester.mkdir("folder")
+    monkeypatch.chdir(folder)
+    name = "test_replay_is_a_command_for_the_folder_of_the_call.py"
+    source = """
+    import pytest
+
+    @pytest.mark.kafka_sim(seeds=1)
+    class TestIt:
+        async def test_it(self, kafka):
+            assert not kafka
+    """
+    output = run(source, "..", "-p", "no:cacheprovider").stdout.str()
+    assert f"replay:    pytest ../{name}::TestIt::test_it --kafka-sim-replay=1" in output
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import socket
 import subprocess
 import sys
 import threading
 import time
+import types
 import uuid
 import weakref
 from collections.abc import Callable
@@ -156,6 +158,24 @@ def test_test_that_does_not_end_is_told_where_it_waits() -> None:
     assert "has not ended 5 virtual seconds after the end of the faults" in str(outcome.error)
     assert "test_trial.py:" in str(outcome.error)
     assert outcome.virtual_s == pytest.approx(8.0, abs=0.1)
+
+
+def test_names_that_do_not_exist_are_told() -> None:
+    """Nothing would be checked otherwise, and the test would pass."""
+
+    async def test(kafka: Kafka) -> None:
+        await kafka.write("t", b"v")
+        for topic, group, text in (
+            ("typo", None, "there is no topic 'typo'"),
+            ("t", "typo", "the group 'typo' has committed no offset of 't'"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                kafka.check(topic, group=group, rules=())
+        kafka.check("t", rules=())
+        await kafka.settle("typo", group="g")
+
+    outcome = outcome_of(test, settle_s=5.0)
+    assert "it waits for the topic 'typo', which nobody has created" in str(outcome.error)
 
 
 def test_group_that_does_not_settle_is_told() -> None:
@@ -305,24 +325,49 @@ def test_escape_is_named(escape: Callable[[], Any], name: str, *, is_swallowed: 
     threading.Thread(target=time.monotonic).start()
 
 
-def test_clocks_and_random_numbers_are_the_runs() -> None:
+def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from aiokafka_lite.simulation import START_MS
 
-    seen: list[tuple[float, float, float, float, uuid.UUID]] = []
+    seen: list[tuple[Any, ...]] = []
     kept: list[Callable[[], float]] = []
+    # A module of an application, which has imported functions by their names.
+    module: Any = types.ModuleType("application")
+    module.__file__ = __file__
+    vars(module).update(clock=time.monotonic, gmtime=time.gmtime, time=time.time)
+    before = dict(vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
     async def test(kafka: Kafka) -> None:
         await asyncio.sleep(1_000)
         kept.append(time.time)  # as "from time import time" in a module that is imported now
         seen.append(
-            (time.time(), time.monotonic(), time.perf_counter(), random.random(), uuid.uuid4())
+            (
+                time.time(),
+                time.monotonic(),
+                time.perf_counter(),
+                random.random(),
+                uuid.uuid4(),
+                secrets.token_hex(),
+                random.SystemRandom().random(),
+                module.clock(),
+                module.time(),
+                module.gmtime(),
+                time.localtime(),
+                time.ctime(),
+                time.asctime(),
+                time.strftime("%c"),
+            )
         )
+        assert module.gmtime() == module.gmtime(None) != module.gmtime(0)
+        assert time.strftime("%Y", time.gmtime(0)) == "1970"
 
     for _ in range(2):
         assert outcome_of(test, settle_s=2_000.0).error is None
     assert seen[0] == seen[1]
     assert seen[0][0] == pytest.approx(START_MS / 1_000 + 1_000, abs=0.1)
     assert seen[0][1] == seen[0][2] == pytest.approx(1_000, abs=0.1)
+    assert module.clock is before["clock"] is time.monotonic
+    assert vars(module) == before
     assert time.time() == pytest.approx(kept[0](), abs=5.0)
     assert time.time() > START_MS / 1_000 + 1_000_000
 
