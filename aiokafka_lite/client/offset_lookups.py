@@ -19,7 +19,7 @@ from aiokafka_lite.client.cluster_requests import (
     raise_for_metadata,
     raise_for_rebootstrap,
 )
-from aiokafka_lite.client.offsets import ISOLATION_LEVELS, Offsets
+from aiokafka_lite.client.offsets import ISOLATION_LEVELS, Offsets, offsets_request
 from aiokafka_lite.client.view import ClusterView, PartitionView
 from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import (
@@ -28,12 +28,7 @@ from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.structs import TopicPartition
 
@@ -46,15 +41,13 @@ NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
 OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
 """A time in ms since the epoch, or a special timestamp (`client.offsets`), for each partition."""
 
-
-class _LeaderLookup(NamedTuple):
-    tps: list[TopicPartition]
-    topics: dict[str, list[ListOffsetsPartition]]
+# What one leader is asked for.
+_Asked: TypeAlias = dict[TopicPartition, tuple[int, int]]
 
 
 class _Sent(NamedTuple):
     number: int
-    tps: Sequence[TopicPartition]
+    tps: Iterable[TopicPartition]
     connection: BlockingConnection
     exchange: Pending[ListOffsetsResponse]
 
@@ -146,8 +139,8 @@ class Lookups:
 
     def _by_leader(
         self, query: OffsetQuery, failures: dict[TopicPartition, KafkaError]
-    ) -> dict[int, _LeaderLookup]:
-        by_leader: dict[int, _LeaderLookup] = {}
+    ) -> dict[int, _Asked]:
+        by_leader: dict[int, _Asked] = {}
         nodes, topics = self.view.nodes, self.view.topics
         name, partitions = "", NO_PARTITIONS
         for tp, timestamp in query.items():
@@ -159,19 +152,9 @@ class Lookups:
             if partition is None or partition.leader not in nodes:
                 failures[tp] = LeaderNotAvailableError("the partition has no leader").at(tp)
                 continue
-            if (lookup := by_leader.get(partition.leader)) is None:
-                lookup = by_leader[partition.leader] = _LeaderLookup([], {})
-            lookup.tps.append(tp)
-            if (asked := lookup.topics.get(name)) is None:
-                asked = lookup.topics[name] = []
-            asked.append(
-                ListOffsetsPartition(
-                    partition_index=tp.partition,
-                    # A former leader refuses it, as does the leader of a recreated topic.
-                    current_leader_epoch=partition.leader_epoch,
-                    timestamp=timestamp,
-                )
-            )
+            # The leader of a recreated topic refuses the epoch as well.
+            asked = by_leader.setdefault(partition.leader, {})
+            asked[tp] = partition.leader_epoch, timestamp
         return by_leader
 
     def _connections(self, nodes: Iterable[int]) -> dict[int, BlockingConnection | KafkaError]:
@@ -185,36 +168,27 @@ class Lookups:
 
     def _send(
         self,
-        lookups: Sequence[Mapping[int, _LeaderLookup]],
+        lookups: Sequence[Mapping[int, _Asked]],
         connections: Mapping[int, BlockingConnection | KafkaError],
         failures: dict[TopicPartition, KafkaError],
     ) -> list[_Sent]:
         sent: list[_Sent] = []
         for number, by_leader in enumerate(lookups):
-            for node, lookup in by_leader.items():
+            for node, asked in by_leader.items():
                 connection = connections[node]
                 if isinstance(connection, KafkaError):
-                    failures.update(dict.fromkeys(lookup.tps, connection))
+                    failures.update(dict.fromkeys(asked, connection))
                     continue
+                timeout_ms = round(self._timeout_s * 1000)
+                request = offsets_request(asked, self._isolation_level, timeout_ms)
                 try:
                     timeout_s = min(self._timeout_s, self._cluster.left_s)
-                    exchange = connection.send(self._request(lookup), timeout_s=timeout_s)
+                    exchange = connection.send(request, timeout_s=timeout_s)
                 except KafkaError as error:
-                    failures.update(dict.fromkeys(lookup.tps, error))
+                    failures.update(dict.fromkeys(asked, error))
                 else:
-                    sent.append(_Sent(number, lookup.tps, connection, exchange))
+                    sent.append(_Sent(number, asked, connection, exchange))
         return sent
-
-    def _request(self, lookup: _LeaderLookup) -> ListOffsetsRequest:
-        return ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=self._isolation_level,
-            topics=[
-                ListOffsetsTopic(name=name, partitions=partitions)
-                for name, partitions in lookup.topics.items()
-            ],
-            timeout_ms=round(self._timeout_s * 1000),
-        )
 
     def _send_metadata(
         self, connections: Iterable[BlockingConnection | KafkaError]

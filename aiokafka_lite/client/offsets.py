@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -14,3 +17,29 @@ ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_commi
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 """An offset for each partition."""
+
+
+def offsets_request(
+    asked: Mapping[TopicPartition, tuple[int, int]], isolation_level: int, timeout_ms: int = 0
+) -> ListOffsetsRequest:
+    """Ask a leader for offsets by time, each with its epoch, which a former leader refuses."""
+    # Imported here, because most tasks of Spark do without.
+    from aiokafka_lite.protocol.messages.log_offsets import (
+        ListOffsetsPartition,
+        ListOffsetsRequest,
+        ListOffsetsTopic,
+    )
+
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, partition), (epoch, timestamp) in asked.items():
+        topics.setdefault(topic, []).append(
+            ListOffsetsPartition(
+                partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
+        timeout_ms=timeout_ms,
+    )

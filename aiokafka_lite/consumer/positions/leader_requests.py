@@ -21,6 +21,7 @@ from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff, delay_after
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import LATE_S
+from aiokafka_lite.client.offsets import offsets_request
 from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.errors import (
@@ -30,10 +31,8 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -393,22 +392,9 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         )
 
     def _request(self, questions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
-        topics: dict[str, ListOffsetsTopic] = {}
-        for tp, timestamp in questions.items():
-            topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic))
-            topic.partitions.append(
-                ListOffsetsPartition(
-                    partition_index=tp.partition,
-                    current_leader_epoch=self._leader_epoch(tp),
-                    timestamp=timestamp,
-                )
-            )
-        return ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=self._config.isolation_level_code,
-            topics=list(topics.values()),
-            timeout_ms=self._config.request_timeout_ms,
-        )
+        asked = {tp: (self._leader_epoch(tp), at) for tp, at in questions.items()}
+        config = self._config
+        return offsets_request(asked, config.isolation_level_code, config.request_timeout_ms)
 
     def _answers(
         self, response: ListOffsetsResponse, questions: Mapping[TopicPartition, int]

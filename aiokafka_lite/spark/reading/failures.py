@@ -15,7 +15,7 @@ from typing import Final
 
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.offsets import EARLIEST, ISOLATION_LEVELS, LATEST
+from aiokafka_lite.client.offsets import EARLIEST, ISOLATION_LEVELS, LATEST, offsets_request
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
     KafkaError,
@@ -202,23 +202,9 @@ class FetchFailures:
             progress.position = progress.end
 
     def _offset(self, progress: RangeProgress, at: int) -> int:
-        from aiokafka_lite.protocol.messages.log_offsets import (  # seldom needed
-            ListOffsetsPartition,
-            ListOffsetsRequest,
-            ListOffsetsTopic,
-        )
-
         if progress.node is None:
             raise AssertionError(f"the leader of {progress} is not known")
-        partition = ListOffsetsPartition(
-            partition_index=progress.partition,
-            current_leader_epoch=progress.leader_epoch,
-            timestamp=at,
-        )
-        topic = ListOffsetsTopic(name=progress.topic, partitions=[partition])
-        request = ListOffsetsRequest(
-            replica_id=-1, isolation_level=self._isolation_level, topics=[topic]
-        )
+        request = offsets_request({progress.tp: (progress.leader_epoch, at)}, self._isolation_level)
         response = self._cluster.request(progress.node.id, request)
         found = response.topics[0].partitions[0]
         if found.error_code:
