@@ -273,14 +273,17 @@ def _depth_of_topics(levels: Sequence[Level]) -> int | None:
 
 
 NO_ERRORS: Final[frozenset[int]] = frozenset()
+# Responses with at most this number of elements are sent at once.
+LARGEST_SMALL: Final = 100
 
 
 def is_error_class(given: object) -> bool:
     return isinstance(given, type) and issubclass(given, BrokerResponseError)
 
 
-def error_codes(answer: Response) -> frozenset[int]:
-    return cast("frozenset[int]", _collector(type(answer), in_steps=False)(answer))
+def error_codes(answer: Response) -> frozenset[int] | None:
+    """Return the error codes, or None if the response has more than `LARGEST_SMALL` elements."""
+    return cast("frozenset[int] | None", _collector(type(answer), in_steps=False)(answer))
 
 
 def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
@@ -291,6 +294,7 @@ def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
 def _collector(cls: type[Struct], *, in_steps: bool) -> Callable[[Struct], object]:
     source = SourceWriter("def collect(m0):", {"NO_ERRORS": NO_ERRORS}, in_steps=in_steps)
     source.line("found = None")
+    source.line(f"room = {LARGEST_SMALL}")
     _collect(source, cls, 0)
     source.end("NO_ERRORS if found is None else frozenset(found)")
     name = f"error_codes({cls.__name__}){' in steps' if in_steps else ''}"
@@ -298,30 +302,28 @@ def _collector(cls: type[Struct], *, in_steps: bool) -> Callable[[Struct], objec
 
 
 def _collect(source: SourceWriter, cls: type[Struct], depth: int) -> None:
-    fields, lists = _error_places(cls)
-    for name in fields:
+    for name in (field.name for field in cls.schema if _is_error(field)):
         with source.block(f"if m{depth}.{name}:"):
             with source.block("if found is None:"):
                 source.line("found = set()")
             source.line(f"found.add(m{depth}.{name})")
     for field in cls.schema:
+        if not isinstance(field.wire, Array):
+            continue
+        elements = f"m{depth}.{field.name} or ()"
+        if not source.in_steps:
+            source.line(f"room -= len({elements})")
+            with source.block("if room < 0:"):
+                source.line("return None")
         inner = _struct_of(field)
-        if field.name in lists and inner is not None:
-            with source.block(f"for m{depth + 1} in m{depth}.{field.name} or ():"):
+        if inner and any(_is_error(each) or isinstance(each.wire, Array) for each in inner.schema):
+            with source.block(f"for m{depth + 1} in {elements}:"):
                 source.count()
                 _collect(source, inner, depth + 1)
 
 
-@functools.cache
-def _error_places(cls: type[Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the error codes of a struct, and the lists with more of them."""
-    fields = tuple(field.name for field in cls.schema if field.name.endswith("error_code"))
-    lists = tuple(
-        field.name
-        for field in cls.schema
-        if (inner := _struct_of(field)) is not None and _has_errors(inner)
-    )
-    return fields, lists
+def _is_error(field: Field) -> bool:
+    return field.name.endswith("error_code")
 
 
 def _struct_of(field: Field) -> type[Struct] | None:
@@ -331,8 +333,10 @@ def _struct_of(field: Field) -> type[Struct] | None:
 
 
 def _has_errors(cls: type[Struct]) -> bool:
-    fields, lists = _error_places(cls)
-    return bool(fields or lists)
+    return any(
+        _is_error(field) or ((inner := _struct_of(field)) is not None and _has_errors(inner))
+        for field in cls.schema
+    )
 
 
 @functools.cache

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from aiokafka_lite.broker.network.pieces import (
-    FIRST_PIECE,
-    LARGEST_SMALL,
-    Pieces,
-    is_large,
-    shape_of,
-)
+from aiokafka_lite.broker.network.pieces import FIRST_PIECE, Pieces, shape_of
+from aiokafka_lite.broker.refusals import LARGEST_SMALL, error_codes
 from aiokafka_lite.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
 from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
@@ -161,4 +156,5 @@ def test_first_error_of_the_pieces_is_that_of_the_whole() -> None:
 def test_answer_is_large_if_its_lists_hold_many_elements_together(
     sizes: Sequence[int], expected: bool
 ) -> None:
-    assert is_large(answer(*[("t", range(size)) for size in sizes])) is expected
+    codes = error_codes(answer(*[("t", range(size)) for size in sizes]))
+    assert (codes is None) is expected

@@ -8,50 +8,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from aiokafka_lite.broker.refusals import Level, levels_of
 from aiokafka_lite.protocol.schema import Request, Response, Struct
-from aiokafka_lite.protocol.source import SourceWriter, compile_function
-from aiokafka_lite.protocol.wire import Array, Nested, Wire
 
 # The elements of the first piece. The time that a piece takes decides the size of the next.
 FIRST_PIECE: Final = 32
-# Responses with at most this number of elements are sent at once.
-LARGEST_SMALL: Final = 100
 LARGEST_PIECE: Final = 1_000
-
-
-def is_large(answer: Response) -> bool:
-    return _counter(type(answer))(answer) > LARGEST_SMALL
-
-
-@functools.cache
-def _counter(cls: type[Response]) -> Callable[[Response], int]:
-    source = SourceWriter("def count(m0):", {})
-    source.line("n = 0")
-    _count(source, cls, 0)
-    source.end("n")
-    return compile_function(f"count({cls.__name__})", source.lines, source.constants)
-
-
-def _count(source: SourceWriter, cls: type[Struct], depth: int) -> None:
-    lists = _lists(cls)
-    for name, _ in lists:
-        source.line(f"n += len(m{depth}.{name} or ())")
-    if not lists:
-        return
-    with source.block(f"if n > {LARGEST_SMALL}:"):
-        source.line("return n")
-    for name, element in lists:
-        if isinstance(element, Nested) and _lists(element.struct):
-            with source.block(f"for m{depth + 1} in m{depth}.{name} or ():"):
-                _count(source, element.struct, depth + 1)
-
-
-def _lists(cls: type[Struct]) -> list[tuple[str, Wire]]:
-    return [(f.name, f.wire.element) for f in cls.schema if isinstance(f.wire, Array)]
 
 
 class Piece(NamedTuple):

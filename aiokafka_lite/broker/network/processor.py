@@ -23,7 +23,6 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.network import frames
 from aiokafka_lite.broker.network.frames import FrameReceiver
-from aiokafka_lite.broker.network.pieces import is_large
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestChannel, RequestWork
 from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
@@ -49,7 +48,7 @@ from aiokafka_lite.protocol.messages.sasl import (
     SaslAuthenticateResponse,
 )
 from aiokafka_lite.protocol.schema import Request, Response
-from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
 log = logging.getLogger(__name__)
 
@@ -389,11 +388,11 @@ class Processor(asyncio.BufferedProtocol):
                 self._node.requests.answered(work.seen, NO_ERRORS, self._loop.time())
             self._unmute()
             return
-        if is_large(response):
+        codes = error_codes(response)
+        if codes is None:
             self._node.cluster.scope.spawn(self._send_in_slices(work, response), name="encoding")
             return
         if work.seen is not None:
-            codes = error_codes(response)
             self._node.requests.answered(work.seen, codes, self._loop.time())
         version = work.context.api_version
         parts = framing.encode_response_parts(response, version, work.correlation_id)
@@ -496,7 +495,7 @@ class Processor(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if work.seen is not None:
-            codes = error_codes(response)
+            codes = run_to_end(error_codes_in_steps(response))
             self._node.requests.answered(work.seen, codes, self._loop.time())
         self._write([rest])
 
