@@ -338,7 +338,6 @@ class Cluster:
         lane: Lane = Lane.GENERAL,
         timeout_s: float | None = None,
         left_s: float = math.inf,
-        max_version: int | None = None,
     ) -> R:
         """Send a request as `Pool.request` does. An unreachable node makes the view stale.
 
@@ -351,9 +350,7 @@ class Cluster:
         if timeout_s is None:
             timeout_s = self._try_s(self._silences.get(asked, 0), left_s)
         try:
-            response = await self.pool.request(
-                node_id, request, lane=lane, timeout_s=timeout_s, max_version=max_version
-            )
+            response = await self.pool.request(node_id, request, lane=lane, timeout_s=timeout_s)
         except RequestTimedOutError:
             if is_one_of_several:
                 self._silences[asked] = min(self._silences.get(asked, 0) + 1, MOST_SILENCES)

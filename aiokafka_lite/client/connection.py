@@ -364,9 +364,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
         return -1 if sock is None else sock.fileno(), transport
 
     # --- Requests --------------------------------------------------------------------------
-    async def request(
-        self, request: AnyRequest[R], *, timeout_s: float, max_version: int | None = None
-    ) -> R:
+    async def request(self, request: AnyRequest[R], *, timeout_s: float) -> R:
         """Send a request and return its decoded response.
 
         The request is written before the first suspension, unless the peer is slow to read.
@@ -381,7 +379,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
         """
         if not self._can_write.is_set():
             await self._wait_writable(prepared(request).request_class, timeout_s)
-        return await self.send(request, timeout_s=timeout_s, max_version=max_version)
+        return await self.send(request, timeout_s=timeout_s)
 
     def send(
         self,

@@ -230,7 +230,6 @@ class Pool:
         *,
         lane: Lane = Lane.GENERAL,
         timeout_s: float,
-        max_version: int | None = None,
     ) -> R:
         """Send a request to a node and return the response. Connect first if necessary.
 
@@ -240,7 +239,7 @@ class Pool:
         connection = self.ready_connection(node_id, lane)
         if connection is None:
             connection = await self.connect(node_id, lane)
-        return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
+        return await connection.request(request, timeout_s=timeout_s)
 
     def send_nowait(
         self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH

@@ -38,6 +38,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponse,
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.prepared import UpTo
 from tests.client.conftest import TIMEOUT_S
 from tests.support import tuning
 from tests.support.connecting import connect_to
@@ -67,10 +68,10 @@ async def test_request_gets_its_decoded_answer(
     assert connection.in_flight_count == 0
 
 
-async def test_max_version_caps_the_negotiated_version(
+async def test_request_can_cap_the_negotiated_version(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
-    await connection.request(ask_topic("t"), timeout_s=TIMEOUT_S, max_version=7)
+    await connection.request(UpTo(ask_topic("t"), 7), timeout_s=TIMEOUT_S)
     assert broker.asked[-1].version == 7
 
 

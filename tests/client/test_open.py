@@ -29,6 +29,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.prepared import UpTo
 from tests.client.conftest import TIMEOUT_S, closed_port, reach_none_but
 from tests.support.connecting import connect_to
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, all_versions, offered
@@ -57,7 +58,7 @@ async def test_versions_are_negotiated_once_on_opening(broker: ScriptedBroker) -
     with pytest.raises(IncompatibleBrokerVersion, match=f"{broker.address}.*HeartbeatRequest"):
         await connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     with pytest.raises(IncompatibleBrokerVersion, match=broker.address):
-        await connection.request(MetadataRequest(), timeout_s=TIMEOUT_S, max_version=-1)
+        await connection.request(UpTo(MetadataRequest(), -1), timeout_s=TIMEOUT_S)
     await close(connection)
 
 

@@ -18,6 +18,7 @@ from aiokafka_lite.protocol import registry
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from aiokafka_lite.protocol.prepared import UpTo
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, reach_none_but
 from tests.support.connecting import connect_to
@@ -45,7 +46,7 @@ async def test_the_version_asked_first_names_the_same_finalized_features(real_ka
     host, port = parse_address(real_kafka)
     connection = await connect_to(host, port)
     first, newest = [
-        await connection.request(API_VERSIONS, timeout_s=TIMEOUT_S, max_version=version)
+        await connection.request(UpTo(API_VERSIONS, version), timeout_s=TIMEOUT_S)
         for version in (FIRST_VERSION, ApiVersionsRequest.max_version)
     ]
     assert first.finalized_features == newest.finalized_features
