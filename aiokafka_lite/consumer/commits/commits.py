@@ -246,22 +246,23 @@ class Commits:
     def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
         """Whether a commit of theirs by the application is in flight, and was not put off.
 
-        Tasks may commit again and again. So those count that have a lower number, or offsets that
-        none has committed yet.
+        Tasks may commit again and again, also lower offsets. So those count that have a lower
+        number, or offsets above the committed ones.
         """
         return any(
             self._is_under_way(commit)
             and any(
-                commit.sequence < before or self._is_first(commit, tp)
+                commit.sequence < before or self._is_ahead(commit, tp)
                 for tp in partitions
                 if tp in commit.left
             )
             for commit in self._pending
         )
 
-    def _is_first(self, commit: PendingCommit, tp: TopicPartition) -> bool:
+    @staticmethod
+    def _is_ahead(commit: PendingCommit, tp: TopicPartition) -> bool:
         cursor = commit.cursors[tp]
-        return cursor is not None and not self._is_settled(cursor, commit.left[tp])
+        return cursor is not None and cursor.has_uncommitted(commit.left[tp].offset)
 
     def _is_under_way(self, commit: PendingCommit) -> bool:
         return commit.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
