@@ -419,8 +419,8 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "protocol/source.py": {"count": "only names generated code"},
         "pytest_plugin.py": {"count": "names topics of the fixture's broker, which has a thread"},
         "simulation": dict.fromkeys(
-            ("address", "chance", "thread"),
-            "makes the simulation: a seed decides its random numbers",
+            ("address", "chance", "clock", "thread"),
+            "makes the simulation: a seed decides its clocks and random numbers",
         ),
         "settings": dict.fromkeys(("chance", "clock", "descriptor"), COMMANDS),
         "spark": dict.fromkeys(
