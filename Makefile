@@ -35,7 +35,7 @@ LAYOUTS := $(shell find aiokafka_lite -name '*.pxd')
 SOURCES := pyproject.toml setup.py $(LAYOUTS) $(shell find aiokafka_lite -name '*.pyx') $(wildcard $(LAYOUTS:.pxd=.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-fast test-all durations contexts mutants fuzz storm test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
+.PHONY: help run pipeline test test-fast test-all durations contexts mutants fuzz storm test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark faults figures structure profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -150,6 +150,9 @@ bench-quick: $(VENV)/.installed-dev ## the same in under 3 minutes
 
 bench-spark: $(VENV)/.installed-dev ## compare the Spark source with Spark's own, the JVM connector (ARGS=--quick)
 	$(BIN)/python -m benchmarks.spark --keep $(ARGS)
+
+faults: $(VENV)/.installed-dev ## play the faults of docs/reliability.md to other clients, and write the outcomes there (ARGS='CN-3')
+	$(BIN)/python -m tests.faults --keep $(ARGS)
 
 figures: $(VENV)/.installed-dev ## write the figures of README and docs from the runs in benchmarks/results
 	$(BIN)/python -m benchmarks.pages

@@ -30,7 +30,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CN-1",
             "Broker killed during a fetch",
-            "Continues after the election, without a rebalance",
+            "Continues after the election",
             (
                 "chaos/test_real.py::"
                 "test_each_of_three_brokers_is_killed_once_and_no_record_is_lost_or_repeated",
@@ -82,7 +82,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CN-7",
             "Reset during TLS, SASL or sending",
-            "Retries",
+            "`start()` raises, a running client retries",
             (
                 "client/test_tls.py::test_reset_during_the_handshake_may_be_tried_again",
                 "consumer/test_network.py::test_a_reset_while_the_client_signs_on_is_tried_again",
@@ -140,7 +140,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CL-3",
             "Topic deleted while it is read",
-            "Event, then one error, other topics continue",
+            "Event, one error, other topics continue",
             (
                 "consumer/test_topic_lives.py::test_a_deleted_topic_is_told_and_the_others_go_on",
                 "consumer/test_topic_lives.py::test_a_deleted_topic_is_not_asked_for_in_a_hot_loop",
@@ -149,7 +149,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CL-4",
             "Topic recreated under the same name",
-            "Resets, ignores positions of the old topic",
+            "Resets its positions",
             (
                 "consumer/test_topic_lives.py::test_a_position_is_not_applied_to_another_log",
                 "consumer/test_topic_lives.py::test_what_was_committed_of_the_old_log_is_not_used",
@@ -251,12 +251,13 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "GR-5",
             "Event loop blocked beyond the session",
-            "Partitions are lost, buffered records dropped",
+            "Loses its partitions, except with `heartbeat_thread=True`",
             (
                 f"{GROUP}test_blocked_loop.py::"
                 "test_a_block_of_a_session_timeout_costs_the_membership",
                 f"{GROUP}test_blocked_loop.py::"
                 "test_what_is_buffered_of_lost_partitions_is_not_handed_out_after_a_block",
+                f"{GROUP}test_heartbeat_thread.py::test_a_block_of_several_sessions_costs_nothing",
             ),
         ),
         Row(
@@ -284,8 +285,8 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         ),
         Row(
             "GR-8",
-            "Late error about an older generation",
-            "Ignored",
+            "Generation or member unknown, also late",
+            "Joins again, ignores late errors",
             (
                 f"{GROUP}test_member.py::test_news_of_an_older_generation_is_ignored",
                 f"{GROUP}test_membership_faults.py::"
@@ -304,7 +305,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         ),
         Row(
             "GR-10",
-            "KIP-848: fenced, stale, unknown or refused",
+            "KIP-848: member fenced or stale",
             "Rejoins with its member id, retries commits",
             (
                 f"{GROUP}test_kip848_traps.py::test_trap_07_an_epoch_error_keeps_the_member_id",
