@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -62,10 +61,6 @@ class SimulatedCluster:
             f"{address}:{PORT + n}" for n, address in enumerate(addresses)
         )
         self._read_to: dict[int, int] = {}
-        self._seen_requests = 0
-        # How many requests arrived of a client, at a node, of an API, in one second. Of Fetch,
-        # whose responses may be small, only those refused.
-        self.requests: Counter[tuple[str, int, str, int]] = Counter()
 
     @property
     def hosts(self) -> list[str]:
@@ -104,14 +99,6 @@ class SimulatedCluster:
                     self._note_commit(history, record)
                 position = batch.next_offset
             self._read_to[partition.index] = position
-
-    def count_requests(self) -> None:
-        """Count the requests that have arrived since the last call."""
-        seen, self._seen_requests = self._seen_requests, self.broker.requests.total
-        for each in self.broker.requests:
-            if each.number > seen and (each.api != "Fetch" or each.error_codes):
-                client_id, second = each.client_id or "", int(each.arrived_at)
-                self.requests[client_id, each.node_id, each.api, second] += 1
 
     def _note_commit(self, history: History, record: ConsumerRecord[Any, Any]) -> None:
         if record.key is None or record.value is None:

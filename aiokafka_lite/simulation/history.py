@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -76,20 +75,12 @@ class Facts:
     Attributes:
         logs: The values by offset of each partition of the input, as any reader gets them.
         starts: The first offset of each of these partitions.
-        output: The values of the output topic that a read_committed reader gets.
-        dead: The values in the topic of dead letters.
         committed: What the group has committed.
-        attempts: Each attempt to connect: when, from which host, to which.
-        requests: How many requests arrived of a client, at a node, of an API, in one second.
     """
 
     logs: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     starts: dict[TopicPartition, int] = field(default_factory=dict)
-    output: list[bytes] = field(default_factory=list)
-    dead: list[bytes] = field(default_factory=list)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
-    attempts: list[tuple[float, str, str]] = field(default_factory=list)
-    requests: Counter[tuple[str, int, str, int]] = field(default_factory=Counter)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the offset behind the last record of each partition."""
@@ -129,6 +120,3 @@ class History:
 
     def of(self, *kinds: Kind) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds)
-
-    def first(self, kind: Kind) -> Event | None:
-        return next(self.of(kind), None)

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeAlias
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
@@ -138,9 +137,6 @@ class Applications(World):
         main = self.mains[slot]
         self.running.append(Application(self.loop, self.history, name, slot, main))
 
-    async def stop(self, process: Process) -> None:
-        await process.stop()
-
 
 class Kafka:
     """A simulated cluster, its clients' hosts, and the history of one run.
@@ -244,12 +240,9 @@ class Kafka:
         for value in values:
             self._note(Kind.ACKED, value=value, note="committed")
 
-    def handling(self, record: ReturnedRecord) -> AbstractContextManager[None]:
-        """Note that a record was returned, and after the block that it was processed."""
-        return self._handling(record)
-
     @contextlib.contextmanager
-    def _handling(self, record: ReturnedRecord) -> Iterator[None]:
+    def handling(self, record: ReturnedRecord) -> Iterator[None]:
+        """Note that a record was returned, and after the block that it was processed."""
         tp = TopicPartition(record.topic, record.partition)
         value = record.value
         if not isinstance(value, bytes):  # deserialized

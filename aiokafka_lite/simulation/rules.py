@@ -50,10 +50,6 @@ class Evidence:
                 if value not in seen and not (value in aborted and tp in rewritten):
                     yield tp, offset, value
 
-    def is_of_group(self, who: str) -> bool:
-        """Whether the seeks of this one move positions that are committed."""
-        return True
-
     def is_dead(self, value: bytes) -> bool:
         return False
 
@@ -193,21 +189,8 @@ def polls_skip_nothing(run: Evidence) -> Iterator[Violation]:
             yield Violation("poll skip", text, event.at_s)
 
 
-def paused_partitions_return_nothing(run: Evidence) -> Iterator[Violation]:
-    paused: set[tuple[str, TopicPartition | None]] = set()
-    kinds = (Kind.PAUSED, Kind.RESUMED, Kind.ASSIGNED, Kind.RETURNED)
-    for event in run.history.of(*kinds):
-        if event.kind is Kind.PAUSED:
-            paused.add((event.who, event.tp))
-        elif event.kind is not Kind.RETURNED:
-            paused.discard((event.who, event.tp))
-        elif (event.who, event.tp) in paused:
-            text = f"{event.who} got {place_of(event.tp, event.offset)}, which is paused"
-            yield Violation("paused", text, event.at_s)
-
-
 # --- Commits --------------------------------------------------------------------------------
-def _commits(run: Evidence) -> Iterator[tuple[Event, TopicPartition]]:
+def judged_commits(run: Evidence) -> Iterator[tuple[Event, TopicPartition]]:
     rewritten = run.rewritten()
     for event in run.history.of(Kind.COMMITTED):
         is_judged = run.group in (None, event.who) and event.tp in run.facts.logs
@@ -221,7 +204,7 @@ def commits_cover_finished_records(run: Evidence) -> Iterator[Violation]:
     for event in run.history.of(Kind.HANDLED):
         handled_at.setdefault(event.value, event.at_s)
     checked: dict[TopicPartition, int] = defaultdict(int)
-    for event, tp in _commits(run):
+    for event, tp in judged_commits(run):
         log = run.facts.logs[tp]
         for offset in range(checked[tp], event.offset):
             value = log.get(offset)
@@ -232,36 +215,3 @@ def commits_cover_finished_records(run: Evidence) -> Iterator[Violation]:
                 yield Violation("commit ahead", text, event.at_s)
                 break
         checked[tp] = max(checked[tp], event.offset)
-
-
-def commits_do_not_go_back(run: Evidence) -> Iterator[Violation]:
-    """A partition's commits rise, unless its log was rewritten.
-
-    A seek, and a commit of a named offset, may lower them: then none of an earlier call follows.
-    """
-    highest: dict[TopicPartition, int] = {}
-    calls: dict[tuple[TopicPartition, int], list[int]] = defaultdict(list)
-    newest: dict[TopicPartition, int] = {}
-    judged = {id(event) for event, _ in _commits(run)}
-    events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT)]
-    events.sort(key=lambda event: event.at_s + (event.kind is Kind.COMMITTED) * COMMIT_SLACK_S / 2)
-    for number, event in enumerate(events):
-        tp, before = event.tp, highest.get(event.tp, -1) if event.tp is not None else -1
-        if tp is None:
-            continue
-        if event.kind is Kind.NAMED:
-            calls[tp, event.offset].append(number)
-        elif event.kind is Kind.SOUGHT and event.offset >= 0 and run.is_of_group(event.who):
-            highest[tp] = min(before, event.offset)
-        if id(event) not in judged:
-            continue
-        last_call = newest.get(tp, -1)
-        call = next((call for call in calls[tp, event.offset] if call > last_call), -1)
-        newest[tp] = max(call, last_call)
-        if event.offset < before and call > last_call:
-            highest[tp] = event.offset
-            continue
-        if event.offset < before:
-            text = f"{place_of(tp, event.offset)} is committed after {before}"
-            yield Violation("commit back", text, event.at_s)
-        highest[tp] = max(before, event.offset)

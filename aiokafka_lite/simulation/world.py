@@ -8,7 +8,7 @@ from typing import Final
 
 from aiokafka_lite.simulation.cluster import SimulatedCluster
 from aiokafka_lite.simulation.engine import Loop
-from aiokafka_lite.simulation.history import History, Kind, Violation
+from aiokafka_lite.simulation.history import History, Kind
 from aiokafka_lite.structs import TopicPartition
 
 # How often the course of a run looks at it.
@@ -65,7 +65,6 @@ class World(abc.ABC):
 
     def __init__(self, loop: Loop, cluster: SimulatedCluster, history: History) -> None:
         self.loop, self.cluster, self.history = loop, cluster, history
-        self.violations: list[Violation] = []
         self._slots = self._lives = 0
 
     @property
@@ -98,12 +97,6 @@ class World(abc.ABC):
 
     async def stop(self, process: Process) -> None:
         await process.stop()
-        await asyncio.sleep(1.0)
-        left = self.loop.net.tasks_on(process.name)
-        if left and not process.is_killed:
-            self._violated("task left", f"{process.name} has left {', '.join(left)}")
-        if self.loop.net.connections_of(process.name) and not process.is_killed:
-            self._violated("connection left", f"{process.name} has left connections")
 
     def look(self) -> None:
         """Note what has happened, and start failed applications again."""
@@ -112,6 +105,3 @@ class World(abc.ABC):
             if process.has_failed:
                 process.has_failed = False
                 self.loop.call_later(RESTARTED_AFTER_S, self.start, process.slot)
-
-    def _violated(self, rule: str, text: str) -> None:
-        self.violations.append(Violation(rule, text, self.loop.now))

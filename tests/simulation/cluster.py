@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka_lite.simulation.cluster import SimulatedCluster
@@ -23,6 +25,23 @@ SESSION_MS: Final = 6_000
 KEYS: Final = 7
 
 
+@dataclass
+class GroupFacts(Facts):
+    """What the cluster has at the end of a run of the group.
+
+    Attributes:
+        output: The values of the output topic that a read_committed reader gets.
+        dead: The values in the topic of dead letters.
+        attempts: Each attempt to connect: when, from which host, to which.
+        requests: How many requests arrived of a client, at a node, of an API, in one second.
+    """
+
+    output: list[bytes] = field(default_factory=list)
+    dead: list[bytes] = field(default_factory=list)
+    attempts: list[tuple[float, str, str]] = field(default_factory=list)
+    requests: Counter[tuple[str, int, str, int]] = field(default_factory=Counter)
+
+
 class GroupCluster(SimulatedCluster):
     """A cluster with the topics of the group."""
 
@@ -35,6 +54,9 @@ class GroupCluster(SimulatedCluster):
             request_log_size=1_000 if plan.has_request_log else 0,
         )
         self._partitions, self._second = plan.partitions, plan.second
+        self._seen_requests = 0
+        # Of Fetch, whose responses may be small, only those refused.
+        self._requests: Counter[tuple[str, int, str, int]] = Counter()
 
     async def start(self) -> None:
         await self.broker.start()
@@ -53,12 +75,20 @@ class GroupCluster(SimulatedCluster):
         """Return the topic of a record's key."""
         return SECOND if number % KEYS % 2 and self.broker.has_topic(SECOND) else INPUT
 
-    def facts(self) -> Facts:
+    def count_requests(self) -> None:
+        """Count the requests that have arrived since the last call."""
+        seen, self._seen_requests = self._seen_requests, self.broker.requests.total
+        for each in self.broker.requests:
+            if each.number > seen and (each.api != "Fetch" or each.error_codes):
+                client_id, second = each.client_id or "", int(each.arrived_at)
+                self._requests[client_id, each.node_id, each.api, second] += 1
+
+    def facts(self) -> GroupFacts:
         """Return what the logs and the group have now."""
-        facts = Facts(
+        facts = GroupFacts(
             committed=self.broker.committed(GROUP),
             attempts=self.loop.net.attempts,
-            requests=self.requests,
+            requests=self._requests,
         )
         self.add_logs(facts, self.input_partitions())
         for topic, values in ((OUTPUT, facts.output), (DEAD, facts.dead)):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka_lite.simulation.engine import Loop
-from aiokafka_lite.simulation.history import Facts, History, Kind, Violation
+from aiokafka_lite.simulation.history import History, Kind, Violation
 from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.applications import Member, Producer, Reader
-from tests.simulation.cluster import GroupCluster
+from tests.simulation.cluster import GroupCluster, GroupFacts
 from tests.simulation.faults import Faults
 from tests.simulation.plan import Plan
 from tests.simulation.rules import Run, check
@@ -50,6 +50,7 @@ class Course(World):
         self.members: list[Member] = []
         self.producers: list[Producer] = []
         self.readers: list[Reader] = []
+        self.violations: list[Violation] = []
         self._steps = 0
 
     # Members
@@ -80,9 +81,21 @@ class Course(World):
     def alive_members(self) -> list[Member]:
         return [member for member in self.members if member.is_alive]
 
+    async def stop(self, process: Process) -> None:
+        await super().stop(process)
+        await asyncio.sleep(1.0)
+        left = self.loop.net.tasks_on(process.name)
+        if left and not process.is_killed:
+            self._violated("task left", f"{process.name} has left {', '.join(left)}")
+        if self.loop.net.connections_of(process.name) and not process.is_killed:
+            self._violated("connection left", f"{process.name} has left connections")
+
+    def _violated(self, rule: str, text: str) -> None:
+        self.violations.append(Violation(rule, text, self.loop.now))
+
     # The run
 
-    async def run(self) -> Facts:
+    async def run(self) -> GroupFacts:
         plan, history = self.plan, self.history
         await self.cluster.start()
         for _ in range(plan.members):

@@ -9,17 +9,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from aiokafka_lite.simulation.history import Event, Facts, History, Kind, Violation
+from aiokafka_lite.simulation.history import Event, History, Kind, Violation
 from aiokafka_lite.simulation.rules import (
+    COMMIT_SLACK_S,
     Evidence,
     acknowledged_records_stay,
     commits_cover_finished_records,
-    commits_do_not_go_back,
     every_record_is_seen,
     idempotent_records_are_written_once,
+    judged_commits,
     no_aborted_record_is_read,
     no_record_is_lost,
-    paused_partitions_return_nothing,
     place_of,
     polls_are_monotonic,
     polls_skip_nothing,
@@ -27,6 +27,7 @@ from aiokafka_lite.simulation.rules import (
     values_are_those_of_the_log,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.simulation.cluster import GroupFacts
 from tests.simulation.plan import Plan
 
 SESSION_S: Final = 6.0
@@ -82,7 +83,9 @@ READS_IN_ORDER: Final = frozenset({"async for", "getmany", "batch"})
 class Run(Evidence):
     """One run of a plan, as the rules read it."""
 
-    def __init__(self, plan: Plan, history: History, facts: Facts) -> None:
+    facts: GroupFacts
+
+    def __init__(self, plan: Plan, history: History, facts: GroupFacts) -> None:
         super().__init__(history, facts)
         self.plan = plan
 
@@ -94,6 +97,7 @@ class Run(Evidence):
         return not name.startswith(b"p") or self.plan.producers[int(name[1:])] != "plain"
 
     def is_of_group(self, who: str) -> bool:
+        """Whether the seeks of this one move positions that are committed."""
         return not is_reader(who)
 
     def of_readers(self) -> Run:
@@ -156,6 +160,19 @@ def one_assignment_is_in_order(run: Run) -> Iterator[Violation]:
             last[key] = max(event.offset, before)
 
 
+def paused_partitions_return_nothing(run: Run) -> Iterator[Violation]:
+    paused: set[tuple[str, TopicPartition | None]] = set()
+    kinds = (Kind.PAUSED, Kind.RESUMED, Kind.ASSIGNED, Kind.RETURNED)
+    for event in run.history.of(*kinds):
+        if event.kind is Kind.PAUSED:
+            paused.add((event.who, event.tp))
+        elif event.kind is not Kind.RETURNED:
+            paused.discard((event.who, event.tp))
+        elif (event.who, event.tp) in paused:
+            text = f"{event.who} got {place_of(event.tp, event.offset)}, which is paused"
+            yield Violation("paused", text, event.at_s)
+
+
 def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
     """Of `run`, a handler begins with a record when that of its key before it has ended."""
     if run.plan.way in READS_IN_ORDER:
@@ -174,6 +191,40 @@ def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
             yield Violation("key twice", text, event.at_s)
         if not run.is_dead(event.value):  # its end is no event
             handled_now[key] = event.value
+
+
+# --- Commits --------------------------------------------------------------------------------
+def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
+    """A partition's commits rise, unless its log was rewritten.
+
+    A seek, and a commit of a named offset, may lower them: then none of an earlier call follows.
+    """
+    highest: dict[TopicPartition, int] = {}
+    calls: dict[tuple[TopicPartition, int], list[int]] = defaultdict(list)
+    newest: dict[TopicPartition, int] = {}
+    judged = {id(event) for event, _ in judged_commits(run)}
+    events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT)]
+    events.sort(key=lambda event: event.at_s + (event.kind is Kind.COMMITTED) * COMMIT_SLACK_S / 2)
+    for number, event in enumerate(events):
+        tp, before = event.tp, highest.get(event.tp, -1) if event.tp is not None else -1
+        if tp is None:
+            continue
+        if event.kind is Kind.NAMED:
+            calls[tp, event.offset].append(number)
+        elif event.kind is Kind.SOUGHT and event.offset >= 0 and run.is_of_group(event.who):
+            highest[tp] = min(before, event.offset)
+        if id(event) not in judged:
+            continue
+        last_call = newest.get(tp, -1)
+        call = next((call for call in calls[tp, event.offset] if call > last_call), -1)
+        newest[tp] = max(call, last_call)
+        if event.offset < before and call > last_call:
+            highest[tp] = event.offset
+            continue
+        if event.offset < before:
+            text = f"{place_of(tp, event.offset)} is committed after {before}"
+            yield Violation("commit back", text, event.at_s)
+        highest[tp] = max(before, event.offset)
 
 
 # --- Owners ---------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from aiokafka_lite.simulation import rules as shared
-from aiokafka_lite.simulation.history import Event, Facts, History, Kind
+from aiokafka_lite.simulation.history import Event, History, Kind
 from aiokafka_lite.simulation.schedule import Fault, Order
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation import plan, rules
+from tests.simulation.cluster import GroupFacts
 from tests.simulation.plan import Plan
 from tests.simulation.rules import Rule, Run
 from tests.support.for_each import for_each
@@ -50,7 +51,7 @@ class Story:
     def __init__(self, way: str = "async for", faults: tuple[Fault, ...] = ()) -> None:
         self.plan = a_plan(way=way, faults=faults)
         self.events: list[Event] = []
-        self.facts = Facts({TP: {0: value(0), 1: value(1)}}, {TP: 0})
+        self.facts = GroupFacts({TP: {0: value(0), 1: value(1)}}, {TP: 0})
         for number in (0, 1):
             at_s = 1.0 + number
             self.add(at_s, Kind.SENT, "p0", offset=-1, value=value(number))
@@ -262,7 +263,7 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     (rules.one_assignment_is_in_order, key_out_of_order, "order"),
     (rules.records_of_a_key_are_handled_one_by_one, key_twice, "key twice"),
     (shared.commits_cover_finished_records, commit_ahead, "commit ahead"),
-    (shared.commits_do_not_go_back, commit_back, "commit back"),
+    (rules.commits_do_not_go_back, commit_back, "commit back"),
     (rules.one_member_owns_a_partition, two_owners, "two owners"),
     (
         rules.one_member_owns_a_partition,
@@ -272,8 +273,8 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     (rules.healthy_members_repeat_nothing, repeated, "repeated"),
     (rules.healthy_members_repeat_nothing, raised_without_a_fault, "raised"),
     (rules.one_assignment_is_in_order, returned_before_a_seek_s_offset, "order"),
-    (shared.paused_partitions_return_nothing, returned_while_paused, "paused"),
-    (shared.commits_do_not_go_back, older_commit_after_a_newer_one, "commit back"),
+    (rules.paused_partitions_return_nothing, returned_while_paused, "paused"),
+    (rules.commits_do_not_go_back, older_commit_after_a_newer_one, "commit back"),
     (rules.partitions_do_not_wait, waits, "waits"),
     (rules.fenced_members_lose_partitions, kept, "kept"),
     (rules.static_members_wait_for_their_id, gives_up, "gives up"),
@@ -315,7 +316,7 @@ def test_every_rule_was_seen_to_fail() -> None:
 
 def test_rewritten_log_excuses_what_is_about_offsets() -> None:
     story = commit_back().add(6.2, Kind.CUT_LOG, "truncation", offset=1)
-    assert not story.broken_by(shared.commits_do_not_go_back)
+    assert not story.broken_by(rules.commits_do_not_go_back)
 
 
 def test_seek_and_older_commit_excuse_what_they_ask_for() -> None:
@@ -323,7 +324,7 @@ def test_seek_and_older_commit_excuse_what_they_ask_for() -> None:
     story.add(5.7, Kind.RETURNED, "a", offset=0, value=value(0))
     assert not story.broken_by(rules.one_assignment_is_in_order)
     story = Story().add(6.2, Kind.NAMED, "a", offset=1).add(6.5, Kind.COMMITTED, "g", offset=1)
-    assert not story.broken_by(shared.commits_do_not_go_back)
+    assert not story.broken_by(rules.commits_do_not_go_back)
 
 
 def test_removed_member_may_keep_partitions_in_an_outage() -> None:
