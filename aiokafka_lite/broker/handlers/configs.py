@@ -131,6 +131,8 @@ _TABLES: Final[Mapping[ResourceType, Mapping[str, ConfigDef]]] = {
 
 
 AnyConfig: TypeAlias = replacing.AlterableConfig | incremental.AlterableConfig
+AnyResource: TypeAlias = replacing.AlterConfigsResource | incremental.AlterConfigsResource
+AlterRequest: TypeAlias = replacing.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest
 OutcomeT = TypeVar(
     "OutcomeT", replacing.AlterConfigsResourceResponse, incremental.AlterConfigsResourceResponse
 )
@@ -152,13 +154,7 @@ class Change(NamedTuple):
 
 
 def _change_resource(
-    ctx: RequestContext,
-    kind: int,
-    name: str,
-    changes: Sequence[Change],
-    *,
-    replaces_all: bool,
-    validate_only: bool,
+    ctx: RequestContext, request: AlterRequest, kind: int, name: str, changes: Sequence[Change]
 ) -> None:
     _check_sense(changes)
     resource = _resource_type(kind)
@@ -167,16 +163,18 @@ def _change_resource(
     catalog = ctx.cluster.catalog
     topic = catalog.by_name(name) if resource is ResourceType.TOPIC else None
     before = catalog.settings.overrides(resource, name) if topic is None else topic.config.overrides
-    after = _changed({} if replaces_all else before, changes, _TABLES[resource])
+    if isinstance(request, replacing.AlterConfigsRequest):
+        before = {}
+    after = _changed(before, changes, _TABLES[resource])
     if resource is ResourceType.TOPIC:
         config = catalog.parse_config(after) if topic is not None else None
         topic = _existing(topic, name)
-        if config is not None and not validate_only:
+        if config is not None and not request.validate_only:
             catalog.configure_topic(topic, config)
         return
     if resource is ResourceType.GROUP:
         _check_group(name, after)
-    catalog.configure(resource, name, after, validate_only=validate_only)
+    catalog.configure(resource, name, after, validate_only=request.validate_only)
 
 
 def _check_sense(changes: Sequence[Change]) -> None:
@@ -289,13 +287,7 @@ async def alter_configs(
 ) -> replacing.AlterConfigsResponse:
     """Replace the settings of resources, each independently of the others."""
     return replacing.AlterConfigsResponse(
-        responses=await _change_each(
-            ctx,
-            request.resources,
-            replacing.AlterConfigsResourceResponse,
-            replaces_all=True,
-            validate_only=request.validate_only,
-        )
+        responses=await _change_each(ctx, request, replacing.AlterConfigsResourceResponse)
     )
 
 
@@ -304,24 +296,14 @@ async def incremental_alter_configs(
     ctx: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     return incremental.IncrementalAlterConfigsResponse(
-        responses=await _change_each(
-            ctx,
-            request.resources,
-            incremental.AlterConfigsResourceResponse,
-            replaces_all=False,
-            validate_only=request.validate_only,
-        )
+        responses=await _change_each(ctx, request, incremental.AlterConfigsResourceResponse)
     )
 
 
 async def _change_each(
-    ctx: RequestContext,
-    resources: Sequence[replacing.AlterConfigsResource | incremental.AlterConfigsResource],
-    outcome: type[OutcomeT],
-    *,
-    replaces_all: bool,
-    validate_only: bool,
+    ctx: RequestContext, request: AlterRequest, outcome: type[OutcomeT]
 ) -> list[OutcomeT]:
+    resources: Sequence[AnyResource] = [*request.resources]
     named: Counter[tuple[int, str]] = Counter()
     async for resource in in_slices(resources):
         named[resource.resource_type, resource.resource_name] += 1
@@ -334,9 +316,7 @@ async def _change_each(
                 raise InvalidRequestError("Each resource must appear at most once.")
             configs: Sequence[AnyConfig] = resource.configs
             changes = [_change(config) async for config in in_slices(configs)]
-            _change_resource(
-                ctx, kind, name, changes, replaces_all=replaces_all, validate_only=validate_only
-            )
+            _change_resource(ctx, request, kind, name, changes)
         except KafkaError as error:
             result.error_code, result.error_message = code_of(error), text_of(error)
         outcomes.append(result)
