@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -35,16 +36,6 @@ class Term:
 RecordT = TypeVar("RecordT")
 
 
-class RecordSource(Protocol[RecordT]):
-    topic: ClassVar[str]
-
-    def partition_for(self, key: str) -> int: ...
-
-    def is_empty(self, partition: int) -> bool: ...
-
-    def read(self, partition: int) -> Iterator[list[RecordT]]: ...
-
-
 class PartitionCoordinator(ABC, Generic[RecordT]):
     """Serves the partitions of its internal topic that its node leads.
 
@@ -53,7 +44,7 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
 
     load_task_name = "group-load"
 
-    def __init__(self, source: RecordSource[RecordT], scope: TaskScope) -> None:
+    def __init__(self, source: InternalTopicLog[RecordT], scope: TaskScope) -> None:
         self._source = source
         self._scope = scope
         self._terms: dict[int, Term] = {}

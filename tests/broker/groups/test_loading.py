@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog
 from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     NoError,
     NotCoordinatorError,
 )
+from aiokafka_lite.records import BatchHeader
 
 EMPTY = 9
 
 
-class Logs:
+class Logs(InternalTopicLog[str]):
     """Partitions of three batches each, but for one that is empty; what was read and loaded."""
 
     topic: ClassVar[str] = "t"
@@ -31,6 +33,9 @@ class Logs:
 
     def partition_for(self, key: str) -> int:
         return int(key)
+
+    def _entries(self, partition: int, header: BatchHeader, batch: memoryview) -> Iterator[str]:
+        raise NotImplementedError
 
     def is_empty(self, partition: int) -> bool:
         return partition == EMPTY
