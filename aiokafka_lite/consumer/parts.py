@@ -141,7 +141,7 @@ class Running:
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.membership.choice import member_of
         from aiokafka_lite.consumer.membership.coordinator import Coordinator
-        from aiokafka_lite.consumer.membership.surroundings import Surroundings
+        from aiokafka_lite.consumer.membership.protocol import Surroundings
 
         core, config = self._core, self._config
         coordinator = Coordinator(self.cluster, group_id, core.events)

@@ -23,9 +23,8 @@ from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.protocol import Membership
+from aiokafka_lite.consumer.membership.protocol import Membership, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.states import NotedGate, State
 from tests.support.waiting import PATIENCE_S

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.protocol import Membership
+from aiokafka_lite.consumer.membership.protocol import Membership, Surroundings
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import GroupProtocolChanged
 

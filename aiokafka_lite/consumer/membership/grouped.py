@@ -17,9 +17,8 @@ from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, UnknownMemberIdError
 from aiokafka_lite.protocol.schema import Request
 

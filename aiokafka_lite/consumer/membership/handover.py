@@ -31,9 +31,8 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.work import Work, in_words
 from aiokafka_lite.consumer.config import HOLD_MARGIN
-from aiokafka_lite.consumer.membership.protocol import AwaitedWork, Offsets
+from aiokafka_lite.consumer.membership.protocol import AwaitedWork, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.events import (
     Assigned,

@@ -25,8 +25,8 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import (
     SendHeartbeat,
     Snapshot,
 )
+from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 
 log = logging.getLogger(__name__)

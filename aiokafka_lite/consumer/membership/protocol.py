@@ -6,11 +6,19 @@ the last two. Commits ask the `GroupMember` (stateful.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite._tasks import TaskScope
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.consumer.commits.commits import Commits
+    from aiokafka_lite.consumer.core import Core
+    from aiokafka_lite.consumer.membership.coordinator import Coordinator
+    from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
 
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
@@ -69,6 +77,19 @@ class GroupStatus(NamedTuple):
     withheld: frozenset[TopicPartition] = frozenset()
     # Of partitions that are being revoked.
     awaited_work: AwaitedWork | None = None
+
+
+class Surroundings(NamedTuple):
+    """The parts of a consumer that a membership is made of."""
+
+    core: Core
+    cluster: Cluster
+    coordinator: Coordinator
+    commits: Commits
+    scope: TaskScope
+    # Puts another membership in place of the first one, and starts it.
+    replace: Callable[[Membership], None]
+    open_cluster: OpenCluster | None = None
 
 
 class Membership(Protocol):

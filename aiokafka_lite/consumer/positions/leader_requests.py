@@ -226,7 +226,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
     ) -> Iterator[tuple[TopicPartition, AnswerT | KafkaError]]:
         """Yield the result of each partition, which may include others than requested."""
 
-    def _leader_epoch(self, tp: TopicPartition) -> int:
+    def leader_epoch(self, tp: TopicPartition) -> int:
         leader = self._cluster.view.leader(tp)
         return -1 if leader is None else leader.leader_epoch
 
@@ -278,7 +278,7 @@ class EpochEndLookup(LeaderLookup[int, EpochEnd, OffsetForLeaderEpochResponse]):
             topic.partitions.append(
                 OffsetForLeaderPartition(
                     partition=tp.partition,
-                    current_leader_epoch=self._leader_epoch(tp),
+                    current_leader_epoch=self.leader_epoch(tp),
                     leader_epoch=epoch,
                 )
             )
@@ -392,7 +392,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         )
 
     def _request(self, questions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
-        asked = {tp: (self._leader_epoch(tp), at) for tp, at in questions.items()}
+        asked = {tp: (self.leader_epoch(tp), at) for tp, at in questions.items()}
         config = self._config
         return offsets_request(asked, config.isolation_level_code, config.request_timeout_ms)
 

@@ -105,9 +105,9 @@ class PositionResolver:
         self._scope = scope
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
-        epoch_ends = EpochEndLookup(core.config, cluster)
+        self._epoch_ends = EpochEndLookup(core.config, cluster)
         check = RequestKind(
-            "check positions at", epoch_ends.ask, self._checked, self._not_checked, self.wake
+            "check positions at", self._epoch_ends.ask, self._checked, self._not_checked, self.wake
         )
         reset = RequestKind(
             "look positions up at", self._ask_for_starts, self._found, self._not_found, self.wake
@@ -233,10 +233,6 @@ class PositionResolver:
             self._state.start_behind(partition, finished.ranges, finished.leader_epoch)
         self._compare_epochs(partition, self._cluster.view)
 
-    def _leader_epoch(self, tp: TopicPartition) -> int:
-        leader = self._cluster.view.leader(tp)
-        return NO_EPOCH if leader is None else leader.leader_epoch
-
     def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
         """Look up the position by auto_offset_reset. With "none", reads raise `error`."""
         timestamp = self._config.reset_timestamp
@@ -263,7 +259,7 @@ class PositionResolver:
             return
         if isinstance(error, UnsupportedVersionError):
             # The broker is too old for this check (Java does the same).
-            self._state.validated(partition, self._leader_epoch(partition.tp))
+            self._state.validated(partition, self._epoch_ends.leader_epoch(partition.tp))
             return
         if isinstance(error, STALE_EPOCH):
             self._cluster.invalidate()

@@ -17,8 +17,7 @@ from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.errors import (
     ConsumerStoppedError,

@@ -32,8 +32,7 @@ from aiokafka_lite.consumer.membership.classic.rebalance import (
     own_assignors,
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,

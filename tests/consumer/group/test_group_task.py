@@ -14,8 +14,8 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S, GroupedMembership, ending
+from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     GroupAuthorizationFailedError,

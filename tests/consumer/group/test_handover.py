@@ -15,9 +15,8 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.protocol import Identity, Offsets
+from aiokafka_lite.consumer.membership.protocol import Identity, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.events import Assigned, ListenerFailed, Lost
 from aiokafka_lite.structs import TopicPartition

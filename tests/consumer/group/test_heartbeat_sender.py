@@ -40,8 +40,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.errors import (
     ClientClosedError,
     FencedMemberEpochError,

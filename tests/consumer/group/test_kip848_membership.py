@@ -12,8 +12,8 @@ from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.membership.kip848.member import MemberState
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.consumer.membership.recovery import Interruption
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, MaxPollIntervalError
 from aiokafka_lite.events import Lost
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (

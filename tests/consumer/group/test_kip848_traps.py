@@ -40,7 +40,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,

@@ -13,9 +13,8 @@ from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.membership.handover import Handover, ListenerCalls
-from aiokafka_lite.consumer.membership.protocol import Offsets
+from aiokafka_lite.consumer.membership.protocol import Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.events import OffsetRange, WorkAwaited
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers, batch

@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
+from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

@@ -9,14 +9,13 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import (
     Interruption,
     Recovery,
     interruption_by,
     recovery_for,
 )
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 

@@ -28,14 +28,13 @@ from aiokafka_lite.consumer.membership.grouped import (
     GroupedMembership,
     ending,
 )
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.recovery import (
     Interruption,
     Recovery,
     loss_by,
     recovery_for,
 )
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import Assigned
 from aiokafka_lite.structs import TopicPartition

@@ -29,9 +29,8 @@ from aiokafka_lite.consumer.assignors.blobs import (
 )
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Member
-from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import loss_by
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,

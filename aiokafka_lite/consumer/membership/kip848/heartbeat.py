@@ -37,14 +37,13 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
     Target,
 )
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import (
     KEPT_CLASSIC,
     Recovery,
     loss_by,
     recovery_for,
 )
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedMemberEpochError,

@@ -35,9 +35,8 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     Reconciliation,
     difference,
 )
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.recovery import Interruption
-from aiokafka_lite.consumer.membership.surroundings import Surroundings
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
