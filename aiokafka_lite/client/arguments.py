@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
@@ -101,13 +101,15 @@ _TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = {
 
 
 class InSeconds:
-    """An argument in milliseconds, whose name ends in _ms instead of _s."""
+    """An argument in milliseconds, whose name ends in _ms instead of _s. Computed once."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"{name[:-1]}ms"
+        self._name = name
 
     def __get__(self, arguments: object, owner: type) -> float:
-        seconds: float = getattr(arguments, self._name) / 1000
+        values = vars(arguments)
+        seconds: float = values[f"{self._name[:-1]}ms"] / 1000
+        values[self._name] = seconds
         return seconds
 
 
@@ -173,20 +175,18 @@ class ClientArguments(_Given, Settings):
         Raises:
             TypeError: An argument's type does not match its annotation.
         """
-        vars(self).update({name: value for name, value in given.items() if name != "self"})
-        for name, kind in self._kinds():
-            if kind in _TYPE_CHECKS:
-                vars(self)[name] = _TYPE_CHECKS[kind](name, vars(self)[name])
-        self._is_made = True
-        self._check()
-
-    def _kinds(self) -> Iterator[tuple[str, str]]:
-        """Yield the arguments with their annotations, except defaults and None that is allowed."""
         values = vars(self)
+        values.update(given)
+        del values["self"]
         for name, kind, may_be_none, default in _annotated(type(self).__init__, self._own_checks):
             value = values[name]
-            if value is not default and not (may_be_none and value is None):
-                yield name, kind
+            if value is default or (may_be_none and value is None):
+                continue
+            values[name] = _TYPE_CHECKS[kind](name, value)
+            if kind == "int" and name != "seed":
+                self._check_number(name, values[name])
+        self._is_made = True
+        self._check()
 
     @property
     def _positional(self) -> Sequence[object]:
@@ -195,24 +195,20 @@ class ClientArguments(_Given, Settings):
     def _is_given(self, name: str) -> bool:
         return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
 
-    def _check_numbers(self) -> None:
-        for name, kind in self._kinds():
-            if kind != "int" or name == "seed":
-                continue
-            value = getattr(self, name)
-            bits = 31 if name in self._sent else 63
-            may_be_any, may_be_zero = name in self._may_be_any, name in self._may_be_zero
-            lowest = -(1 << bits) if may_be_any else 0 if may_be_zero else 1
-            if lowest <= value < 1 << bits:
-                continue
-            shown = reprlib.repr(value)
-            if value > 0:
-                raise ValueError(f"{name} must be at most 2**{bits} - 1, not {shown}")
-            if may_be_any:
-                raise ValueError(f"{name} must be at least -2**{bits}, not {shown}")
-            if may_be_zero:
-                raise ValueError(f"{name} must not be negative, but is {shown}")
-            raise ValueError(f"{name} must be a positive number, not {shown}")
+    def _check_number(self, name: str, value: int) -> None:
+        bits = 31 if name in self._sent else 63
+        may_be_any, may_be_zero = name in self._may_be_any, name in self._may_be_zero
+        lowest = -(1 << bits) if may_be_any else 0 if may_be_zero else 1
+        if lowest <= value < 1 << bits:
+            return
+        shown = reprlib.repr(value)
+        if value > 0:
+            raise ValueError(f"{name} must be at most 2**{bits} - 1, not {shown}")
+        if may_be_any:
+            raise ValueError(f"{name} must be at least -2**{bits}, not {shown}")
+        if may_be_zero:
+            raise ValueError(f"{name} must not be negative, but is {shown}")
+        raise ValueError(f"{name} must be a positive number, not {shown}")
 
     def _check_bootstrap(self) -> None:
         servers: object = self.bootstrap_servers
@@ -348,14 +344,14 @@ def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenti
 def _annotated(
     init: Callable[..., None], left_out: frozenset[str]
 ) -> Sequence[tuple[str, str, bool, object]]:
-    """Return a constructor's arguments.
+    """Return the arguments of a constructor whose types can be checked.
 
     Each has its name, its annotation but None, whether it may be None, and its default.
     """
-    defaults = init.__kwdefaults__ or {}
-    texts = {name: str(init.__annotations__[name]) for name in defaults}
-    return [
-        (name, text.removesuffix(" | None"), text.endswith(" | None"), defaults[name])
-        for name, text in texts.items()
-        if name not in left_out
-    ]
+    found = []
+    for name, default in (init.__kwdefaults__ or {}).items():
+        text = str(init.__annotations__[name])
+        kind = text.removesuffix(" | None")
+        if kind in _TYPE_CHECKS and name not in left_out:
+            found.append((name, kind, kind != text, default))
+    return found

@@ -305,7 +305,6 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
     def _check(self) -> None:
         check_max_records(self.max_poll_records, "max_poll_records")  # first, as in aiokafka
         self._check_security()
-        self._check_numbers()
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
         strategy: object = self.partition_assignment_strategy
         names = strategy if isinstance(strategy, (list, tuple)) else [strategy]

@@ -170,7 +170,6 @@ class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     @override
     def _check(self) -> None:
         self._check_security()
-        self._check_numbers()
         if self.acks not in ACKS:
             raise ValueError(
                 f"Invalid ACKS parameter: acks must be 'all', -1, 1 or 0, not {self.acks!r}"
