@@ -22,6 +22,7 @@ Constructors and codecs are generated on first use.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
 
@@ -175,6 +176,7 @@ class Several(Message):
     renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @classmethod
+    @cache
     def _layout(cls) -> tuple[Field, dict[str, str], list[str]]:
         """Return the list, the older fields with their names in an element, and other fields."""
         (grown,) = (field for field in cls.schema if field.name == cls.several)
