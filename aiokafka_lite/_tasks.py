@@ -308,7 +308,8 @@ class Event:
 
     def set(self) -> None:
         self._is_set = True
-        self.pulse()
+        if self._waiters:
+            self.pulse()
 
     def pulse(self) -> None:
         """Wake only the tasks that wait now."""

@@ -190,6 +190,8 @@ class HeartbeatThread:
 
     def claim(self, snapshot: Snapshot | None) -> bool:
         """Replace the snapshot. Return whether the loop may send: it has taken all outcomes."""
+        if not self.is_there:
+            return True
         with self._lock:
             had_none, self._snapshot = self._snapshot is None, snapshot
             may_send = snapshot is None or not self.has_news
