@@ -12,6 +12,7 @@ cdef class Channel:
     cdef public FrameReader _reader
     cdef public double _timer_at
     cdef public object _transport
+    cdef public Py_ssize_t _wanted_bytes
     cdef public Wire wire
 
     cpdef write(self, bytes encoded, double deadline)
@@ -20,3 +21,4 @@ cdef class Channel:
 
     @cython.locals(wire=Wire, reader=FrameReader, exchange=Asked)
     cpdef buffer_updated(self, Py_ssize_t nbytes)
+    cpdef _want(self, Py_ssize_t count)

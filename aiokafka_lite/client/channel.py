@@ -27,6 +27,7 @@ class Channel:
     _is_draining: bool
     _timer_at: float
     _transport: asyncio.Transport | None
+    _wanted_bytes: int
 
     def write(self, encoded: bytes, deadline: float) -> None:
         """Write a request that is in flight, and check its deadline then.
@@ -66,11 +67,16 @@ class Channel:
                     if reader.head is not None:
                         nbytes = 0  # the next response arrived with this one
                         continue
-                if reader.wanted_bytes != self._low_water.wanted_bytes:
-                    self._low_water.want(reader.wanted_bytes)
+                if reader.wanted_bytes != self._wanted_bytes:
+                    self._want(reader.wanted_bytes)
                 return
         except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
             self.callback_failed(error)
+
+    def _want(self, count: int) -> None:
+        """Be called when so many bytes have arrived."""
+        self._wanted_bytes = count
+        self._low_water.want(count)
 
     # --- Implemented by the connection -----------------------------------------------------
     def callback_failed(self, error: BaseException) -> None:

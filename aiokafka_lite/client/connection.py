@@ -78,18 +78,9 @@ MOST_GRACES: Final = 8
 
 
 class Exchange(Pending[R_co]):
-    __slots__ = ("connection",)
+    __slots__ = ()
 
-    def __init__(
-        self, connection: Connection, on_done: Callable[[Exchange[R_co]], None] | None
-    ) -> None:
-        # No call of the base class: this runs for each request.
-        self._wire = connection.wire
-        self.connection = connection
-        self.on_done = on_done
-        self.waiter = None
-        self.frame = None
-        self.error = None
+    connection: Connection
 
     def __await__(self) -> Generator[object, None, R_co]:
         if not self.is_done:
@@ -395,8 +386,9 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
 
         Raises: as ``request``, except for errors of the exchange.
         """
-        exchange = Exchange(self, on_done)
-        encoded = self.wire.ask(exchange, request, timeout_s, max_version)
+        wire = self.wire
+        exchange: Exchange[R] = Exchange(wire, on_done, self)
+        encoded = wire.ask(exchange, request, timeout_s, max_version)
         self.write(encoded, exchange.deadline)
         return exchange
 
@@ -422,9 +414,9 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
         late_s = self.loop.time() - self._timer_at
         self._timer, self._timer_at = None, math.inf
         try:
-            is_unread = late_s > LATE_S or self._low_water.wanted_bytes > 1
+            is_unread = late_s > LATE_S or self._wanted_bytes > 1
             if is_unread and self._may_wait_for_reads():
-                self._low_water.want(1)
+                self._want(1)
                 least_s, most_s = GRACE_S
                 self._set_timer(self.loop.time() + max(least_s, min(late_s, most_s)))
             else:
@@ -453,7 +445,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol ----------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
-        self._low_water = LowWaterMark(transport)
+        self._low_water, self._wanted_bytes = LowWaterMark(transport), 1
 
     @override
     def callback_failed(self, error: BaseException) -> None:

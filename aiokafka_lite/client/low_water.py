@@ -25,17 +25,15 @@ TCP_INFO: Final = struct.Struct("@64xI")
 
 
 class LowWaterMark:
-    __slots__ = ("_socket", "_window_bytes", "wanted_bytes")
+    __slots__ = ("_socket", "_window_bytes")
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
-        self.wanted_bytes = 1
         # The window at the last check; it may have grown.
         self._window_bytes = 0
         self._socket = plain_socket(transport) if IS_SUPPORTED else None
 
     def want(self, count: int) -> None:
         """Report the socket as readable when it has so many bytes, or half a window."""
-        self.wanted_bytes = count
         if self._socket is None:
             return
         try:

@@ -7,6 +7,7 @@ from aiokafka_lite.client.frames cimport FrameReader
 
 cdef class Asked:
     cdef public object _wire
+    cdef public object connection
     cdef public double deadline
     cdef public object decode
     cdef public object error

@@ -123,9 +123,16 @@ class UnansweredCredentialsError(KafkaConnectionError):
 class Asked:
     timeout_s: float
     deadline: float
-    frame: Frame | None
-    on_done: Callable[[Any], None] | None
-    waiter: Future[None] | None
+
+    def __init__(
+        self, wire: Wire, on_done: Callable[[Any], None] | None = None, connection: object = None
+    ) -> None:
+        self._wire = wire
+        self.on_done = on_done
+        self.connection = connection
+        self.waiter: Future[None] | None = None
+        self.frame: Frame | None = None
+        self.error: KafkaError | None = None
 
     def answered(self) -> None:
         if self.frame is None:
@@ -156,18 +163,9 @@ class Pending(Asked, Generic[R_co]):
 
     __slots__ = ()
 
-    _wire: Wire
     request_class: type[Request[R_co]]
     version: int
     decode: Callable[[memoryview], R_co]
-    error: KafkaError | None
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self.on_done = None
-        self.waiter = None
-        self.frame = None
-        self.error = None
 
     @property
     def is_done(self) -> bool:

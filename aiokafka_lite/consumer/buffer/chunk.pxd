@@ -40,4 +40,4 @@ cdef class Chunk:
     cpdef close(self)
 
 
-cpdef Chunk chunk_of(Cursor partition, object delivery, list records, object end_offset, tuple epochs)
+cpdef Chunk chunk_of(Cursor partition, object delivery, list records, object end_offset, tuple epochs, bint is_raw)

@@ -459,10 +459,11 @@ def chunk_of(
     records: list[Record],
     end_offset: int,
     epochs: tuple[tuple[int, int], ...],
+    is_raw: bool,
 ) -> Chunk:
-    """Return a chunk of decoded records; a read calls the deserialisers."""
+    """Return a chunk of decoded records. If it `is_raw`, a read calls the deserialisers."""
     chunk = Chunk(partition, delivery, end_offset=end_offset)
-    if delivery.has_deserializers:
+    if is_raw:
         chunk.raw, chunk.state = records, RAW
     else:
         chunk.decoded = records

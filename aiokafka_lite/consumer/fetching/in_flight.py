@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH
@@ -23,6 +24,9 @@ class InFlight:
         poll_ends_at: Loop time at which a long poll without records ends.
         epoch: The session epoch of the request.
         reservation: The bytes reserved for the response.
+        lease_ends_at: Loop time before which no cursor of the request returns from a follower.
+        is_throttled: Whether the latest response was throttled (KIP-219).
+        error: Handled by the source's task before the next request.
     """
 
     def __init__(self) -> None:
@@ -33,6 +37,9 @@ class InFlight:
         self.poll_ends_at = 0.0
         self.epoch = FULL_EPOCH
         self.reservation: Reservation | None = None
+        self.lease_ends_at = math.inf
+        self.is_throttled = False
+        self.error: Exception | None = None
 
     def begin(self, epoch: int, now: float, max_wait_s: float) -> None:
         """Note a request that is sent `now` and may be delayed for `max_wait_s`."""
@@ -41,8 +48,9 @@ class InFlight:
         self.sent_at = now
         self.poll_ends_at = now + max_wait_s
 
-    def reserve(self, reservation: Reservation) -> None:
+    def reserve(self, reservation: Reservation, lease_ends_at: float = math.inf) -> None:
         self.reservation = reservation
+        self.lease_ends_at = lease_ends_at
 
     def sent(self, exchange: Exchange[FetchResponse]) -> None:
         self.exchange = exchange
@@ -50,6 +58,12 @@ class InFlight:
 
     def note_long_poll(self, *, is_long_poll: bool) -> None:
         self.is_long_poll = is_long_poll
+
+    def note_throttled(self, *, is_throttled: bool) -> None:
+        self.is_throttled = is_throttled
+
+    def note_error(self, error: Exception | None) -> None:
+        self.error = error
 
     def arrived(self) -> None:
         self.is_awaited = False

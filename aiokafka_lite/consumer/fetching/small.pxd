@@ -32,13 +32,13 @@ cdef class SmallAnswers:
     cdef public SmallCodec _codec
     cdef public NodeCounts _counts
     cdef public object _delivery
+    cdef public bint _deserializes
     cdef public Gate _gate
     cdef public bint _is_application_brief
     cdef public long long _max_bytes
     cdef public long long _max_partition_bytes
     cdef public double _max_wait_s
     cdef public ChunkQueue _queue
-    cdef public object _replicas
     cdef public InFlight _request
     cdef public FetchSession _session
     cdef public object _settle
@@ -48,7 +48,7 @@ cdef class SmallAnswers:
 
     @cython.locals(connection=Channel)
     cdef bint _take(self, Asked exchange) except -1
-    @cython.locals(session=FetchSession)
+    @cython.locals(session=FetchSession, request=InFlight)
     cdef bint _is_steady(self, Asked exchange, Wire wire, double now) except -1
     @cython.locals(reservation=Reservation, wanted_bytes=longlong)
     cdef bint _is_as_much_reserved(self) except -1

@@ -64,8 +64,8 @@ class SmallAnswers:
         self._gate = buffer.gate
         self._budget = sources.budget
         self._backoff = backoff
-        self._replicas = sources.replicas
         self._delivery = buffer.delivery
+        self._deserializes = buffer.delivery.has_deserializers
         self._clock = asyncio.get_running_loop().time
         self._codec = SmallCodec(session, config)
         self._queue = buffer.queue
@@ -98,21 +98,21 @@ class SmallAnswers:
 
     def _is_steady(self, exchange: Exchange[FetchResponse], wire: Wire, now: float) -> bool:
         """Whether the next request equals this one but for offsets, and a read waits for all."""
-        session, source = self._session, self._source
+        session, request = self._session, self._request
         if (
-            self._request.exchange is not exchange
+            request.exchange is not exchange
             or not self._choice.is_settled()
             or not session.is_settled()
             or not self._waiters.want_all()
-            or source.is_throttled
-            or source.error is not None
+            or request.is_throttled
+            or request.error is not None
             or self._backoff.failures
             or self._waiters.sought
             or self._gate.holds
             or wire.state is not OPEN
             or wire.muted_until > now
             or exchange.version < FIRST_VERSION
-            or now >= self._replicas.lease_ends_at
+            or now >= request.lease_ends_at
         ):
             return False
         return self._is_as_much_reserved()
@@ -182,7 +182,9 @@ class SmallAnswers:
     def _buffer_and_lend(self, cursor: Cursor, part: SmallPart) -> None:
         """Buffer the records of a partition, and lend it from the offset after them."""
         epochs = () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),)
-        chunk = chunk_of(cursor, self._delivery, part.records, part.next_offset, epochs)
+        chunk = chunk_of(
+            cursor, self._delivery, part.records, part.next_offset, epochs, self._deserializes
+        )
         self._queue.append(chunk)
         # Partitions that had records go to the end.
         self._session.renew(cursor.lend_on(part.next_offset, self._max_partition_bytes))

@@ -114,9 +114,7 @@ class Source:
         "_wake",
         "choice",
         "counts",
-        "error",
         "is_short_of_bytes",
-        "is_throttled",
         "lane",
         "node_id",
     )
@@ -143,12 +141,8 @@ class Source:
         self._late_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
         # Unanswered requests, less those answered in time since.
         self._unanswered_count = 0
-        # The task handles it before the next request.
-        self.error: Exception | None = None
         self._failing_since: float | None = None
         self._is_closed = False
-        # Set by the latest response (KIP-219).
-        self.is_throttled = False
         # Handles responses; chosen with the first request.
         self._on_answer: Callable[[Exchange[FetchResponse]], None] | None = None
 
@@ -229,6 +223,14 @@ class Source:
         return None if self._in_flight.exchange is None else self._in_flight.sent_at
 
     @property
+    def is_throttled(self) -> bool:
+        return self._in_flight.is_throttled
+
+    @property
+    def error(self) -> Exception | None:
+        return self._in_flight.error
+
+    @property
     def is_settling(self) -> bool:
         return self._answers.is_settling
 
@@ -253,8 +255,8 @@ class Source:
                 self._sources.cluster.pool.ready(self.node_id, self.lane)
             while True:
                 self._wake.clear()
-                if self.error is not None:
-                    await self._recover(self.error)
+                if self._in_flight.error is not None:
+                    await self._recover(self._in_flight.error)
                 while self._answers.is_settling:
                     await asyncio.sleep(0)
                     self._settle_more()
@@ -273,7 +275,7 @@ class Source:
         finally:
             self._is_closed = True
             self._answers.give_up()
-            self.error = None
+            self._in_flight.note_error(None)
             self._give_up_request()
             self._session.replace()
 
@@ -295,7 +297,7 @@ class Source:
         try:
             await pool.connect(self.node_id, self.lane)
         except KafkaError as error:
-            self.error = error
+            self._in_flight.note_error(error)
             self._note_failure(error)
 
     async def _recover(self, error: Exception) -> None:
@@ -320,7 +322,7 @@ class Source:
             self._sources.cluster.invalidate()
             self._sources.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
-        self.error = None
+        self._in_flight.note_error(None)
 
     # --- Cursors of the next request --------------------------------------------------------
     def _lend(self, now: float) -> float | None:
@@ -351,7 +353,7 @@ class Source:
             self._is_closed
             or self._in_flight.exchange is not None
             or self._answers.is_settling
-            or self.error is not None
+            or self._in_flight.error is not None
             or self._buffer.has_untaken(self)
         ):
             self._retry_at = None
@@ -380,7 +382,7 @@ class Source:
         choice = self.choice
         if (
             self._is_closed
-            or self.error is not None
+            or self._in_flight.error is not None
             or choice.claim is not None
             or (choice.oversize is not None and choice.oversize.is_on)
             or self._buffer.has_untaken(self)
@@ -436,7 +438,7 @@ class Source:
         max_bytes = max(1, reservation.size_bytes)
         request = self._sources.request(asked, now, max_bytes, max_wait_ms)
         self._in_flight.begin(asked.session_epoch, now, max_wait_ms / 1000)
-        self._in_flight.reserve(reservation)
+        self._in_flight.reserve(reservation, self._sources.replicas.lease_ends_at)
         if self._on_answer is None:
             self._on_answer = self._choose_on_answer()
         try:
@@ -465,9 +467,9 @@ class Source:
             now = self._loop.time()
             self.counts.answered(now, now - self._in_flight.sent_at)
             throttle_s = response.throttle_time_ms / 1000
-            if throttle_s > 0 and not self.is_throttled:  # KIP-219
+            if throttle_s > 0 and not self.is_throttled:
                 self._sources.node_throttles(self.node_id, throttle_s)
-            self.is_throttled = throttle_s > 0
+            self._in_flight.note_throttled(is_throttled=throttle_s > 0)
             self._accept(response, response.responses if topics is None else topics, now)
             if self._unanswered_count and now - self._in_flight.sent_at < self._late_s:
                 self._unanswered_count -= 1
@@ -498,7 +500,7 @@ class Source:
         self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        self.error = error
+        self._in_flight.note_error(error)
         self._wake.set()
 
     def asks_again(self) -> None:
@@ -542,7 +544,7 @@ class Source:
             self._sources.cluster.invalidate()
         if error_class not in SESSION_ERRORS or self._in_flight.epoch == FULL_EPOCH:
             # The session is not the cause if a full request is refused: back off.
-            self.error = error_class(f"node {self.node_id} rejected a fetch request")
+            self._in_flight.note_error(error_class(f"node {self.node_id} rejected a fetch request"))
             self._wake.set()
             return
         log.info("reopening the fetch session with node %s: %s", self.node_id, error_class.__name__)
