@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer import caller
@@ -136,7 +135,7 @@ class Buffer:
         # Decompressed bytes after which a read stops decoding.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
-        self.queue = ChunkQueue(reads, self._loop)
+        self.queue = ChunkQueue(reads, self._loop, gate, budget)
         self._errors = ChunkErrors(state, reads, self.queue.add)
         self.decoder = ChunkDecoder(reads, self._errors, delivery)
         self.waiters = Waiters()
@@ -169,38 +168,11 @@ class Buffer:
         return next((chunk.failure for chunk in partition.chunks if chunk.is_sticky), None)
 
     def can_serve(self, wanted: Wanted) -> bool:
-        return bool(self._in_order(wanted, 1))
-
-    def _has_decoded(self, wanted: Wanted) -> bool:
-        for partition in self.queue.order:
-            is_wanted = not wanted or partition.tp in wanted
-            is_free = not (partition.is_paused or partition.has_enough)
-            if is_wanted and partition.chunks[0].decoded and is_free:
-                return True
-        return False
+        return bool(self.queue.in_order(wanted, 1))
 
     # --- Turns ----------------------------------------------------------------------------
-    def _in_order(self, wanted: Wanted, most: int | None) -> list[Cursor]:
-        """Return the first `most` wanted partitions that may be served.
-
-        If memory is short, those that need no decompression are first.
-        """
-        found: list[Cursor] = []
-        if self.gate.holds:
-            return found
-        # It is never tight without compressed batches, as for most consumers.
-        is_tight = self.budget.headroom_bytes and self.budget.is_tight
-        for partition in self.queue.order:
-            if partition.is_paused or partition.has_enough:
-                continue
-            if not wanted or partition.tp in wanted:
-                found.append(partition)
-                if len(found) == most and not is_tight:
-                    break
-        return list(islice(_light_first(found), most)) if is_tight else found
-
     def _first(self, wanted: Wanted) -> Chunk | None:
-        order = self._in_order(wanted, 1)
+        order = self.queue.in_order(wanted, 1)
         return order[0].chunks[0] if order else None
 
     # --- Changes --------------------------------------------------------------------------
@@ -371,7 +343,7 @@ class Buffer:
             self.gate.check()
         if also_raise is not None:
             also_raise()
-        while not self.queue.order or not self._in_order(wanted, 1):
+        while not self.queue.order or not self.queue.in_order(wanted, 1):
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
             # Other chunks must not keep the sources from fetching the wanted partitions.
@@ -424,7 +396,7 @@ class Buffer:
         """
         wanted, decoder = limits.wanted, self.decoder
         # Return an earlier read's rest before the application is awaited again.
-        may_work = is_for_one or not self._asks_application or not self._has_decoded(wanted)
+        may_work = is_for_one or not self._asks_application or not self.queue.has_decoded(wanted)
         while (chunk := self._decode_to_pause(limits, deadline, is_for_one)) is not None:
             is_work = self._asks_application and chunk.needs_application
             if is_work and not (may_work and self._may_work_on(chunk, wanted, is_for_one)):
@@ -437,7 +409,7 @@ class Buffer:
                 and decoder.looked_at - paused_at > decoder.slice.length_s
             ):
                 may_work = False
-        if not self._has_decoded(wanted):
+        if not self.queue.has_decoded(wanted):
             # Perhaps there is only an error. A loop of reads that raise must let others run, too.
             await decoder.let_others_run()
 
@@ -458,12 +430,12 @@ class Buffer:
                 chunk.state is PACKED or chunk.can_decode
             ):
                 is_late = deadline is not None and decoder.looked_at >= deadline
-                if is_late and self._has_decoded(limits.wanted):
+                if is_late and self.queue.has_decoded(limits.wanted):
                     return None
                 if decoder.needs_pause(chunk):
                     return chunk
                 is_enough = held_bytes + chunk.held_bytes > self._most_held_bytes
-                if is_enough and self._has_decoded(limits.wanted):
+                if is_enough and self.queue.has_decoded(limits.wanted):
                     return None
                 decoder.decode(chunk, limit)
                 if self.budget.is_over:
@@ -478,7 +450,7 @@ class Buffer:
         left = limits.max_records
         each = left if limits.max_of_each is None else limits.max_of_each
         # Deserialisers may change the buffer; this iterates over copies.
-        for partition in self._in_order(limits.wanted, 1 if is_for_one else left):
+        for partition in self.queue.in_order(limits.wanted, 1 if is_for_one else left):
             missing = each if left is None or each is None else min(left, each)
             for chunk in partition.chunks:
                 yield chunk, missing
@@ -495,7 +467,7 @@ class Buffer:
         if chunk is not chunk.partition.first_chunk:
             return False
         # Decoded records are returned before on_bad_record may raise.
-        return is_for_one or chunk.failure is None or not self._has_decoded(wanted)
+        return is_for_one or chunk.failure is None or not self.queue.has_decoded(wanted)
 
     async def _pause_if_due(self, wanted: Wanted) -> None:
         while (chunk := self._first(wanted)) is not None and not chunk.decoded:
@@ -530,7 +502,7 @@ class Buffer:
         """
         if self.queue.lent is not None:
             return False
-        partition = self._in_order(limits.wanted, 1)[0]
+        partition = self.queue.in_order(limits.wanted, 1)[0]
         chunk = partition.chunks[0]
         if not chunk.decoded:
             if chunk.response is not None and not chunk.response.is_taken:
@@ -563,7 +535,7 @@ class Buffer:
         failed: Chunk | None = None
         is_alone, is_enough = True, False
         try:
-            for partition in self._in_order(limits.wanted, most):
+            for partition in self.queue.in_order(limits.wanted, most):
                 before = sink.count
                 left = None if most is None else most - before
                 limit = each if left is None or each is None else min(left, each)
@@ -650,23 +622,6 @@ class Buffer:
             self.queue.remove_first(partition)
             partition.chunks_changed()
         self._errors.raise_error(chunk, error)
-
-
-def _light_first(turns: Iterable[Cursor]) -> Iterator[Cursor]:
-    """Yield the partitions whose next batch needs no decompression; if none, the first in turn.
-
-    So decompressed batches are finished before memory is taken for another.
-    """
-    first: Cursor | None = None
-    has_light = False
-    for partition in turns:
-        first = first or partition
-        chunk = partition.chunks[0]
-        if chunk.is_begun or not chunk.inflate_estimate_s:
-            has_light = True
-            yield partition
-    if first is not None and not has_light:
-        yield first
 
 
 def _least_useful_first(turns: Iterable[Cursor], kept: Chunk) -> list[Cursor]:

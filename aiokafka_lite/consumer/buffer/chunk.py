@@ -241,6 +241,11 @@ class Chunk:
         """Estimated seconds to decompress the next batch, 0 if that is not needed."""
         return 0.0 if self.raw or self._records is None else self._records.inflate_estimate_s
 
+    @property
+    def is_light(self) -> bool:
+        """Whether more of its records can be returned without decompressing another batch."""
+        return self.is_begun or not self.inflate_estimate_s
+
     def begin_inflating(self, in_thread: asyncio.Future[None]) -> None:
         self._move(ChunkState.INFLATING)
         self.inflating = in_thread

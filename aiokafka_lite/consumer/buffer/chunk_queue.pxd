@@ -4,11 +4,15 @@ cimport cython
 
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.assignment.reads cimport Reads
+from aiokafka_lite.consumer.buffer.budget cimport ByteBudget
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk, FetchedResponse
+from aiokafka_lite.consumer.gate cimport Gate
 
 
 @cython.final
 cdef class ChunkQueue:
+    cdef public ByteBudget _budget
+    cdef public Gate _gate
     cdef public object _loop
     cdef public Reads _reads
     cdef public Chunk lent
@@ -20,6 +24,10 @@ cdef class ChunkQueue:
     cpdef append(self, Chunk chunk)
     cpdef remove_first(self, Cursor partition)
     cpdef end_turn(self, Cursor partition)
+    @cython.locals(partition=Cursor, found=list, is_tight=bint, chunk=Chunk)
+    cpdef list in_order(self, wanted, most)
+    @cython.locals(partition=Cursor, chunk=Chunk)
+    cpdef bint has_decoded(self, wanted) except -1
     cpdef lend(self, Chunk chunk)
     cpdef give_back(self, Chunk chunk, count)
     @cython.locals(partition=Cursor, response=FetchedResponse)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from collections.abc import Collection
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, Chunk, FetchedResponse, ResponseSource
+from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.structs import TopicPartition
 
 
 class ChunkQueue:
@@ -19,9 +23,13 @@ class ChunkQueue:
             lets the source send its next request.
     """
 
-    def __init__(self, reads: Reads, loop: AbstractEventLoop) -> None:
+    def __init__(
+        self, reads: Reads, loop: AbstractEventLoop, gate: Gate, budget: ByteBudget
+    ) -> None:
         self._reads = reads
         self._loop = loop
+        self._gate = gate
+        self._budget = budget
         self.order: dict[Cursor, None] = {}
         self.lent: Chunk | None = None
         self.untaken: dict[ResponseSource, FetchedResponse] = {}
@@ -54,6 +62,37 @@ class ChunkQueue:
         if partition in self.order:
             del self.order[partition]
             self.order[partition] = None
+
+    def in_order(self, wanted: Collection[TopicPartition], most: int | None) -> list[Cursor]:
+        """Return the first `most` wanted partitions that may be served (empty: all are wanted).
+
+        If memory is short, those that need no decompression are first. If all need it, only one is
+        returned, so that decompressed batches are finished before memory is taken for another.
+        """
+        found: list[Cursor] = []
+        if self._gate.holds:
+            return found
+        # It is never tight without compressed batches, as for most consumers.
+        is_tight = bool(self._budget.headroom_bytes) and self._budget.is_tight
+        for partition in self.order:
+            if partition.is_paused or partition.has_enough:
+                continue
+            if not wanted or partition.tp in wanted:
+                found.append(partition)
+                if len(found) == most and not is_tight:
+                    break
+        if is_tight:
+            light = [each for each in found if each.chunks[0].is_light]
+            return (light or found[:1])[:most]
+        return found
+
+    def has_decoded(self, wanted: Collection[TopicPartition]) -> bool:
+        for partition in self.order:
+            chunk = partition.chunks[0]
+            is_free = not (partition.is_paused or partition.has_enough)
+            if chunk.decoded and is_free and (not wanted or partition.tp in wanted):
+                return True
+        return False
 
     # --- A chunk that is read record by record -----------------------------------------------
     def lend(self, chunk: Chunk | None) -> None:
