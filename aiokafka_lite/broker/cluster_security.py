@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiokafka_lite._threads import aside
 from aiokafka_lite.broker.config import BrokerConfig
@@ -23,17 +23,11 @@ from aiokafka_lite.broker.security.mechanisms import (
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ClientAuth
 from aiokafka_lite.errors import KafkaConfigurationError
-from aiokafka_lite.sasl import Secret
-from aiokafka_lite.sasl.scram import ScramMechanism
+from aiokafka_lite.sasl import Secret, scram
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates
     from aiokafka_lite.broker.security.oauth import TokenAuthority
-
-SCRAM_MECHANISMS: Final[Mapping[SaslMechanism, ScramMechanism]] = {
-    SaslMechanism.SCRAM_SHA_256: ScramMechanism.SHA_256,
-    SaslMechanism.SCRAM_SHA_512: ScramMechanism.SHA_512,
-}
 
 
 class ClusterSecurity:
@@ -125,4 +119,4 @@ class ClusterSecurity:
             from aiokafka_lite.broker.security.oauth import OAuthBearerServer
 
             return OAuthBearerServer(self.tokens)
-        return ScramServer(SCRAM_MECHANISMS[mechanism], self.credentials, self._rng)
+        return ScramServer(scram.BY_NAME[mechanism], self.credentials, self._rng)

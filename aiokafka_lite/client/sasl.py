@@ -274,17 +274,16 @@ def mechanism_of(
         if token_provider is None:
             raise KafkaConfigurationError(f"SASL mechanism {name} needs a token provider")
         return OAuthBearer(token_provider)
-    known = {each.mechanism_name: each for each in scram.ScramMechanism}
-    if name != Plain.name and name not in known:
+    if name != Plain.name and name not in scram.BY_NAME:
         raise KafkaConfigurationError(
-            f"SASL mechanism {name} is not supported: use {', '.join([Plain.name, *known])} or "
-            f"{OAuthBearer.name}"
+            f"SASL mechanism {name} is not supported: use "
+            f"{', '.join([Plain.name, *scram.BY_NAME])} or {OAuthBearer.name}"
         )
     if username is None or password is None:
         raise KafkaConfigurationError(f"SASL mechanism {name} needs a user name and a password")
     if name == Plain.name:
         return Plain(username, Secret(password))
-    return Scram(known[name], username, Secret(password), nonce=nonce)
+    return Scram(scram.BY_NAME[name], username, Secret(password), nonce=nonce)
 
 
 class Authenticator:

@@ -76,6 +76,9 @@ class ScramMechanism(enum.Enum):
         return hashlib.new(self.hash_name).digest_size
 
 
+BY_NAME: Final = {mechanism.mechanism_name: mechanism for mechanism in ScramMechanism}
+
+
 class ScramCredential(NamedTuple):
     """A broker's data of a user's password. The repr shows no key."""
 

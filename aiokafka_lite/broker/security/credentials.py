@@ -161,7 +161,7 @@ class CredentialStore:
                         b64decode(told["stored_key"]),
                         b64decode(told["server_key"]),
                     )
-                    mechanism = _BY_NAME[name]
+                    mechanism = scram.BY_NAME[name]
                     self._scram[mechanism][username] = credential
                     self._altered[username, mechanism] = credential
         except FileNotFoundError:
@@ -175,6 +175,3 @@ class CredentialStore:
                 f"cannot load the SCRAM credentials from {self._path}, "
                 f"because its content is invalid: {type(error).__name__}"
             ) from None
-
-
-_BY_NAME: Final = {mechanism.mechanism_name: mechanism for mechanism in ScramMechanism}
