@@ -117,16 +117,11 @@ class BatchIndex:
         if rest or not rows:
             return None
         index = cls()
-        for number, column in enumerate(
-            (index._base_offsets, index._positions, index._newest_timestamps)
-        ):
+        columns = index._base_offsets, index._positions, index._newest_timestamps
+        offsets, positions, timestamps = columns
+        for number, column in enumerate(columns):
             column.frombytes(stored[number * rows * 8 : (number + 1) * rows * 8])
         index.end_position = end_position
-        offsets, positions, timestamps = (
-            index._base_offsets,
-            index._positions,
-            index._newest_timestamps,
-        )
         is_possible = (
             offsets[0] >= base_offset
             and positions[0] == 0
