@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import closing
 from heapq import merge
 from itertools import islice
@@ -17,6 +18,7 @@ TIME_SLICE_S: Final = 0.001
 NAMES_AT_ONCE: Final = 1_000
 
 T = TypeVar("T")
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class LoopSlices:
@@ -56,6 +58,13 @@ class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async fo
         for item in self._items:
             return item
         raise StopAsyncIteration
+
+
+async def counted_in_slices(keys: Iterable[KeyT]) -> Counter[KeyT]:
+    counts: Counter[KeyT] = Counter()
+    async for key in in_slices(keys):
+        counts[key] += 1
+    return counts
 
 
 async def sorted_in_slices(names: Iterable[str]) -> list[str]:

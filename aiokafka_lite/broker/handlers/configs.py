@@ -7,7 +7,6 @@ org.apache.kafka.controller.ConfigurationControlManager does.
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -18,7 +17,7 @@ from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
-from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.broker.topics import Topic, check_topic_name
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
@@ -304,9 +303,7 @@ async def _change_each(
     ctx: RequestContext, request: AlterRequest, outcome: type[OutcomeT]
 ) -> list[OutcomeT]:
     resources: Sequence[AnyResource] = [*request.resources]
-    named: Counter[tuple[int, str]] = Counter()
-    async for resource in in_slices(resources):
-        named[resource.resource_type, resource.resource_name] += 1
+    named = await counted_in_slices((each.resource_type, each.resource_name) for each in resources)
     outcomes = []
     async for resource in in_slices(resources):
         kind, name = resource.resource_type, resource.resource_name

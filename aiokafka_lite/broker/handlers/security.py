@@ -6,7 +6,6 @@ hashed passwords, so a credential that they set does not work with PLAIN.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -15,7 +14,7 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.session import no_exchange
-from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.errors import (
     BrokerResponseError,
     DuplicateResourceError,
@@ -70,9 +69,7 @@ async def describe_user_scram_credentials(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     credentials = ctx.cluster.security.credentials
-    asked: Counter[str] = Counter()
-    async for user in in_slices(request.users or ()):
-        asked[user.name] += 1
+    asked = await counted_in_slices(user.name for user in request.users or ())
     results = []
     async for name in in_slices(asked or credentials.usernames):
         result = DescribeUserScramCredentialsResult(user=name)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.log.partition_log import TopicConfig
-from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.broker.topics import NewTopic, Topic
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
@@ -42,15 +41,14 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 
 DEFAULT: Final = -1
 
-TopicT = TypeVar("TopicT", CreatableTopic, CreatePartitionsTopic)
-
 # The log of Kafka's controllers. The name is reserved, although there are no controllers here.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 
 @handler(CreateTopicsRequest)
 async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    named, asked = await _by_name(request.topics)
+    named = await counted_in_slices(topic.name for topic in request.topics)
+    asked = {topic.name: topic async for topic in in_slices(request.topics)}
     results = []
     async for wanted in in_slices(asked.values()):
         try:
@@ -69,16 +67,6 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
         results.append(_created(ctx, new, topic_id))
     await ctx.cluster.disk.settled()
     return CreateTopicsResponse(topics=results)
-
-
-async def _by_name(topics: Iterable[TopicT]) -> tuple[Counter[str], dict[str, TopicT]]:
-    """The dict has the last element of a repeated name."""
-    named: Counter[str] = Counter()
-    asked: dict[str, TopicT] = {}
-    async for topic in in_slices(topics):
-        named[topic.name] += 1
-        asked[topic.name] = topic
-    return named, asked
 
 
 def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
@@ -190,7 +178,8 @@ def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTo
 async def create_partitions(
     ctx: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    named, asked = await _by_name(request.topics)
+    named = await counted_in_slices(topic.name for topic in request.topics)
+    asked = {topic.name: topic async for topic in in_slices(request.topics)}
     results = []
     async for wanted in in_slices(asked.values()):
         result = CreatePartitionsTopicResult(name=wanted.name, error_message=None)
@@ -246,9 +235,7 @@ def _new_replicas(
 
 @handler(DeleteTopicsRequest)
 async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    asked: Counter[tuple[str | None, bytes]] = Counter()
-    async for state in in_slices(request.topics):
-        asked[state.name, state.topic_id] += 1
+    asked = await counted_in_slices((state.name, state.topic_id) for state in request.topics)
     results = []
     async for (name, topic_id), times in in_slices(asked.items()):
         result = DeletableTopicResult(name=name, topic_id=topic_id, error_message=None)
