@@ -41,6 +41,7 @@ from aiokafka_lite.errors import (
     InvalidTopicError,
     KafkaStorageError,
     PolicyViolationError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.wire import uuid_from_str, uuid_to_str
@@ -156,12 +157,16 @@ class TopicCatalog:
     def by_id(self, topic_id: bytes) -> Topic | None:
         return self._by_id.get(topic_id)
 
-    def partition(self, topic: str, index: int) -> Partition:
-        known = self.by_name(topic)
+    def partition(self, topic: str | bytes, index: int) -> Partition:
+        """Return a partition of a topic, which has this name or id."""
+        known = self.by_id(topic) if isinstance(topic, bytes) else self.by_name(topic)
         partition = None if known is None else known.partition(index)
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index}")
-        return partition
+        if partition is not None:
+            return partition
+        if known is None and isinstance(topic, bytes):
+            raise UnknownTopicIdError("there is no topic with the requested id")
+        name: object = topic if known is None else known.name
+        raise UnknownTopicOrPartitionError(f"there is no partition {name}-{index}")
 
     def coordinators(self, internal_topic: str) -> int:
         """Return the number of partitions of an internal topic, also before it exists.

@@ -15,8 +15,6 @@ from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,
     NotLeaderForPartitionError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -117,20 +115,12 @@ def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> Steps[
 
 
 def _find(ctx: RequestContext, target: CachedPartition) -> Partition | type[BrokerResponseError]:
-    partition = _find_key(ctx, target.key)
-    if partition is not None:
-        refused = ctx.refuses and ctx.refuses(partition.topic, partition.index)
-        return refused or partition
-    is_unknown_id = isinstance(target.key.topic, bytes) and not ctx.cluster.topic_by_id(
-        target.key.topic
-    )
-    return UnknownTopicIdError if is_unknown_id else UnknownTopicOrPartitionError
-
-
-def _find_key(ctx: RequestContext, key: FetchKey) -> Partition | None:
-    asked = key.topic
-    topic = ctx.cluster.topic_by_id(asked) if isinstance(asked, bytes) else ctx.cluster.topic(asked)
-    return None if topic is None else topic.partition(key.partition)
+    try:
+        partition = ctx.cluster.catalog.partition(*target.key)
+    except BrokerResponseError as error:
+        return type(error)
+    refused = ctx.refuses and ctx.refuses(partition.topic, partition.index)
+    return refused or partition
 
 
 def _response(ctx: RequestContext, context: FetchContext, findings: Findings) -> FetchResponse:
@@ -158,9 +148,12 @@ def _hint_at_leaders(
     for key, data in partitions:
         if data.error_code not in _MOVED:
             continue
-        partition = _find_key(ctx, key)
-        leader = None if partition is None else ctx.cluster.nodes.get(partition.leader_id)
-        if partition is not None and leader is not None:
+        try:
+            partition = ctx.cluster.catalog.partition(*key)
+        except BrokerResponseError:  # it was deleted after it was read
+            continue
+        leader = ctx.cluster.nodes.get(partition.leader_id)
+        if leader is not None:
             data.current_leader = LeaderIdAndEpoch(
                 leader_id=leader.id, leader_epoch=partition.leader_epoch
             )

@@ -25,8 +25,6 @@ from aiokafka_lite.errors import (
     NoError,
     NotEnoughReplicasError,
     NotLeaderForPartitionError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
 from aiokafka_lite.protocol.messages.produce import (
@@ -184,14 +182,9 @@ def _topic(ctx: RequestContext, data: TopicProduceData) -> Topic | None:
 
 
 def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topic, Partition]:
-    topic = _topic(ctx, data)
-    if topic is None:
-        if data.topic_id != ZERO_UUID:
-            raise UnknownTopicIdError("there is no topic with the requested id")
-        raise UnknownTopicOrPartitionError(f"there is no topic {data.name!r}")
-    partition = topic.partition(index)
-    if partition is None:
-        raise UnknownTopicOrPartitionError(f"there is no partition {topic.name}-{index}")
+    catalog = ctx.cluster.catalog
+    partition = catalog.partition(data.name if data.topic_id == ZERO_UUID else data.topic_id, index)
+    topic = catalog.topics[partition.topic]
     if topic.is_internal and ctx.client_id != ADMIN_CLIENT_ID:
         raise InvalidTopicError(f"only brokers can write to the internal topic {topic.name}")
     return topic, partition
