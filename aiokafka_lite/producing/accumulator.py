@@ -274,17 +274,19 @@ class Accumulator:
         batch, most = queue.open, self._max_batch_size
         if batch is None or (batch.size_bytes + size > most and batch.measure() + size > most):
             batch = self._open(queue, size)
+        # Variables, because a call such as `self._now_ns()` looks for a method first.
+        now_ns, new_receipt, write = self._now_ns, self._new_receipt, batch.write
         if timestamp_ms is None:
-            timestamp_ms = self._now_ns() // 1_000_000
+            timestamp_ms = now_ns() // 1_000_000
         try:
-            batch.write(timestamp_ms, key, value, headers)
+            write(timestamp_ms, key, value, headers)
         except BaseException:
             if not batch.count:  # it was opened for this record
                 queue.give_up(batch)
                 self.finished(batch)
             raise
         # ProducerBatch.append inline, because every record passes here.
-        receipt = self._new_receipt()
+        receipt = new_receipt()
         batch.receipts.append(receipt)
         batch.timestamps.append(timestamp_ms)
         batch.size_bytes += size

@@ -116,16 +116,12 @@ class PartitionQueue:
         if self.retry_count:
             head = self.numbered[0]
             return head if head.state is BatchState.TO_RETRY and head.due_at <= now else None
-        if not self.waiting or self.is_doubtful or self._is_full:
+        if not self.waiting or self.is_doubtful:
+            return None
+        if self.numbered and self._next_place - self.numbered[0].place >= self._most_in_flight:
             return None
         batch = self.waiting[0]
         return batch if batch.due_at <= now else None
-
-    @property
-    def _is_full(self) -> bool:
-        if not self.numbered:
-            return False
-        return self._next_place - self.numbered[0].place >= self._most_in_flight
 
     def send(self, batch: ProducerBatch, identity: ProducerIdAndEpoch) -> None:
         """Note that the batch from `next_batch` is sent now.
@@ -213,8 +209,10 @@ class PartitionQueue:
 
     def _settle(self) -> None:
         """Decide about a gap, and about the log, once all responses have arrived."""
-        self._is_log_new &= bool(self.numbered)
-        if self.is_doubtful and not self.numbered:
+        if self.numbered:
+            return
+        self._is_log_new = False
+        if self.is_doubtful:
             self.is_doubtful = False
             self.is_broken |= self._acknowledged_next != self.next_sequence
 

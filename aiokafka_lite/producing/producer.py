@@ -9,6 +9,7 @@ import warnings
 import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import index
 from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
@@ -261,7 +262,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             sent = self._value_serializer(value)  # type: ignore[arg-type]
         if timestamp_ms is not None:
             check_timestamp(timestamp_ms)
-        if type(partition) is not int and partition is not None:
+        if partition is not None and type(partition) is not int:
             partition = _partition(partition)
         if type(sent) is not bytes and sent is not None:
             sent = _bytes("value", sent)
@@ -275,9 +276,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise
         if future is None:
             engine, size = self._running(), record_size_bound(sent_key, sent, checked)
-            transaction = engine.transaction
             output = Output(topic, sent_key, sent, partition, timestamp_ms, checked, size)
-            return await engine.append(output, lambda: self._raise_if_in_vain(engine, transaction))
+            # No lambda: for its variables, each call of this method would create three cells.
+            in_vain = partial(self._raise_if_in_vain, engine, engine.transaction)
+            return await engine.append(output, in_vain)
         return future
 
     async def send_and_wait(

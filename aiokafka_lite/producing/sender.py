@@ -351,11 +351,11 @@ class BatchSender:
             self._all_failed(leader, batches, error)
             return
         endpoints = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
-        # Only errors name leaders (KIP-951).
         leaders = {
             batch.tp: (hint.leader_id, hint.leader_epoch)
             for batch in batches
-            if (hint := answers[batch.tp].current_leader).leader_id >= 0
+            if answers[batch.tp].error_code != NoError.errno  # only errors name leaders (KIP-951)
+            and (hint := answers[batch.tp].current_leader).leader_id >= 0
         }
         moved = self._cluster.apply_leader_hints(leaders, endpoints) if leaders else ()
         for batch in batches:

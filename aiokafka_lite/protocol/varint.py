@@ -15,12 +15,7 @@ def encode_uvarint(value: int) -> bytes:
     """Encode an unsigned 32-bit integer, seven bits a byte, least significant first."""
     if value < 128:
         return ONE_BYTE[value]
-    groups = bytearray()
-    while value > 127:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    return bytes((value & 127 | 128,)) + encode_uvarint(value >> 7)
 
 
 def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
