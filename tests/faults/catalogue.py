@@ -32,6 +32,7 @@ from aiokafka_lite.errors import (
     IllegalGenerationError,
     InvalidFetchSessionEpoch,
     NotCoordinatorForGroupError,
+    RebalanceInProgressError,
     UnknownError,
     UnknownMemberIdError,
     UnsupportedVersionError,
@@ -574,6 +575,23 @@ def value_cannot_be_deserialised(stage: Stage) -> None:
     stage.task["refuses_bad"] = True
 
 
+@fault("AP-4", "")
+def listener_raises(stage: Stage) -> None:
+    stage.write(COUNT)
+    stage.task.update(group="g", listener_raises=True)
+
+
+@fault("AP-8", "")
+async def never_closed(stage: Stage) -> None:
+    stage.write(COUNT)
+    stage.task.update(group="g", leaves_after=2 * COUNT)
+    stage.otherwise = "hangs"
+    await stage.until_word("leaving")
+    assert stage.process is not None
+    code = await stage.process.wait()
+    stage.verdict = "exits" if code == 0 else f"crashes ({code})"
+
+
 @fault("AP-7", "dead broker")
 async def stopped_without_a_broker(stage: Stage) -> None:
     stage.write(COUNT)
@@ -678,6 +696,19 @@ def refused(variant: str, later: Callable[[], Mapping[str, Any]], row: str = "SE
         stage.verdict = f"error {stage.told[0]}" if stage.told else "connects"
 
 
+@fault("SE-2", "", later=lambda: {**SASL, **tls("localhost"), "security_protocol": "SASL_SSL"})
+async def advertised_name_is_not_in_the_certificate(stage: Stage) -> None:
+    stage.write(1)
+    cafile = FOLDER / "ca.pem"
+    cafile.write_text(AUTHORITY.pem)
+    sign_on(stage)
+    stage.task["settings"].update(security_protocol="SASL_SSL", cafile=str(cafile))
+    stage.task["servers"] = stage.task["servers"].replace("127.0.0.1", "localhost")
+    stage.otherwise = "hangs"
+    await stage.until(lambda: bool(stage.told) or stage.seen > 0)
+    stage.verdict = f"error {stage.told[0]}" if stage.told else "connects"
+
+
 AUTHORITY: Final = Authority()
 FOLDER: Final = Path(mkdtemp(prefix="faults-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -717,6 +748,8 @@ for api in ("JoinGroup", "OffsetFetch", "OffsetCommit"):
     in_a_group("GR-1", f"{api}, loading", failing(api, CoordinatorLoadInProgressError))
 for api in ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetFetch", "OffsetCommit"):
     in_a_group("GR-1", f"{api}, moved", failing(api, NotCoordinatorForGroupError))
+in_a_group("GR-9", "response lost", lambda b: b.on("OffsetCommit").disconnect(handled=True))
+in_a_group("GR-9", "rebalance", lambda b: b.on("OffsetCommit").fail(RebalanceInProgressError))
 in_a_group("GR-8", "generation", lambda b: b.on("Heartbeat").fail(IllegalGenerationError))
 in_a_group("GR-8", "member", lambda b: b.on("Heartbeat").fail(UnknownMemberIdError))
 for variant, put in {
@@ -739,8 +772,8 @@ good("FE-6", "missing batches", b"", until=9)
 good("FE-6", "last record gone", one(record(0), last_offset_delta=3), "v", until=9)
 good("FE-7", "format 0", message(5, b"old", magic=0), "old")
 good("FE-7", "format 1", message(5, b"old", magic=1), "old")
-good("FE-12", "two gzip streams", one(in_two(gzip.compress), attributes=1), "v")
-good("FE-12", "two zstd frames", one(in_two(zstd), attributes=4), "v")
+good("FE-12", "gzip twice", one(in_two(gzip.compress), attributes=1), "v")
+good("FE-12", "zstd twice", one(in_two(zstd), attributes=4), "v")
 bad("FE-1", "always", flipped)
 bad("FE-2", "first cut", lambda each: each[:-3], until=COUNT)
 bad("FE-7", "format 3", one(record(0), magic=3))

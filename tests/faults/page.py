@@ -21,21 +21,26 @@ aiokafka_lite describes what the [tests](#tests) check. The other columns were m
 {versions}.
 
 `make faults` plays the faults to these clients, on the embedded broker. Each client runs in its own
-process, with its default settings, a request timeout of 10 s and a session timeout of 6 s.
+process, with default settings, a request timeout of 10 s and a session timeout of 6 s.
 
 | outcome | |
 |---|---|
 | delivers | every good record is returned once |
 | `Name` | a read or a callback reports this error. Other partitions are read |
-| `Name`, stops | no further records are returned |
+| recovers, stops | all records are returned later, or no more records |
 | others stop | no records of other partitions are returned |
-| earlier ones missing | good records before the bad one are not returned |
+| drops earlier | good records before the bad one are not returned |
 | lost, repeats | records are skipped, or returned twice, without an error |
 | accepts it, garbage | the bad batch, or altered records, are returned |
 | hangs | neither records nor an error for 30 s |
 | – | not measured, or not applicable |
 """
 
+SHORT: Final = {
+    "earlier records missing": "drops earlier",
+    "then delivers": "recovers",
+    "then continues": "skips it",
+}
 Outcomes: TypeAlias = "dict[str, dict[str, dict[str, str]]]"
 """By row, variant of its fault, and client."""
 
@@ -66,9 +71,13 @@ def cell(variants: Mapping[str, Mapping[str, str]], client: str) -> str:
     first, *others = sorted(found, key=lambda each: -len(found[each])) or ["–"]
     if not others:
         return first
-    if len(found[first]) == 1:
-        first += f" ({found[first][0]})"
-    return " · ".join([first, *(f"{each} ({', '.join(found[each])})" for each in others)])
+    count = sum(map(len, found.values()))
+
+    def named(outcome: str) -> str:
+        names = found[outcome]
+        return f"{outcome} ({', '.join(names) if len(names) < 3 else f'{len(names)} of {count}'})"
+
+    return " · ".join([named(first) if len(found[first]) < 3 else first, *map(named, others)])
 
 
 def is_a_fault(outcome: str) -> bool:
@@ -82,7 +91,9 @@ def is_a_fault(outcome: str) -> bool:
 def shown(outcome: str) -> str:
     outcome = re.sub(r"\berror ([\w?]+)", r"`\1`", outcome)
     outcome = re.sub(r"\d+ unread", "stops", outcome)
-    return outcome.replace("earlier records missing", "earlier ones missing")
+    for long, short in SHORT.items():
+        outcome = outcome.replace(long, short)
+    return outcome
 
 
 def lines() -> Iterator[str]:

@@ -49,6 +49,7 @@ class Alike:
         module = importlib.import_module(task["client"])
         self._task, self._partition = task, module.TopicPartition
         self._is_asyncio = task["client"] != "kafka"
+        self._listener_class = module.ConsumerRebalanceListener
         settings = {**DEFAULTS, **task["settings"]}
         if task.get("refuses_bad"):
             settings["value_deserializer"] = refuse_bad
@@ -66,7 +67,7 @@ class Alike:
     async def open(self) -> None:
         topics: dict[str, int] = self._task["topics"]
         if self._task["group"]:
-            self._consumer.subscribe(list(topics))
+            self._consumer.subscribe(list(topics), listener=self._listener())
         if self._is_asyncio:
             await self._consumer.start()
         if not self._task["group"]:
@@ -74,6 +75,26 @@ class Alike:
             self._consumer.assign(
                 [self._partition(t, n) for t, count in counts for n in range(count)]
             )
+
+    def _listener(self) -> object | None:
+        def refuse(listener: object, partitions: object) -> None:
+            raise ValueError("the listener's error")
+
+        async def refuse_later(listener: object, partitions: object) -> None:
+            refuse(listener, partitions)
+
+        async def take(listener: object, partitions: object) -> None:
+            pass
+
+        if not self._task.get("listener_raises"):
+            return None
+        methods: dict[str, object] = {"on_partitions_assigned": refuse_later}
+        methods["on_partitions_revoked"] = take
+        if not self._is_asyncio:
+            methods = {"on_partitions_assigned": refuse}
+            methods["on_partitions_revoked"] = lambda listener, partitions: None
+        listener: object = type("Raising", (self._listener_class,), methods)()
+        return listener
 
     async def poll(self) -> Found:
         if limit_s := self._task.get("cancelled_after_s"):
@@ -101,6 +122,10 @@ class Alike:
 
 async def ended(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
+
+
+def refuse(consumer: object, partitions: object) -> None:
+    raise ValueError("the listener's error")
 
 
 class Confluent:
@@ -151,7 +176,8 @@ class Confluent:
     async def open(self) -> None:
         topics: dict[str, int] = self._task["topics"]
         if self._task["group"]:
-            self._consumer.subscribe(list(topics))
+            callbacks = {"on_assign": refuse} if self._task.get("listener_raises") else {}
+            self._consumer.subscribe(list(topics), **callbacks)
             return
         partition, begin = self._module.TopicPartition, self._module.OFFSET_BEGINNING
         self._consumer.assign(
@@ -218,6 +244,9 @@ async def read(task: Task) -> None:
             if found and task.get("commits"):
                 await client.commit()
                 tell(word="committed")
+            if seen >= task.get("leaves_after", 1 << 30):
+                tell(word="leaving")
+                return
             if seen >= task.get("stops_after", 1 << 30):
                 tell(word="stopping")
                 sys.stdin.readline()
@@ -238,7 +267,6 @@ async def read(task: Task) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     asyncio.run(read(json.loads(arguments[0])))
-    os._exit(0)
 
 
 if __name__ == "__main__":

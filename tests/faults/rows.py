@@ -57,7 +57,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CN-4",
             "Impossible frame size, or another protocol",
-            "Error names the address and the protocol",
+            "Error names address and protocol",
             (
                 "client/test_frames.py::"
                 "test_frame_beyond_the_limit_is_refused_before_memory_is_taken",
@@ -76,7 +76,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CN-6",
             "Each connection dies after a second",
-            "Every record once, with limited reconnects",
+            "Every record once, few reconnects",
             ("consumer/test_network.py::test_a_flapping_broker_is_not_hammered",),
         ),
         Row(
@@ -140,7 +140,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CL-3",
             "Topic deleted while it is read",
-            "Event, one error, other topics continue",
+            "One error, other topics continue",
             (
                 "consumer/test_topic_lives.py::test_a_deleted_topic_is_told_and_the_others_go_on",
                 "consumer/test_topic_lives.py::test_a_deleted_topic_is_not_asked_for_in_a_hot_loop",
@@ -209,7 +209,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CL-10",
             "Records deleted before they are read",
-            "Resets, reports the exact gap",
+            "Resets, reports the gap",
             (
                 "consumer/test_topic_lives.py::test_records_deleted_under_the_reader_are_told_exactly",
             ),
@@ -236,7 +236,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "GR-3",
             "Members join and leave every second",
-            "No loss, and a stable end",
+            "No loss, a stable end",
             (f"{GROUP}test_storms.py::test_a_storm_of_rebalances_loses_nothing_and_calms_down",),
         ),
         Row(
@@ -296,7 +296,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "GR-9",
             "Commit during a rebalance, or its response lost",
-            "Committed later or an error, never back",
+            "Committed later, or an error",
             (
                 f"{GROUP}test_commits.py::"
                 "test_a_commit_that_meets_a_rebalance_is_made_in_the_next_generation",
@@ -380,7 +380,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "FE-5",
             "Aborted and open transactions between others",
-            "Exactly the committed records",
+            "The committed records",
             (
                 "records/test_record_set.py::"
                 "test_reader_of_committed_records_sees_exactly_the_committed_ones",
@@ -595,7 +595,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "AP-11",
             "Spark driver or executor killed",
-            "Each row exactly once per committed batch",
+            "Each row once per committed batch",
             (
                 "spark/chaos/test_kills.py::test_driver_is_killed_ten_times",
                 "spark/chaos/test_kills.py::test_executors_of_a_cluster_are_killed",
@@ -654,7 +654,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "SE-6",
             "Hostile SCRAM server",
-            "Bounds iterations, checks nonce and signature",
+            "Bounds iterations, checks nonce, signature",
             (
                 "client/test_sasl.py::test_challenge_that_asks_too_little_or_too_much_is_refused",
                 "client/test_sasl.py::test_broker_that_cannot_prove_itself_is_refused",
