@@ -114,7 +114,6 @@ class GroupedMembership(ABC, Generic[MemberT]):
 
     # --- Beginning and end ----------------------------------------------------------------
     async def start(self) -> None:
-        self._handover.start()
         self._observers.subscription_changed.add(self._application_acted)
         self._observers.acted.add(self._application_acted)
         self._observers.departed.add(self._note_departure)
@@ -252,7 +251,8 @@ class GroupedMembership(ABC, Generic[MemberT]):
         # A read after the loop was blocked must not return records of lost partitions.
         self._heartbeat.lease.look()
         version = self._state.subscription_version
-        if self.sits_out or self._noticed_version != version:
+        awaits = self.sits_out or self._handover.awaits_application
+        if awaits or self._noticed_version != version:
             self._noticed_version = version
             self._member.notify()
 

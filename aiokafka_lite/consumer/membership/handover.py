@@ -159,7 +159,7 @@ class Handover:
         core = around.core
         self._config, self._state, self._commits = core.config, core.state, around.commits
         self._reads, self._works, self._finished = core.reads, core.works, core.finished
-        self._gate, self._events, self._observers = core.gate, core.events, core.observers
+        self._gate, self._events = core.gate, core.events
         self._member = member
         self._why_lost = why_lost
         self._loop = asyncio.get_running_loop()
@@ -178,13 +178,9 @@ class Handover:
         # Their on_partitions_assigned was cancelled.
         self._untold: frozenset[Cursor] = frozenset()
 
-    def start(self) -> None:
-        self._observers.subscription_changed.add(self._application_acted)
-        self._observers.acted.add(self._application_acted)
-
-    def _application_acted(self) -> None:
-        if self.awaited_work is not None or self._is_giving_up:
-            self._member.notify()
+    @property
+    def awaits_application(self) -> bool:
+        return self.awaited_work is not None or self._is_giving_up
 
     # --- Revocation -----------------------------------------------------------------------
     async def revoke(

@@ -182,7 +182,7 @@ async def test_partitions_that_the_application_gives_up_meanwhile_are_revoked_on
 
 async def test_a_get_proves_that_the_application_has_finished() -> None:
     it = Changing(A)
-    it.handover.start()
+    it.state.observers.acted.add(it.notify)
     cursor = it.state.partition(A)
     it.state.seek(cursor, 0)
     it.state.reads.begin_get()

@@ -186,9 +186,13 @@ class Going:
             why_lost=lambda: self.why_lost,
         )
         self.handover.calls = cast(ListenerCalls, self.listening)
-        self.handover.start()
+        self.state.observers.acted.add(self._acted)
 
     group_id = "g"
+
+    def _acted(self) -> None:
+        if self.handover.awaits_application:
+            self.notify()
 
     def notify(self) -> None:
         self.changed.set()
