@@ -173,18 +173,24 @@ class _Name(NamedTuple):
 OWN: Final = ("aiokafka_lite", "simloop", "pytest", "_pytest")
 
 
-def _is_of_others(module: ModuleType) -> bool:
-    name, path = str(module.__name__), str(getattr(module, "__file__", None) or LIBRARY)
-    is_library = path.startswith(LIBRARY) and not path.startswith(PACKAGES)
-    return not is_library and name.partition(".")[0] not in OWN
+def _of_others() -> Iterator[tuple[ModuleType, dict[str, Any]]]:
+    """Yield modules with their names, but for Python's own and OWN. It loads no lazy module."""
+    modules: list[tuple[str, object]] = [*sys.modules.items()]
+    for title, module in modules:
+        if not isinstance(module, ModuleType) or title.partition(".")[0] in OWN:
+            continue  # None: its import is forbidden
+        names: dict[str, Any] = object.__getattribute__(module, "__dict__")
+        path = str(names.get("__file__") or LIBRARY)
+        if path.startswith(PACKAGES) or not path.startswith(LIBRARY):
+            yield module, names
 
 
 def _names() -> list[_Name]:
     """Return what a run replaces, also in modules that have imported it by its name."""
     names = [_Name(owner, name, getattr(owner, name), here) for owner, name, here in REPLACED]
     known = {id(each.original): each for each in names if each.owner in (time, os)}
-    for module in filter(_is_of_others, [*sys.modules.values()]):
-        for name, value in [*vars(module).items()]:
+    for module, held in _of_others():
+        for name, value in [*held.items()]:
             if id(value) in known:
                 names.append(known[id(value)]._replace(owner=module, name=name))
     return names

@@ -336,6 +336,8 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
     vars(module).update(clock=time.monotonic, gmtime=time.gmtime, time=time.time)
     before = dict(vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name, other in (("forbidden", None), ("object", object())):
+        monkeypatch.setitem(sys.modules, name, other)
 
     async def test(kafka: Kafka) -> None:
         await asyncio.sleep(1_000)
