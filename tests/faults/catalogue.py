@@ -32,6 +32,7 @@ from aiokafka_lite.errors import (
     IllegalGenerationError,
     InvalidFetchSessionEpoch,
     NotCoordinatorForGroupError,
+    OffsetOutOfRangeError,
     RebalanceInProgressError,
     UnknownError,
     UnknownMemberIdError,
@@ -270,6 +271,32 @@ async def log_truncated(stage: Stage) -> None:
     for number in range(30):
         stage.broker.produce("t", f"new {number}", partition=0)
         stage.expected["t/0"].append(f"new {number}")
+
+
+def follower(variant: str, act: Callable[[Stage, int], Awaitable[object]]) -> None:
+    """Add a fault of the follower in the client's rack, from which the client reads."""
+
+    @fault("CL-7", variant, nodes=3, racks=("1", "2", "3"))
+    async def play(stage: Stage) -> None:
+        node = stage.broker.leader_of(T0) % 3 + 1
+        stage.task["settings"] = {"client_rack": str(node)}
+        stage.write(COUNT, partitions=1)
+        await stage.until_seen(COUNT)
+        for _ in range(8):
+            stage.write(1, partitions=1)
+            await asyncio.sleep(0.25)
+        await act(stage, node)
+        if not any(seen.node_id == node for seen in stage.broker.requests.of("Fetch")):
+            stage.verdict = "reads from the leader"
+        stage.write(COUNT, partitions=1)
+
+
+async def out_of_range(stage: Stage, node: int) -> None:
+    stage.broker.on("Fetch", node=node, partition=0).fail(OffsetOutOfRangeError, times=2)
+
+
+follower("dead", lambda stage, node: stage.broker.stop_node(node, clean=False))
+follower("out of range", out_of_range)
 
 
 @fault("CL-10", "")

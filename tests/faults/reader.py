@@ -149,6 +149,7 @@ class Confluent:
             "max_poll_interval_ms": "max.poll.interval.ms",
             "group_instance_id": "group.instance.id",
             "group_protocol": "group.protocol",
+            "client_rack": "client.rack",
             "metadata_max_age_ms": "topic.metadata.refresh.interval.ms",
             "auto_offset_reset": "auto.offset.reset",
         }

@@ -82,7 +82,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "CN-7",
             "Reset during TLS, SASL or sending",
-            "`start()` raises, a running client retries",
+            "`start()` raises, later it retries",
             (
                 "client/test_tls.py::test_reset_during_the_handshake_may_be_tried_again",
                 "consumer/test_network.py::test_a_reset_while_the_client_signs_on_is_tried_again",
@@ -306,7 +306,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "GR-10",
             "KIP-848: member fenced or stale",
-            "Rejoins with its member id, retries commits",
+            "Keeps its member id, retries commits",
             (
                 f"{GROUP}test_kip848_traps.py::test_trap_07_an_epoch_error_keeps_the_member_id",
                 f"{GROUP}test_kip848_traps.py::"
@@ -327,8 +327,8 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         ),
         Row(
             "GR-12",
-            "Unreadable subscription of another member",
-            "That member gets no partitions",
+            "Another member's subscription is unreadable",
+            "It gets no partitions",
             (
                 f"{GROUP}test_hostile_peers.py::"
                 "test_a_peer_whose_subscription_is_unreadable_gets_nothing",
@@ -508,7 +508,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "AP-2",
             "Background task dies",
-            "Every read raises, health reports it",
+            "Every read raises",
             (
                 "consumer/test_supervision.py::"
                 "test_a_bug_in_a_background_task_is_raised_by_every_get_until_the_stop",
@@ -654,7 +654,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
         Row(
             "SE-6",
             "Hostile SCRAM server",
-            "Bounds iterations, checks nonce, signature",
+            "Checks iterations, nonce, signature",
             (
                 "client/test_sasl.py::test_challenge_that_asks_too_little_or_too_much_is_refused",
                 "client/test_sasl.py::test_broker_that_cannot_prove_itself_is_refused",
