@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
+import aiokafka_lite
 from tests.faults import page
 from tests.faults.catalogue import ALL, FAULTS, Fault
 from tests.faults.playing import play
+from tests.support.extensions import stale_extensions
 
 
 async def run(faults: Sequence[Fault], clients: Sequence[str], at_once: int) -> page.Outcomes:
@@ -41,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--keep", action="store_true")
     chosen = parser.parse_args(arguments)
+    stale = stale_extensions(Path(aiokafka_lite.__file__).parent)
+    if stale and os.environ.get("AIOKAFKA_LITE_IMPL") != "python":
+        parser.error(f"{', '.join(stale)} changed after it was compiled")
     logging.disable(logging.CRITICAL)  # of the broker, about the faults
     faults = [each for each in FAULTS if not chosen.rows or each.row in chosen.rows]
     found = asyncio.run(run(faults, chosen.client or ALL, chosen.at_once))
