@@ -42,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(dataclasses.asdict(result)))
         return 0
     names = chosen.targets or [*catalogue.TARGETS]
+    for name, reason in [(name, catalogue.missing(name)) for name in names]:
+        if reason:
+            print(f"{name} is left out: {reason}")
+            names.remove(name)
+    if not names:
+        return 1
     weights = {name: catalogue.make(name).weight for name in names}
     print(f"{'target':22}{'executions':>12}{'a second':>10}{'outcomes':>10}{'inputs':>8}")
     results = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from aiokafka_lite.records import COMPILED
 from tests.fuzz.engine import Target
 
 TARGETS: Final[Mapping[str, str]] = MappingProxyType(
@@ -30,6 +32,15 @@ TARGETS: Final[Mapping[str, str]] = MappingProxyType(
 """Where each target is. A module is imported in the process that fuzzes it."""
 
 PLANTED: Final = "tests.fuzz.planted"
+
+
+def missing(name: str) -> str:
+    """Return what a target needs and is not here; "" if it can run."""
+    if name == "rows" and importlib.util.find_spec("pyarrow") is None:
+        return "rows are for pyarrow: pip install pyarrow"
+    if name == "small-answers" and not COMPILED:
+        return "small answers are for compiled modules, which are not used"
+    return ""
 
 
 def make(name: str) -> Target:
