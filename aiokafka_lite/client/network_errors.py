@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.config import Address
@@ -107,10 +108,13 @@ def unresolved(
     )
 
 
+@lru_cache(1_000)
 def is_numeric(host: str) -> bool:
     try:
         # A str would be encoded as an international domain name.
-        socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
+        socket.getaddrinfo(
+            host.encode("ascii"), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )
     except NETWORK_ERRORS:
         return False
     return True

@@ -197,7 +197,7 @@ async def ask_api_versions(
         response = await ask(request, version)
         if response.error_code == NoError.errno:
             ranges = tuple(
-                (key.api_key, (key.min_version, key.max_version)) for key in response.api_keys
+                [(key.api_key, (key.min_version, key.max_version)) for key in response.api_keys]
             )
             features = tuple(
                 (each.name, each.max_version_level) for each in response.finalized_features
