@@ -31,7 +31,6 @@ from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import (
-    EXHAUSTED,
     PACKED,
     RAW,
     Chunk,
@@ -564,7 +563,7 @@ class Buffer:
             for chunk, _ in taken:
                 self._state.refetch(chunk.partition)
             raise
-        self._move_positions(taken)
+        self.queue.move_positions(taken)
         if len(self.queue.order) > 1:
             for partition in served if is_enough else served[:1]:
                 self.queue.end_turn(partition)
@@ -596,17 +595,6 @@ class Buffer:
             if is_left or not chunk.is_exhausted:
                 return chunk
         return chunks[-1]
-
-    def _move_positions(self, taken: Iterable[tuple[Chunk, Taken | None]]) -> None:
-        for chunk, span in taken:
-            if span is not None:
-                if chunk.response is not None and not chunk.response.is_taken:
-                    self.queue.mark_taken(chunk.response)
-                self._reads.hand_out(
-                    chunk.partition, span.first_offset, span.position, chunk.epochs
-                )
-            if chunk.state is EXHAUSTED and not chunk.decoded:
-                self.queue.finish(chunk)
 
     def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
         if taken and self.budget.is_over:

@@ -28,6 +28,8 @@ cdef class ChunkQueue:
     cpdef list in_order(self, wanted, most)
     @cython.locals(partition=Cursor, chunk=Chunk)
     cpdef bint has_decoded(self, wanted) except -1
+    @cython.locals(chunk=Chunk)
+    cpdef move_positions(self, list taken)
     cpdef lend(self, Chunk chunk)
     cpdef give_back(self, Chunk chunk, count)
     @cython.locals(partition=Cursor, response=FetchedResponse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.reads import Reads
@@ -11,6 +12,9 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, Chunk, FetchedResponse, ResponseSource
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.buffer import Taken
 
 
 class ChunkQueue:
@@ -93,6 +97,17 @@ class ChunkQueue:
             if chunk.decoded and is_free and (not wanted or partition.tp in wanted):
                 return True
         return False
+
+    def move_positions(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
+        """Move the positions of partitions whose records a read has taken."""
+        for chunk, span in taken:
+            if span is not None:
+                if chunk.response is not None and not chunk.response.is_taken:
+                    self.mark_taken(chunk.response)
+                first_offset, position = span
+                self._reads.hand_out(chunk.partition, first_offset, position, chunk.epochs)
+            if chunk.state is EXHAUSTED and not chunk.decoded:
+                self.finish(chunk)
 
     # --- A chunk that is read record by record -----------------------------------------------
     def lend(self, chunk: Chunk | None) -> None:
