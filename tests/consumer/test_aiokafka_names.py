@@ -100,6 +100,7 @@ async def test_the_client_answers_what_aiokafkas_answers(kafka: KafkaHandle) -> 
         assert await client.coordinator_lookup(0, unique("group")) == client.get_random_node()
         answer = await client.send(client.get_random_node(), MetadataRequest([]))
         assert answer.cluster_id == client.cluster.cluster_id is not None
+        assert await client.send(None, MetadataRequest([])) == answer  # of any node
         with pytest.raises(IllegalOperation, match="FetchRequest"):
             await client.send(None, FetchRequest())
     with pytest.raises(ConsumerStoppedError):
