@@ -17,12 +17,14 @@ KEEP_ALIVE: Final[Mapping[str, int]] = {
     "TCP_KEEPINTVL": 15,
     "TCP_KEEPCNT": 4,
 }
+_OPTIONS: Final = [
+    (vars(socket)[name], KEEP_ALIVE[name]) for name in KEEP_ALIVE if name in vars(socket)
+]
 
 
 def keep_alive(sock: socket.socket) -> None:
     """Enable keep-alive as far as the system supports it. A lost connection is ignored."""
     with contextlib.suppress(OSError, ValueError):  # uvloop: ValueError once the socket closed
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEP_ALIVE.items():
-            if (option := getattr(socket, name, None)) is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        for option, value in _OPTIONS:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
