@@ -45,6 +45,7 @@ MARKER: Final = "kafka_broker"
 # The earlier name of the marker, which other projects use for their own markers.
 OLD_MARKER: Final = "kafka"
 SIMULATED: Final = "kafka_sim"
+MARKED: Final = "The test .* is marked with '@pytest.mark.asyncio' but it is not an async function"
 _topic_numbers = itertools.count(1)
 
 
@@ -100,6 +101,8 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
             and item.get_closest_marker(SIMULATED) is not None
         ):
             item.obj = _simulated(item, item.obj)
+            # The mark may be that of the module, so pytest-asyncio's advice to remove it is wrong.
+            item.add_marker(pytest.mark.filterwarnings(f"ignore:{MARKED}:pytest.PytestWarning"))
     return collected
 
 

@@ -71,6 +71,8 @@ def test_seeds_pass_whatever_the_mode_of_pytest_asyncio(run: Run) -> None:
     result = run(SOUND, "-s", mode="auto")
     result.assert_outcomes(passed=3)
     assert result.stdout.str().count("seed 3") == 2
+    marked = run(f"import pytest\npytestmark = pytest.mark.asyncio\n{SOUND}", mode="strict")
+    marked.assert_outcomes(passed=3)
     only = run(SOUND, "-k", "sound", "-p", "no:asyncio", mode="")
     only.assert_outcomes(passed=2)
 
