@@ -84,7 +84,7 @@ class Clients:
             began = journal.now()
             while not self.has_ended.is_set():
                 due = int((journal.now() - began) * rate) - total
-                for _ in range(min(due, MOST_PENDING + sum(journal.acked) - total, rate // 10)):
+                for _ in range(min(due, MOST_PENDING + sum(journal.acked) - total, rate // 4)):
                     number, index = divmod(total, PARTITIONS)
                     key = b"%d" % index  # with one for each partition, `run` keeps its order
                     sending = await producer.send(INPUT, value_of(number), key, index)
