@@ -174,6 +174,8 @@ cdef class BatchCursor:
         check_headers(&record, parsed)
         if record.pos != record.end:
             raise corrupt("a record is longer than its fields")
+        if self.records_left == 1 and record.end != self.left.end:
+            raise corrupt("a batch has bytes after its last record")
         if not self.previous_delta < offset_delta <= self.last_delta:
             raise corrupt(
                 f"a record has the invalid offset delta {offset_delta}: the value must be "

@@ -171,6 +171,8 @@ class BatchCursor:
         headers, pos = _headers(buffer, pos, end)
         if pos != end:
             raise CorruptRecordException("a record is longer than its fields")
+        if self._left == 1 and end != len(buffer):
+            raise CorruptRecordException("a batch has bytes after its last record")
         if not self._previous_delta < offset_delta <= self._last_delta:
             raise CorruptRecordException(
                 f"a record has the invalid offset delta {offset_delta}: the value must be "

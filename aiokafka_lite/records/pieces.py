@@ -69,7 +69,7 @@ class BatchPieces:
         if self._error is not None:
             if not count:
                 raise self._error
-        elif self._is_ended or not count:
+        elif self._is_ended or count in {0, self._count_left}:
             self.is_last = self._is_ended
             count, size = min(count + 1, self._count_left), self._end
         self._pos = size

@@ -53,7 +53,11 @@ REACHES: dict[str, tuple[bytes, int]] = {
                 is_sealed=True),
         7,
     ),
-    "bytes after the records": (raw_batch(record(0) + b"\0", count=1, base_offset=3), 5),
+    "bytes after the records": (raw_batch(record(0) + b"\0", count=1, base_offset=3), 4),
+    "bytes after the last of two records, sound one behind": (
+        raw_batch(record(0) + record(1) + b"\0", count=2, base_offset=3) + NEXT,
+        5,
+    ),
     "records malformed": (raw_batch(record(0) + b"\x02", count=2, base_offset=3), 5),
     "records malformed, compacted": (
         raw_batch(record(0) + b"\x02", count=2, base_offset=3, last_offset_delta=5) + NEXT,

@@ -63,11 +63,12 @@ def test_fewer_records_than_declared_are_delivered_ahead_of_the_error() -> None:
 
 
 def test_records_beyond_the_declared_count_are_corruption() -> None:
-    assert_corrupt(raw_batch(record(0) + record(1), count=1, last_offset_delta=1), ahead=1)
+    assert_corrupt(raw_batch(record(0) + record(1), count=1, last_offset_delta=1))
 
 
 def test_bytes_behind_the_last_record_are_corruption() -> None:
-    assert_corrupt(raw_batch(record(0) + b"\0", count=1), ahead=1)
+    assert_corrupt(raw_batch(record(0) + b"\0", count=1))
+    assert_corrupt(raw_batch(record(0) + record(1) + b"\0", count=2), ahead=1)
     assert_corrupt(raw_batch(b"\0", count=0, last_offset_delta=0))
 
 

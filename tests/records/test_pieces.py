@@ -311,7 +311,7 @@ def outcome(content: bytes, *, at_a_time: int = 7, max_batch_bytes: int = NO_LIM
 
 
 @pytest.mark.usefixtures("decoder")
-@for_each([(2, 2), (4, 3), (2**31 - 1, 3), (-1, 0)])
+@for_each([(2, 1), (4, 3), (2**31 - 1, 3), (-1, 0)])
 def test_a_count_that_lies_is_an_error_behind_the_records(
     claim: int, readable: int, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
