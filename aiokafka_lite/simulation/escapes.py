@@ -173,12 +173,13 @@ class _Name(NamedTuple):
 OWN: Final = ("aiokafka_lite", "simloop", "pytest", "_pytest")
 
 
-def _of_others() -> Iterator[tuple[ModuleType, dict[str, Any]]]:
+def _of_others() -> Iterator[tuple[object, dict[str, Any]]]:
     """Yield modules with their names, but for Python's own and OWN. It loads no lazy module."""
     modules: list[tuple[str, object]] = [*sys.modules.items()]
     for title, module in modules:
-        if not isinstance(module, ModuleType) or title.partition(".")[0] in OWN:
-            continue  # None: its import is forbidden
+        # None: its import is forbidden. isinstance takes cffi's libraries for modules, too.
+        if not issubclass(type(module), ModuleType) or title.partition(".")[0] in OWN:
+            continue
         names: dict[str, Any] = object.__getattribute__(module, "__dict__")
         path = str(names.get("__file__") or LIBRARY)
         if path.startswith(PACKAGES) or not path.startswith(LIBRARY):

@@ -325,6 +325,13 @@ def test_escape_is_named(escape: Callable[[], Any], name: str, *, is_swallowed: 
     threading.Thread(target=time.monotonic).start()
 
 
+class LikeAModule:
+    """As a library of cffi."""
+
+    __slots__ = ()
+    __class__: Any = types.ModuleType
+
+
 def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from aiokafka_lite.simulation import START_MS
 
@@ -336,7 +343,7 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
     vars(module).update(clock=time.monotonic, gmtime=time.gmtime, time=time.time)
     before = dict(vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name, other in (("forbidden", None), ("object", object())):
+    for name, other in (("forbidden", None), ("object", object()), ("cffi", LikeAModule())):
         monkeypatch.setitem(sys.modules, name, other)
 
     async def test(kafka: Kafka) -> None:
