@@ -417,7 +417,7 @@ _FETCHING: Final = (
         "paused",
         (
             _edit(
-                "consumer.buffer.buffer",
+                "consumer.buffer.chunk_queue",
                 "            if partition.is_paused or partition.has_enough:\n",
                 "            if partition.has_enough:\n",
             ),
