@@ -41,8 +41,8 @@ class EscapeError(RuntimeError):
     """The code under test leaves the simulation: its seed no longer decides the run."""
 
 
-class _Guard:
-    """What is confined now: the run of a thread."""
+class Confinement:
+    """What is confined now: the run of a thread, and why it has to end, if it does."""
 
     thread_id: int | None = None
     loop: Loop
@@ -51,6 +51,10 @@ class _Guard:
     # What a signal's handler has raised first, such as Ctrl-C's or pytest-timeout's.
     interrupt: BaseException | None = None
     is_installed = False
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.interrupt or self.escape
 
     @property
     def is_here(self) -> bool:
@@ -97,7 +101,7 @@ class _Guard:
         return handle
 
 
-_guard: Final = _Guard()
+_guard: Final = Confinement()
 
 
 def _now() -> float:
@@ -212,18 +216,6 @@ def _signals_noted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Confinement:
-    """Why a run has to end, if it does."""
-
-    @property
-    def interrupt(self) -> BaseException | None:
-        return _guard.interrupt
-
-    @property
-    def error(self) -> BaseException | None:
-        return _guard.interrupt or _guard.escape
-
-
 @contextlib.contextmanager
 def confined(loop: Loop, seed: int) -> Iterator[Confinement]:
     """Confine what runs in this thread to a loop, and note what interrupts or leaves it.
@@ -244,7 +236,7 @@ def confined(loop: Loop, seed: int) -> Iterator[Confinement]:
     _guard.thread_id = threading.get_ident()
     try:
         with _signals_noted():
-            yield Confinement()
+            yield _guard
     finally:
         _guard.thread_id = None
         del _guard.loop
