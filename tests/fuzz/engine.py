@@ -15,6 +15,7 @@ nothing else. An input whose outcome is new (`Target.run` returns it) is mutated
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import os
@@ -25,7 +26,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -117,13 +118,23 @@ class Target(ABC):
 
 # --- One execution -----------------------------------------------------------------------------
 class PeakMemory:
-    """The resident memory of this process at its highest, since `begin`. 0 where unknown."""
+    """The resident memory of this process at its highest, since `begin`. 0 where unknown.
+
+    An allocation that fits into memory the heap has freed but not returned does not make the
+    process grow: `return_free_memory` comes first.
+    """
 
     def __init__(self) -> None:
         self._status, self._reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
         is_there = self._status.exists() and self._reset.exists()
         self.is_known = is_there and SLOWNESS == 1  # AddressSanitizer keeps freed memory
         self._before = 0
+
+    def return_free_memory(self) -> None:
+        gc.collect()
+        if self.is_known:
+            with suppress(AttributeError):  # only glibc has it
+                ctypes.CDLL(None).malloc_trim(0)
 
     def begin(self) -> None:
         if self.is_known:
@@ -151,6 +162,7 @@ class Runner:
         found = self._attempt(content)
         # Processor time is not quite the same each time: what is too slow has to be so twice.
         if isinstance(found, Violation) and found.rule in ("hang", "loop", "memory"):
+            self._memory.return_free_memory()
             again = self._attempt(content)
             return found if isinstance(again, Violation) else again
         return found
@@ -158,7 +170,7 @@ class Runner:
     def _attempt(self, content: bytes) -> str | Violation:
         target, limits = self.target, self.target.limits
         if self._count % COLLECT_EVERY == 0:
-            gc.collect()
+            self._memory.return_free_memory()
         self._count += 1
         target.longest_hold_s = 0.0
         self._memory.begin()

@@ -44,6 +44,17 @@ def test_a_broken_rule_is_found_with_its_input(target: type[Target], rule: str) 
         assert len(found.content) == 1  # it is shrunk
 
 
+def test_memory_that_the_process_has_freed_before_hides_no_growth() -> None:
+    if not PeakMemory().is_known:
+        pytest.skip("this system does not tell the peak of memory")
+    freed = [bytes(100_000) for _ in range(700)]
+    above = [bytes(100_000), *(bytes(600 + i) for i in range(100))]  # keep the heap's end in use
+    del freed
+    fuzzer, _ = fuzzed(planted.Hungry())
+    assert fuzzer.found
+    del above
+
+
 def test_no_rule_is_broken_without_a_fault() -> None:
     fuzzer, inputs = fuzzed(planted.Nothing())
     assert not fuzzer.found
