@@ -67,9 +67,16 @@ def _grown(rng: random.Random, cls: type[Message], version: int, message: Messag
     _collect_lists(message, lists)
     if lists:
         owner, name, items = rng.choice(lists)
-        setattr(owner, name, items * rng.choice((10, 300, 5_000)))
-    tokens = structure.tokens_of(message, cls, version)
-    return structure.render(tokens)[: LARGEST_INPUT_BYTES - 100]
+        size = len(_rendered(cls, version, message))
+        setattr(owner, name, [])
+        size -= len(_rendered(cls, version, message))
+        most = LARGEST_INPUT_BYTES // max(1, size) + 1
+        setattr(owner, name, items * min(most, rng.choice((10, 300, 5_000))))
+    return _rendered(cls, version, message)[: LARGEST_INPUT_BYTES - 100]
+
+
+def _rendered(cls: type[Message], version: int, message: Message) -> bytes:
+    return structure.render(structure.tokens_of(message, cls, version))
 
 
 def _collect_lists(owner: Struct, lists: list[tuple[Struct, str, list[object]]]) -> None:
