@@ -960,7 +960,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Set positions to the committed offsets. Without one, a partition keeps its position.
 
         Records after a committed offset that `run` or `ack_mode="explicit"` has finished are
-        skipped, as after a restart.
+        skipped, as after a restart. In a rebalance, a position follows later commits, until its
+        partition is reassigned.
 
         Returns:
             The committed offset of each partition, or None.

@@ -9,7 +9,16 @@ from typing import Final
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.model.ledger import UNSUBSCRIBED, Blocked, CommitAsked, CommitDone, Note, Paused, Sought
+from tests.model.ledger import (
+    TO_COMMITTED,
+    UNSUBSCRIBED,
+    Blocked,
+    CommitAsked,
+    CommitDone,
+    Note,
+    Paused,
+    Sought,
+)
 from tests.model.member import GRACE_S, TAKEN_AWAY_S, Member
 
 LONG_WORK_S: Final = 0.8
@@ -239,7 +248,7 @@ async def _seek_to_committed(member: Member) -> None:
         found = await member.call("seek_to_committed", seeking, within_s)
         for tp, offset in found.items():
             if offset is not None and tp in member.consumer.assignment():
-                _sought(member, tp, offset, "to committed")
+                _sought(member, tp, offset, TO_COMMITTED)
 
 
 async def pause(member: Member) -> None:

@@ -87,6 +87,9 @@ class Assigned(Entry):
 UNSUBSCRIBED: Final = "unsubscribed"
 """How partitions are revoked by the application itself."""
 
+TO_COMMITTED: Final = "to committed"
+"""How a seek leads to what is committed: in a rebalance, when the partition is assigned again."""
+
 LOST: Final = "lost"
 """How partitions are revoked from a member that the group has removed."""
 

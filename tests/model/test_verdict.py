@@ -7,8 +7,12 @@ import pytest
 from aiokafka_lite.structs import TopicPartition
 from tests.model.ledger import (
     LOST,
+    TO_COMMITTED,
     UNSUBSCRIBED,
     Assigned,
+    CommitAsked,
+    CommitDone,
+    Committed,
     Entry,
     Handed,
     Joined,
@@ -30,7 +34,7 @@ def rules_broken(*entries: Entry) -> list[str]:
     joined = Joined(settings="", is_eager=True, hears_within_s=1.0)
     topics = Subscribed(topics=frozenset({"t"}))
     for second, entry in enumerate((joined, topics, *entries)):
-        entry.at, entry.group, entry.who = float(second), "g", "m"
+        entry.at, entry.group, entry.who = float(second), "g", entry.who or "m"
         ledger.write(entry)
     Verdict(ledger, slack_s=0.0).judge()
     return [each.rule for each in ledger.violations]
@@ -68,3 +72,34 @@ def test_a_seek_in_a_rebalance_counts_unless_others_can_have_had_the_partition(
         assert ("a start that is not what was committed" in broken) is (
             not may_be_kept and first == 7
         )
+
+
+@pytest.mark.parametrize("offset", [7, 8, 9])
+def test_a_seek_to_committed_in_a_rebalance_leads_to_what_is_committed_at_its_end(
+    offset: int,
+) -> None:
+    broken = rules_broken(
+        Assigned(generation=1, tps=ALL),
+        Handed(tp=TP, first=0, next=8),
+        Revoked(tps=ALL, how="revoked"),
+        Committed(tp=TP, offset=7, mark="", log_offset=0),
+        Sought(tp=TP, target=7, how=TO_COMMITTED, limit=9),
+        Committed(tp=TP, offset=8, mark="", log_offset=1),
+        Assigned(generation=2, tps=ALL),
+        Handed(tp=TP, first=offset, next=offset + 1),
+    )
+    assert ("a start that is not what was committed" in broken) is (offset == 9)
+
+
+@pytest.mark.parametrize("who", ["m", "another"])
+def test_a_commit_of_positions_may_have_been_made_before_the_revocation(who: str) -> None:
+    broken = rules_broken(
+        Assigned(generation=1, tps=ALL),
+        Handed(tp=TP, first=0, next=7),
+        Committed(tp=TP, offset=7, mark="", log_offset=0, who=who),
+        Revoked(tps=ALL, how="revoked"),
+        Committed(tp=TP, offset=9, mark="", log_offset=1, who="another"),
+        CommitAsked(number=1, offsets={TP: 7}, mark=""),
+        CommitDone(number=1, offsets={TP: 7}, mark="", error=""),
+    )
+    assert ("a commit that is none" in broken) is (who != "m")

@@ -25,6 +25,7 @@ from typing import Final
 from aiokafka_lite.structs import TopicPartition
 from tests.model.ledger import (
     LOST,
+    TO_COMMITTED,
     UNSUBSCRIBED,
     Assigned,
     Blocked,
@@ -217,7 +218,8 @@ class Verdict:
                 track.maybe_carried = before.seeks[-1] if before.seeks else before.maybe_carried
                 track.end_from = before.end_from
             sought = member.sought_between.get(tp) if is_unbroken else None
-            if sought is not None and member.is_removed:
+            if sought is not None and (member.is_removed or sought.how == TO_COMMITTED):
+                # A commit since the seek may have moved where the partition begins.
                 track.maybe_carried = sought
             elif sought is not None:
                 track.seeks.append(sought)
@@ -548,9 +550,12 @@ class Verdict:
             # more, or is where a seek has led that came before both.
             least = min(offset + 1, sought.get(tp, offset + 1))
             is_overtaken = any(each.offset >= least and not each.mark for each in meanwhile)
-            # Nothing is sent of positions that nothing was handed out from.
-            before = bisect.bisect_right(commits, asked.at, key=_at)
-            is_there |= not asked.mark and before > 0 and commits[before - 1].offset == offset
+            # Nothing is sent of positions that nothing was handed out from, nor of a partition that
+            # had its last commit before its revocation. Another member may have committed since.
+            before = commits[: bisect.bisect_right(commits, asked.at, key=_at)]
+            own = [each for each in before if each.who in ("", done.who)]
+            latest = {each[-1].offset for each in (before, own) if each}
+            is_there |= not asked.mark and offset in latest
             if not done.error and not is_there and not is_overtaken:
                 words = f"{offset} was said to be committed, and is not"
                 self._violate("a commit that is none", done, words, tp)

@@ -153,6 +153,22 @@ async def test_records_finished_behind_the_committed_offset_are_passed_over_from
         assert [await next_offset(consumer) for _ in range(2)] == [3, 10]
 
 
+async def test_a_seek_to_committed_in_a_rebalance_follows_the_commits_after_it() -> None:
+    async with (
+        filled_broker() as (_, kafka),
+        member(kafka, "t", enable_auto_commit=False) as (consumer, rebalances),
+    ):
+        for _ in range(7):
+            await next_offset(consumer)
+        await consumer.commit({T: 3})
+        async with rebalances.one():
+            assert await consumer.seek_to_committed(T) == {T: 3}
+            committing = asyncio.ensure_future(consumer.commit({T: 5}))
+            await asyncio.sleep(0)
+        await committing
+        assert await next_offset(consumer) == 5
+
+
 async def test_the_last_of_several_seeks_holds_over_a_rebalance_of_three_attempts() -> None:
     async with (
         filled_broker() as (broker, kafka),
