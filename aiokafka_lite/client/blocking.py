@@ -39,7 +39,7 @@ from aiokafka_lite.errors import (
     TLSError,
 )
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Response
 
 if TYPE_CHECKING:
@@ -283,7 +283,6 @@ class BlockingConnection(Wired, ForkAware):
             KafkaConnectionError: The connection is or was closed, or the peer does not read.
             KafkaError: As `Wire.ask`.
         """
-        request = prepared(request)
         self.wire.check(request)
         if (muted_s := self.muted_until - self._clock()) > 0:
             self._sleep(muted_s)

@@ -12,7 +12,6 @@ from typing import TypeVar
 from aiokafka_lite.client.blocking import BlockingConnection, run
 from aiokafka_lite.client.sasl import Authenticator, Mechanism
 from aiokafka_lite.errors import KafkaConnectionError, RequestTimedOutError
-from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -32,7 +31,7 @@ class _Peer:
 
     async def request(self, request: Request[R], *, timeout_s: float) -> R:
         left_s = min(timeout_s, self._deadline - self._clock())
-        return self._connection.request_now(prepared(request), timeout_s=left_s)
+        return self._connection.request_now(request, timeout_s=left_s)
 
 
 def authenticate(

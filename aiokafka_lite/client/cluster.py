@@ -57,7 +57,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
@@ -344,7 +344,6 @@ class Cluster:
         By default the timeout is a part of the time left, for another attempt over another
         connection.
         """
-        request = prepared(request)
         asked = node_id, request.request_class
         is_one_of_several = timeout_s is None
         if timeout_s is None:

@@ -58,7 +58,7 @@ from aiokafka_lite.errors import (
     TLSError,
 )
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -369,7 +369,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
             KafkaProtocolError: The peer broke the protocol.
         """
         if not self._can_write.is_set():
-            await self._wait_writable(prepared(request).request_class, timeout_s)
+            await self._wait_writable(request.request_class, timeout_s)
         return await self.send(request, timeout_s=timeout_s)
 
     def send(

@@ -58,13 +58,14 @@ from aiokafka_lite.errors import (
     TLSError,
 )
 from aiokafka_lite.protocol.framing import (
+    encode_request,
     piecewise_decoder,
     read_correlation_id,
     response_decoder,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ class Wire:
         choice = version, response_decoder(type(request), version)
         self._choices = {(type(request), request.usable_max_version): choice}
 
-    def check(self, request: PreparedRequest[Response]) -> None:
+    def check(self, request: AnyRequest[Response]) -> None:
         """Raise the errors of `ask` that the request itself causes."""
         if not request.expects_response:
             raise IllegalArgumentError(
@@ -387,8 +388,6 @@ class Wire:
             IncompatibleBrokerVersion: Broker and client have no version of this request in common.
             KafkaError: The wire was poisoned, or retired.
         """
-        if not isinstance(request, PreparedRequest):
-            request = prepared(request)
         if not request.expects_response:
             self.check(request)
         newest = request.usable_max_version  # its values may need an older version
@@ -403,7 +402,10 @@ class Wire:
             raise self.refusal()
         correlation_id = self.next_id()
         version, decode = choice
-        encoded = request.encode(version, correlation_id, self._client_id)
+        if isinstance(request, PreparedRequest):
+            encoded = request.encode(version, correlation_id, self._client_id)
+        else:
+            encoded = encode_request(request, version, correlation_id, self._client_id)
         pending.request_class = request.request_class
         pending.version = version
         pending.decode = decode

@@ -1,11 +1,11 @@
-"""Requests as connections send them."""
+"""Requests that know more than their message: how to encode it faster, or its newest version."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import override
-from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.framing import encode_request
 from aiokafka_lite.protocol.schema import Request, Response
 
 R_co = TypeVar("R_co", bound=Response, covariant=True)
@@ -30,44 +30,28 @@ class PreparedRequest(Generic[R_co]):
         raise NotImplementedError
 
 
-class _Message(PreparedRequest[R_co]):
-    __slots__ = ("_request", "expects_response", "request_class")
+AnyRequest: TypeAlias = Request[R] | PreparedRequest[R]
 
-    def __init__(self, request: Request[R_co]) -> None:
+
+class UpTo(PreparedRequest[R_co]):
+    """A request whose newest version the sender decides.
+
+    From Produce v12 on, for example, a broker adds partitions to the transaction (KIP-890).
+    """
+
+    __slots__ = ("_newest", "_request", "expects_response", "request_class")
+
+    def __init__(self, request: Request[R_co], newest: int) -> None:
         self._request = request
+        self._newest = newest
         self.request_class = type(request)
         self.expects_response = request.expects_response
 
     @property
     @override
     def usable_max_version(self) -> int:
-        return self._request.usable_max_version
+        return self._newest
 
     @override
     def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
-        return framing.encode_request(self._request, version, correlation_id, client_id)
-
-
-AnyRequest: TypeAlias = Request[R] | PreparedRequest[R]
-
-
-class UpTo(_Message[R_co]):
-    """A request whose newest version the sender decides.
-
-    From Produce v12 on, for example, a broker adds partitions to the transaction (KIP-890).
-    """
-
-    __slots__ = ("_newest",)
-
-    def __init__(self, request: Request[R_co], newest: int) -> None:
-        super().__init__(request)
-        self._newest = newest
-
-    @property
-    @override
-    def usable_max_version(self) -> int:
-        return self._newest
-
-
-def prepared(request: AnyRequest[R]) -> PreparedRequest[R]:
-    return request if isinstance(request, PreparedRequest) else _Message(request)
+        return encode_request(self._request, version, correlation_id, client_id)

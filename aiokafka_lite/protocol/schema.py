@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import Self, dataclass_transform, override
 from aiokafka_lite.errors import UnsupportedVersionError
@@ -288,6 +288,7 @@ class Request(Message, Generic[R_co]):
     max_version: ClassVar[int] = -1
     used_from: ClassVar[int] = 0
     used_to: ClassVar[int] = -1
+    request_class: ClassVar[type[Request[Any]]]
     response: ClassVar[type[Response]] = Response
 
     def __init_subclass__(
@@ -301,6 +302,7 @@ class Request(Message, Generic[R_co]):
         used_to: int | None = None,
     ) -> None:
         super().__init_subclass__()
+        cls.request_class = cls
         cls.response = cls.__orig_bases__[0].__args__[0]  # type: ignore[attr-defined] # Generic's
         cls.api_key = cls.response.api_key = key
         cls.versions = cls.response.versions = VersionRange.parse(versions)

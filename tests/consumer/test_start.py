@@ -15,7 +15,7 @@ from aiokafka_lite import TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.wire import Wire
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest
 from tests.support import inside, tuning
 from tests.support.programs import started
 from tests.support.protocols import classic_only
@@ -93,7 +93,7 @@ async def test_the_connection_for_fetches_is_opened_while_it_is_asked_where_to_b
 
     class Asking(Wire):
         def ask(self, pending: Any, request: AnyRequest[Any], *others: Any) -> bytes:
-            steps.append(prepared(request).request_class.__name__)
+            steps.append(request.request_class.__name__)
             return super().ask(pending, request, *others)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connecting)

@@ -44,7 +44,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.group_offsets import OffsetsOfGroup
 from aiokafka_lite.producing.transactions import Transactions, TransactionStage
-from aiokafka_lite.protocol.framing import decode_request
+from aiokafka_lite.protocol.framing import decode_request, encode_request
 from aiokafka_lite.protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
@@ -61,7 +61,7 @@ from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 from tests.producing.line import Line, ended
@@ -128,10 +128,15 @@ class Coordinated(Line):
         return SimpleNamespace(wire=SimpleNamespace(api_versions=ApiVersions(ranges, features)))
 
     async def request(self, node_id: int, request: AnyRequest[Response]) -> Response:
-        sent = prepared(request)
-        name = sent.request_class.__name__.removesuffix("Request")
-        frame = memoryview(sent.encode(sent.usable_max_version, 1, None))[4:]
-        self.asked.append((name, sent.usable_max_version))
+        name = request.request_class.__name__.removesuffix("Request")
+        version = request.usable_max_version
+        encoded = (
+            request.encode(version, 1, None)
+            if isinstance(request, PreparedRequest)
+            else encode_request(request, version, 1, None)
+        )
+        frame = memoryview(encoded)[4:]
+        self.asked.append((name, version))
         self.requests.append(request_in(decode_request(frame)))
         await self.held.wait()
         error = self.errors[name].pop(0) if self.errors[name] else NoError

@@ -24,7 +24,6 @@ from aiokafka_lite.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
-from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from tests.support.for_each import for_each
 from tests.support.rounds import LONG
@@ -184,15 +183,6 @@ def test_values_that_do_not_fit_are_refused(version: int, request_: PreparedFetc
         IllegalArgumentError, match=f"FetchRequest v{version}: a field has an invalid value"
     ):
         request_.encode(version, 1, "me")
-
-
-def test_messages_are_prepared_as_they_are() -> None:
-    message = whole([one(ZERO_UUID)], [])
-    request = prepared(message)
-    assert prepared(request) is request
-    assert request.request_class is FetchRequest
-    assert request.usable_max_version == 12
-    assert request.encode(12, 5, "me") == framing.encode_request(message, 12, 5, "me")
 
 
 def test_templates_of_consumers_with_the_same_settings_are_compiled_once() -> None:

@@ -34,6 +34,7 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
 )
 from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.protocol.framing import encode_request
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -47,7 +48,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponse,
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
-from aiokafka_lite.protocol.prepared import PreparedRequest, prepared
+from aiokafka_lite.protocol.prepared import PreparedRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch
 
@@ -366,7 +367,7 @@ class Held(PreparedRequest[MetadataResponse]):
 
     def __init__(self) -> None:
         self.is_encoding, self.go_on = threading.Event(), threading.Event()
-        self._request = prepared(topic_request("a"))
+        self._request = topic_request("a")
 
     @property
     @override
@@ -377,7 +378,7 @@ class Held(PreparedRequest[MetadataResponse]):
     def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
         self.is_encoding.set()
         self.go_on.wait(TIMEOUT_S)
-        return self._request.encode(version, correlation_id, client_id)
+        return encode_request(self._request, version, correlation_id, client_id)
 
 
 def test_connection_that_another_thread_is_sending_on_is_left_to_it(
