@@ -1,4 +1,4 @@
-"""TaskScope, the only place that creates tasks, a small Event, and notifications of forks.
+"""TaskScope, the only place that creates tasks, and a small Event.
 
 The first unexpected exception of a task, or a cancellation by anything but its scope, is the
 scope's failure: the siblings are cancelled, and users of the scope raise it (``raise_if_failed``).
@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import os
-import weakref
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import TypeVar
 
 from aiokafka_lite._compat import is_being_cancelled
+from aiokafka_lite._forks import notify_of_forks
 from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.errors import (
     IllegalArgumentError,
@@ -342,32 +340,3 @@ class Event:
 def _time_out(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
         waiter.set_result(False)
-
-
-# --- Forks ------------------------------------------------------------------------------------
-# asyncio makes a child forget the running loop. But a child may continue with its parent's loop, if
-# that stood still during the fork. So comparing the running loop is not enough.
-class Forkable(Protocol):
-    def note_fork(self) -> None:
-        """Called in a child before any other code. Does no I/O: sockets may still be the parent's.
-
-        Set state first: a callback for a loop that ran in another thread may be refused.
-        """
-
-
-_members: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
-
-
-def notify_of_forks(member: Forkable) -> None:
-    """Call `member.note_fork` in each forked child, as long as `member` lives."""
-    _members.add(member)
-
-
-def _forked() -> None:
-    for member in tuple(_members):
-        with suppress(RuntimeError):
-            member.note_fork()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_forked)

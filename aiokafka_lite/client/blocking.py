@@ -19,10 +19,9 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
-from aiokafka_lite._compat import override
+from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite.client import blocking_socket
 from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.versions import (
     FirstVersions,
     MeantBroker,
@@ -64,7 +63,7 @@ def run(coroutine: Coroutine[object, None, T]) -> T:
     raise RuntimeError(f"{coroutine!r} needs an event loop, but no loop is running")
 
 
-class BlockingConnection(Wired, ForkAware):
+class BlockingConnection(Wired):
     """A connection, open from ``open`` until an error or ``close``.
 
     Attributes:
@@ -101,6 +100,7 @@ class BlockingConnection(Wired, ForkAware):
         self._socket: blocking_socket.BlockingSocket | None = None
         self._sending = threading.RLock()
         self._receiving = threading.Lock()  # always acquired after _sending
+        notify_of_forks(self)
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod
@@ -262,13 +262,13 @@ class BlockingConnection(Wired, ForkAware):
                 sock.close()
                 self.wire.reader.clear()
 
-    @override
-    def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
+    def note_fork(self) -> None:
         # Threads that may have held the locks do not exist in the child.
         self._sending, self._receiving = threading.RLock(), threading.Lock()
-        self.wire.orphan(error)
+        self.wire.orphan()
         sock, self._socket = self._socket, None
-        return None if sock is None else (sock.fileno(), sock)
+        if sock is not None:
+            leave_to_parent(sock.fileno(), sock)
 
     # --- Requests --------------------------------------------------------------------------
     def request(self, request: AnyRequest[R], *, timeout_s: float) -> R:

@@ -34,12 +34,12 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import override, timeout
+from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite._sockets import real_socket
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.channel import Channel
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.dial import StepLimit, dial
-from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.network_errors import caused
 from aiokafka_lite.client.versions import (
@@ -110,7 +110,7 @@ class Exchange(Pending[R_co]):
                 self.connection.callback_failed(error)
 
 
-class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
+class Connection(Wired, Channel, asyncio.BufferedProtocol):
     """Open from ``open`` until it is poisoned or closed. For one event loop.
 
     Attributes:
@@ -165,6 +165,7 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
         # A request whose deadline waits for reads, and how often it has waited.
         self._graced_id: int | None = None
         self._graces = 0
+        notify_of_forks(self)
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod
@@ -345,14 +346,12 @@ class Connection(Wired, ForkAware, Channel, asyncio.BufferedProtocol):
         if not self.closed.done():  # else a task that awaited it was cancelled
             self.closed.set_result(error)
 
-    @override
-    def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
-        self.wire.orphan(error)
+    def note_fork(self) -> None:
+        self.wire.orphan()
         transport, self._transport = self._transport, None
-        if transport is None:
-            return None
-        sock = real_socket(transport)
-        return -1 if sock is None else sock.fileno(), transport
+        if transport is not None:
+            sock = real_socket(transport)
+            leave_to_parent(-1 if sock is None else sock.fileno(), transport)
 
     # --- Requests --------------------------------------------------------------------------
     async def request(self, request: AnyRequest[R], *, timeout_s: float) -> R:

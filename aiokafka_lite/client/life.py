@@ -32,7 +32,8 @@ from traceback import StackSummary
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite._tasks import Event, notify_of_forks
+from aiokafka_lite._forks import notify_of_forks
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
 
 log = logging.getLogger(__name__)
@@ -281,7 +282,7 @@ class Owner:
     """The event loop and the process that may use a client.
 
     Comparing the running loop, once a call and never per record, finds calls from other threads as
-    well. A forked child may run its parent's loop, so it is notified (_tasks.py): it calls
+    well. A forked child may run its parent's loop, so it is notified (_forks.py): it calls
     `end_calls`, for calls that do not check the owner.
     """
 

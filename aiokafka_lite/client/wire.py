@@ -50,6 +50,7 @@ from aiokafka_lite.client.network_errors import caused, explain, is_refusal
 from aiokafka_lite.client.versions import NOTHING_OFFERED, ApiVersions, Choice
 from aiokafka_lite.errors import (
     CorrelationIdError,
+    ForkedError,
     IllegalArgumentError,
     KafkaConnectionError,
     KafkaError,
@@ -337,9 +338,12 @@ class Wire:
             each.fail(self.error)
         return is_first
 
-    def orphan(self, error: KafkaError) -> None:
+    def orphan(self) -> None:
         """Refuse all use in a forked child; the requests belong to the parent."""
-        self.error = error
+        self.error = ForkedError(
+            f"the connection to {self.peer} belongs to the parent process, so this forked process "
+            "cannot use it: create another client in this process"
+        )
         self.state = WireState.POISONED
         self.in_flight = {}
 

@@ -42,6 +42,7 @@ from aiokafka_lite.protocol.prepared import UpTo
 from tests.client.conftest import TIMEOUT_S
 from tests.support import tuning
 from tests.support.connecting import connect_to
+from tests.support.forks import left_to_parent
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always, topic
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -613,7 +614,7 @@ async def test_a_forked_child_refuses_and_leaves_answers_and_socket_to_the_paren
 ) -> None:
     broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
     exchange = connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
-    given_up = connection.forked()
+    given_up = left_to_parent(connection)
     assert given_up is not None
     descriptor, owner = given_up
     transport = cast("asyncio.Transport", owner)
@@ -621,7 +622,7 @@ async def test_a_forked_child_refuses_and_leaves_answers_and_socket_to_the_paren
     with pytest.raises(ForkedError):
         await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)
     assert not exchange.is_done
-    assert connection.forked() is None
+    assert left_to_parent(connection) is None
     transport.abort()
 
 
@@ -694,7 +695,7 @@ async def test_failing_write_poisons(broker: ScriptedBroker) -> None:
     await asyncio.sleep(0)
     assert told == [exchange]
     assert fresh.is_closed
-    assert fresh.forked() == (-1, broken)
+    assert left_to_parent(fresh) == (-1, broken)
     real.abort()
     await fresh.wait_closed()
 

@@ -7,40 +7,26 @@ import socket
 
 import pytest
 
-from aiokafka_lite._compat import override
-from aiokafka_lite.client.forking import ForkAware, detach
-from aiokafka_lite.errors import KafkaError
-
-GivenUp = tuple[int, object] | None
-
-
-class Owner(ForkAware):
-    """Gives up what a test says."""
-
-    def __init__(self, given_up: GivenUp) -> None:
-        self._given_up = given_up
-        self.error: KafkaError | None = None
-
-    @property
-    @override
-    def peer(self) -> str:
-        return "host:9092"
-
-    @override
-    def _give_up_socket(self, error: KafkaError) -> GivenUp:
-        self.error = error
-        return self._given_up
+from aiokafka_lite import _forks
+from aiokafka_lite._forks import leave_to_parent
+from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.wire import Wire
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_sockets_of_the_parent_lead_nowhere_and_their_owners_are_kept() -> None:
+def test_sockets_of_the_parent_lead_nowhere_and_their_owners_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr(_forks, "_inherited", kept)
     ours, theirs = socket.socketpair()
     null = os.stat(os.devnull)
     with ours, theirs:
-        owners = [Owner(None), Owner((-1, "closed")), Owner((ours.fileno(), "open"))]
         before = os.open(os.devnull, os.O_RDONLY)
         os.close(before)
-        assert detach(owners) == ["closed", "open"]
+        leave_to_parent(-1, "closed")
+        leave_to_parent(ours.fileno(), "open")
+        assert kept == ["closed", "open"]
         assert theirs.recv(1) == b""
         assert os.write(ours.fileno(), b"to nobody") == 9
         assert os.read(ours.fileno(), 1) == b""
@@ -49,5 +35,8 @@ def test_sockets_of_the_parent_lead_nowhere_and_their_owners_are_kept() -> None:
         after = os.open(os.devnull, os.O_RDONLY)
         os.close(after)
         assert after == before  # nothing else was left open
-    for owner in owners:
-        assert "host:9092 belongs to the parent process" in str(owner.error)
+    wire = Wire(
+        Address("host", 9092), client_id="tests", max_frame_bytes=1, node_id=None, clock=float
+    )
+    wire.orphan()
+    assert "host:9092 belongs to the parent process" in str(wire.error)

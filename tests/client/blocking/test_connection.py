@@ -51,6 +51,7 @@ from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.prepared import PreparedRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch
+from tests.support.forks import left_to_parent
 
 
 def topic_request(name: str) -> MetadataRequest:
@@ -185,7 +186,7 @@ def test_large_answer_that_stalls_half_way_is_given_up_at_the_deadline(
         ask_for(connection, "a", timeout_s=0.4)
     assert time.monotonic() - begun < 2
     assert connection.wire.reader.received_bytes == 0
-    assert connection.forked() is None  # the socket is closed
+    assert left_to_parent(connection) is None  # the socket is closed
 
 
 def test_answer_that_came_in_time_is_taken_after_its_deadline(
@@ -312,7 +313,7 @@ def test_connection_that_the_peer_closed_at_rest_is_found_out(
     broker.stop_node(1)
     assert not connection.is_usable()
     assert connection.is_closed
-    assert connection.forked() is None  # the socket is closed
+    assert left_to_parent(connection) is None  # the socket is closed
 
 
 def test_a_request_that_cannot_be_sent_hints_at_no_listener_with_sasl(
@@ -328,12 +329,12 @@ def test_a_request_that_cannot_be_sent_hints_at_no_listener_with_sasl(
     monkeypatch.setattr(socket.socket, "send", refuse, raising=False)
     with pytest.raises(KafkaConnectionError, match=r"lost the connection .*: Broken pipe$"):
         ask_for(connection, "a")
-    assert connection.forked() is None
+    assert left_to_parent(connection) is None
 
 
 def test_a_forked_child_leaves_the_socket_to_the_parent(connection: BlockingConnection) -> None:
     exchange = connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
-    given_up = connection.forked()
+    given_up = left_to_parent(connection)
     assert given_up is not None
     descriptor, owner = given_up
     with socket.socket(fileno=os.dup(descriptor)) as same:
@@ -341,7 +342,7 @@ def test_a_forked_child_leaves_the_socket_to_the_parent(connection: BlockingConn
     with pytest.raises(ForkedError):
         ask_for(connection, "b")
     assert not exchange.is_done
-    assert connection.forked() is None
+    assert left_to_parent(connection) is None
     cast("BlockingSocket", owner).close()
 
 
