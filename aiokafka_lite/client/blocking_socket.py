@@ -21,9 +21,9 @@ from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import (
     NETWORK_ERRORS,
-    FailedAddresses,
     hosts,
     is_numeric,
+    not_connected,
     unresolved,
 )
 
@@ -109,14 +109,15 @@ def connect(
     receive_buffer_bytes: int | None = None,
 ) -> BlockingSocket:
     """Connect to a host. Each of its addresses has ``connect_timeout_s`` (KIP-302)."""
-    uses_tls = ssl_context is not None
-    failures = FailedAddresses(address, timeout_s=connect_timeout_s, uses_tls=uses_tls)
+    failures: dict[str, BaseException] = {}
     for host in _resolve(address):
         try:
             return _connect(host, address, ssl_context, connect_timeout_s, receive_buffer_bytes)
         except NETWORK_ERRORS as error:
-            failures.add(host, error)
-    raise failures.error()
+            failures[host] = error
+    raise not_connected(
+        address, failures, timeout_s=connect_timeout_s, uses_tls=ssl_context is not None
+    )
 
 
 def _resolve(address: Address) -> list[str]:

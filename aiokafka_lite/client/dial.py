@@ -14,9 +14,9 @@ from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import (
     NETWORK_ERRORS,
-    FailedAddresses,
     hosts,
     is_numeric,
+    not_connected,
     unresolved,
 )
 
@@ -45,8 +45,9 @@ async def dial(
 ) -> P:
     """Connect to the first address that accepts. Cancellation leaves no connection open."""
     loop = asyncio.get_running_loop()
-    failures = FailedAddresses(address, timeout_s=limit.left_s(), uses_tls=ssl_context is not None)
-    for host in await _resolve(address, limit.left_s()):
+    failures: dict[str, BaseException] = {}
+    timeout_s = limit.left_s()
+    for host in await _resolve(address, timeout_s):
         try:
             async with timeout(limit.left_s()):
                 transport, protocol = await loop.create_connection(
@@ -58,14 +59,14 @@ async def dial(
                     server_hostname=address.host.rstrip(".") if ssl_context else None,
                 )
         except asyncio.TimeoutError:
-            failures.add(host, TimeoutError())  # another class before Python 3.11
+            failures[host] = TimeoutError()  # another class before Python 3.11
         except NETWORK_ERRORS as error:
-            failures.add(host, error)
+            failures[host] = error
         else:
             if (sock := real_socket(transport)) is not None:
                 keep_alive(sock)
             return protocol
-    raise failures.error()
+    raise not_connected(address, failures, timeout_s=timeout_s, uses_tls=ssl_context is not None)
 
 
 async def _resolve(address: Address, timeout_s: float) -> list[str]:

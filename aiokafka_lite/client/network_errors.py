@@ -69,31 +69,20 @@ _PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
 NETWORK_ERRORS: Final = (OSError, OverflowError, ValueError)
 
 
-class FailedAddresses:
-    """The addresses of one host that could not be connected to, and the reasons."""
-
-    def __init__(self, address: Address, *, timeout_s: float, uses_tls: bool) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self._uses_tls = uses_tls
-        self._failures: list[str] = []
-        self._last_error: BaseException | None = None
-
-    def add(self, host: str, error: BaseException) -> None:
-        reason = explain(error, self._timeout_s)
-        self._failures.append(reason if host == self._address.host else f"{host}: {reason}")
-        self._last_error = error
-
-    def error(self) -> KafkaConnectionError:
-        last = self._last_error
-        # If the peer closed the connection during the handshake, a retry may succeed.
-        is_tls = _is_of_tls(last) and not _is_cut_short(last)
-        error_class = TLSError if is_tls else KafkaConnectionError
-        if self._uses_tls and isinstance(last, ConnectionResetError):
-            self._failures[-1] += f" during TLS's handshake: {_CHECK_LISTENER}"
-        return caused(
-            error_class(f"cannot connect to {self._address}: {'; '.join(self._failures)}"), last
-        )
+def not_connected(
+    address: Address, failures: Mapping[str, BaseException], *, timeout_s: float, uses_tls: bool
+) -> KafkaConnectionError:
+    """Explain why a host could not be connected to. `failures` are by its addresses, in order."""
+    reasons, last = [], None
+    for host, last in failures.items():
+        reason = explain(last, timeout_s)
+        reasons.append(reason if host == address.host else f"{host}: {reason}")
+    # If the peer closed the connection during the handshake, a retry may succeed.
+    is_tls = _is_of_tls(last) and not _is_cut_short(last)
+    error_class = TLSError if is_tls else KafkaConnectionError
+    if uses_tls and isinstance(last, ConnectionResetError):
+        reasons[-1] += f" during TLS's handshake: {_CHECK_LISTENER}"
+    return caused(error_class(f"cannot connect to {address}: {'; '.join(reasons)}"), last)
 
 
 def unresolved(

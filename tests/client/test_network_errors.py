@@ -9,11 +9,11 @@ import pytest
 
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.network_errors import (
-    FailedAddresses,
     explain,
     hosts,
     is_numeric,
     is_refusal,
+    not_connected,
     unresolved,
 )
 from aiokafka_lite.errors import KafkaConnectionError, TLSError
@@ -125,19 +125,18 @@ def test_an_alert_of_tls_is_a_refusal_unless_it_passes(
 def test_failed_addresses_are_named_with_the_reasons(
     errors: list[BaseException], uses_tls: bool, error_class: type[Exception], text: str
 ) -> None:
-    failed = FailedAddresses(Address("kafka.test", 9092), timeout_s=0.5, uses_tls=uses_tls)
-    for number, each in enumerate(errors):
-        failed.add(f"10.0.0.{number}", each)
+    failures = {f"10.0.0.{number}": each for number, each in enumerate(errors)}
+    address = Address("kafka.test", 9092)
     with pytest.raises(error_class, match=text) as caught:
-        raise failed.error()
+        raise not_connected(address, failures, timeout_s=0.5, uses_tls=uses_tls)
     assert type(caught.value) is error_class
     assert caught.value.__cause__ is errors[-1]
 
 
 def test_an_address_is_named_once_and_a_name_that_leads_nowhere_with_its_cause() -> None:
-    failed = FailedAddresses(Address("10.0.0.1", 9092), timeout_s=0.5, uses_tls=False)
-    failed.add("10.0.0.1", TimeoutError())
-    assert str(failed.error().args[0]) == "cannot connect to 10.0.0.1:9092: no answer within 0.5 s"
+    failures = {"10.0.0.1": TimeoutError()}
+    failed = not_connected(Address("10.0.0.1", 9092), failures, timeout_s=0.5, uses_tls=False)
+    assert str(failed.args[0]) == "cannot connect to 10.0.0.1:9092: no answer within 0.5 s"
     cause = socket.gaierror(socket.EAI_NONAME, "unknown")
     error = unresolved(Address("kafka.test", 9092), cause)
     assert "cannot resolve the host name of kafka.test:9092: unknown. Check" in error.args[0]
