@@ -446,11 +446,27 @@ class Cluster:
                     raise
             await asyncio.sleep(delay_s)
 
-    async def _find_coordinator_once(self, key: str, key_type: int) -> int:
-        response = await self._take_early_coordinator(key, key_type)
+    async def find_coordinator_elsewhere(self, node_id: int, key: str, key_type: int) -> int:
+        """Return the coordinator's node id, as reported by another node than this one.
+
+        A node that was suspended considers itself the coordinator until it has read the cluster's
+        log. If no other node responds, the result is ``node_id``.
+
+        Raises:
+            BrokerResponseError: There is no coordinator now, or the client may not ask for it.
+        """
+        try:
+            return await self._find_coordinator_once(key, key_type, exclude=(node_id,))
+        except (IncompatibleBrokerVersion, KafkaConnectionError):
+            return node_id
+
+    async def _find_coordinator_once(
+        self, key: str, key_type: int, *, exclude: Iterable[int] = ()
+    ) -> int:
+        response = None if exclude else await self._take_early_coordinator(key, key_type)
         if response is None:
             _, response = await self._ask_any(
-                coordinator_request(key, key_type), is_always_offered=True
+                coordinator_request(key, key_type), exclude=exclude, is_always_offered=True
             )
         node = coordinator_of(key, response)
         if (view := self._view.with_coordinator(node)) is not self._view:

@@ -2,6 +2,11 @@
 
 These are retried: a coordinator that moved, is loading or does not respond, and
 CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partitions).
+
+A node that was suspended, and is not the coordinator any more, answers from its old memory until it
+has read the cluster's log. It writes nothing in that time, because the log's new leader rejects it,
+but it may reject a transaction that began at the new coordinator. Therefore, a response that ends
+the producer counts only if another node names the same coordinator. Java's producer believes it.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ from aiokafka_lite.errors import (
     BrokerResponseError,
     ConcurrentTransactions,
     CoordinatorNotAvailableError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
@@ -24,6 +32,7 @@ from aiokafka_lite.errors import (
     NodeNotReadyError,
     NoError,
     NotCoordinatorError,
+    ProducerFencedError,
     RequestTimedOutError,
     for_code,
 )
@@ -46,6 +55,13 @@ MOVED: Final = (
     NodeNotReadyError,
     NotCoordinatorError,
     RequestTimedOutError,
+)
+# These end the producer. Coordinators answer them from memory.
+FROM_MEMORY: Final = (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    ProducerFencedError,
 )
 
 
@@ -105,18 +121,23 @@ class CoordinatorClient:
         backoff = Backoff(self._first_backoff_s, LONGEST_BACKOFF_S, self._rng)
         concurrent = Backoff(CONCURRENT_BACKOFF_S, self._first_backoff_s, self._rng)
         while True:
+            moved_to: int | None = None
             try:
-                response = await self._ask_once(request(), deadline)
-                passing = self._passing(codes_of(response), retriable)
-                if passing is None:
-                    return response
-                error: KafkaError = passing
+                sent = request()
+                node_id = await self._find(deadline)
+                response = await self._cluster.request(node_id, sent)
+                error: KafkaError | None = self._passing(codes_of(response), retriable)
+                if error is None:
+                    moved_to = await self._find_new(node_id, codes_of(response))
+                    if moved_to == node_id:
+                        return response
+                    error = NotCoordinatorError(f"node {moved_to} is the coordinator now")
             except MOVED as lost:
                 if not lost.retriable:
                     raise
                 error = lost
             if isinstance(error, MOVED):
-                self._node_id = None
+                self._node_id = moved_to
             elif error.invalid_metadata:
                 self._cluster.invalidate()  # it does not know a topic of our metadata
             pause = concurrent if isinstance(error, ConcurrentTransactions) else backoff
@@ -131,10 +152,6 @@ class CoordinatorClient:
             if prepare is not None:
                 await prepare()
 
-    async def _ask_once(self, request: AnyRequest[R], deadline: float) -> R:
-        node_id = await self._find(deadline)
-        return await self._cluster.request(node_id, request)
-
     async def _find(self, deadline: float) -> int:
         if self._node_id is None:
             left_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
@@ -142,6 +159,12 @@ class CoordinatorClient:
                 self._key, key_type=self._key_type, timeout_s=left_s
             )
         return self._node_id
+
+    async def _find_new(self, node_id: int, codes: Iterable[int]) -> int:
+        """Return the coordinator, which is not this node if its response is from old memory."""
+        if not any(issubclass(for_code(code), FROM_MEMORY) for code in codes):
+            return node_id
+        return await self._cluster.find_coordinator_elsewhere(node_id, self._key, self._key_type)
 
     def _passing(
         self, codes: Iterable[int], retriable: tuple[type[KafkaError], ...]

@@ -20,10 +20,11 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.processing import Outputs
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.coordinators import TRANSACTION
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import unique
 from tests.support.committed import PATIENCE_S, read_java, read_librdkafka
-from tests.support.failover.cluster import FailingCluster
+from tests.support.failover.cluster import FailingCluster, until
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
@@ -200,3 +201,43 @@ async def test_fifty_kills_and_the_copy_is_exact(
     cluster: FailingCluster, java_tools: JavaTools
 ) -> None:
     await copy_under_kills(cluster, java_tools, "consumer", 50)
+
+
+@pytest.mark.slow
+async def test_a_coordinator_that_was_suspended_ends_no_producer(cluster: FailingCluster) -> None:
+    """A suspended coordinator gets the commit of a transaction that its successor knows of.
+
+    The node that is the controller takes the longest until it knows that it was replaced.
+    """
+    await cluster.create(topic := unique("copy"), PARTITIONS)
+    for number in range(4):
+        controller, names = await cluster.controller(), (f"tx-{number}-{n}" for n in range(100))
+        for name in names:
+            async with AIOKafkaProducer(
+                bootstrap_servers=cluster.bootstrap_servers, transactional_id=name
+            ) as producer:
+                if await cluster.coordinator(name, TRANSACTION) == controller:
+                    await commit_after_a_pause(cluster, producer, topic, name, controller)
+                    break
+    found = await read_ours(cluster.bootstrap_servers, topic, 8)
+    assert sorted(itertools.chain(*found)) == list(range(8))
+
+
+async def commit_after_a_pause(
+    cluster: FailingCluster, producer: AIOKafkaProducer, topic: str, name: str, node_id: int
+) -> None:
+    round_ = int(name.split("-")[1])
+    async with producer.transaction() as tx:
+        await tx.send(topic, b"%d" % (2 * round_), partition=0)
+    leaders = await cluster.leaders(topic)
+    tx = producer.transaction()
+    async with tx:
+        cluster.pause(node_id)
+        await until(lambda: cluster.coordinator(name, TRANSACTION), lambda new: new != node_id)
+        other = next(index for index, leader in leaders.items() if leader != node_id)
+        await tx.send_and_wait(topic, b"%d" % (2 * round_ + 1), partition=other)
+        resuming = asyncio.get_running_loop().call_later(1.0, cluster.resume, node_id)
+    assert tx.is_committed
+    assert resuming.when() < asyncio.get_running_loop().time()
+    await cluster.whole(topic, "__transaction_state")
+    await cluster.elect_preferred()

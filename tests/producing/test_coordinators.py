@@ -16,6 +16,7 @@ from aiokafka_lite.errors import (
     ClientClosedError,
     ConcurrentTransactions,
     CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     CorrelationIdError,
     GroupAuthorizationFailedError,
     KafkaConnectionError,
@@ -24,9 +25,10 @@ from aiokafka_lite.errors import (
     NoError,
     NotCoordinatorError,
     OperationNotAttempted,
+    ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.producing.coordinators import TRANSACTION, CoordinatorClient
+from aiokafka_lite.producing.coordinators import FROM_MEMORY, TRANSACTION, CoordinatorClient
 from aiokafka_lite.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
 pytestmark = pytest.mark.virtual_time
@@ -44,6 +46,8 @@ class Asking:
         self.invalidations = 0
         self.pool = self
         self.unreachable: list[int] = []
+        self.doubted: list[tuple[int, str, int]] = []
+        self.successor: int | KafkaError = 1
         self.client = CoordinatorClient(
             cast("Cluster", self), "tx", TRANSACTION, first_backoff_s=0.1, rng=random.Random(1)
         )
@@ -52,6 +56,12 @@ class Asking:
     async def find_coordinator(self, key: str, *, key_type: int, timeout_s: float) -> int:
         self.finds.append((key, key_type, timeout_s))
         return len(self.finds)
+
+    async def find_coordinator_elsewhere(self, node_id: int, key: str, key_type: int) -> int:
+        self.doubted.append((node_id, key, key_type))
+        if isinstance(self.successor, KafkaError):
+            raise self.successor
+        return self.successor
 
     async def connect(self, node_id: int) -> object:
         if node_id in self.unreachable:
@@ -91,7 +101,6 @@ class Asking:
         ([NotCoordinatorError], [1, 2], 0),
         ([CoordinatorLoadInProgressError], [1, 1], 0),
         ([ConcurrentTransactions], [1, 1], 0),
-        ([UnknownTopicOrPartitionError], [1, 1], 1),
         ([NoError, UnknownTopicOrPartitionError], [1, 1], 1),
         (KafkaConnectionError(), [1, 2], 0),
         # The connection ends, and perhaps the request was handled.
@@ -109,6 +118,19 @@ async def test_an_error_decides_whether_and_whom_to_ask_again(
     await asking.ask()
     assert (asking.nodes, asking.invalidations) == (nodes, invalidations)
     assert [(key, kind) for key, kind, _ in asking.finds] == [("tx", TRANSACTION)] * nodes[-1]
+
+
+async def test_what_ends_a_producer_is_believed_of_the_coordinator_only() -> None:
+    for successor, nodes in ((1, [1]), (7, [1, 7]), (CoordinatorNotAvailableError(), [1, 2])):
+        for error in FROM_MEMORY:
+            asking = Asking([error], [])
+            asking.successor = successor
+            await asking.ask()
+            assert (asking.nodes, asking.doubted) == (nodes, [(1, "tx", TRANSACTION)])
+    asking = Asking([ProducerFencedError])
+    asking.successor = GroupAuthorizationFailedError()
+    with pytest.raises(GroupAuthorizationFailedError):
+        await asking.ask()
 
 
 async def test_an_error_that_the_caller_names_is_retried() -> None:

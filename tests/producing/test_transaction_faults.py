@@ -13,6 +13,7 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._transaction import DecidedOffsets
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -46,6 +47,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.coordinators import FROM_MEMORY
 from aiokafka_lite.producing.group_offsets import DeliverySource, OffsetsOfGroup
 from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -219,7 +221,19 @@ async def test_the_coordinator_moves_between_and_within_transactions(
             move_transaction_coordinator(broker)
             await send_numbers(producer, "t", range(start + 3, start + 5))
         move_transaction_coordinator(broker)
-    assert await committed_in(broker) == as_values(range(20))
+
+    def is_outdated(context: RequestContext, _: object) -> bool:
+        return context.node.id != broker.catalog.coordinator_of("__transaction_state", "tx")
+
+    api = "AddPartitionsToTxn" if broker.config.transaction_version == 1 else "EndTxn"
+    await commit(producer, range(20, 21))
+    for number, error in enumerate(FROM_MEMORY, 21):
+        move_transaction_coordinator(broker)
+        # As a node that was suspended answers before it has read the cluster's log.
+        with broker.on(api, when=is_outdated).fail(error) as rule:
+            await commit(producer, range(number, number + 1))
+        assert rule.hits == 1
+    assert await committed_in(broker) == as_values(range(25))
 
 
 def move_transaction_coordinator(broker: Broker) -> None:

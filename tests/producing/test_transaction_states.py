@@ -122,6 +122,9 @@ class Coordinated(Line):
     async def find_coordinator(self, key: str, *, key_type: int, timeout_s: float) -> int:
         return 3
 
+    async def find_coordinator_elsewhere(self, node_id: int, key: str, key_type: int) -> int:
+        return node_id
+
     async def connect(self, node_id: int, lane: object = None) -> object:
         features = {"transaction.version": self.version} if self.version else {}
         ranges = {TxnOffsetCommitRequest.api_key: (0, 6)}

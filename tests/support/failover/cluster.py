@@ -83,11 +83,11 @@ class FailingCluster:
         leader_id: int = answer.topics[0].partitions[0].leader_id
         return leader_id
 
-    async def coordinator(self, group: str) -> int:
-        """Return the node that coordinates a group; waits for one."""
+    async def coordinator(self, key: str, key_type: int = 0) -> int:
+        """Return the node that coordinates a group or transactional id (1); waits for one."""
 
         async def find() -> tuple[int, int]:
-            request = FindCoordinatorRequest(coordinator_keys=[group])
+            request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
             (found,) = (await self._ask(request)).coordinators
             return found.error_code, found.node_id
 
