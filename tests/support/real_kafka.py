@@ -122,6 +122,11 @@ class Node:
     def log_path(self) -> Path:
         return self.home / "kafka.log"
 
+    @property
+    def last_log_path(self) -> Path:
+        """The log of the start before the last."""
+        return self.home / "kafka.log.1"
+
 
 class RealKafka:
     """A cluster of real Kafka nodes on this machine; use it in a `with`.
@@ -314,7 +319,8 @@ class RealKafka:
             "-cp", f"{self._libs}/slf4j-simple-1.7.36.jar:{self._libs}/*", "kafka.Kafka",
             str(node.home / "server.properties"),
         ]  # fmt: skip
-        node.log_path.unlink(missing_ok=True)  # what a start waits for must be this start's
+        if node.log_path.exists():  # what a start waits for must be this start's
+            node.log_path.replace(node.last_log_path)
         with node.log_path.open("wb") as log:
             node.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,

@@ -178,7 +178,8 @@ def main() -> int:
             judging = [pool.submit(judge, kafka.bootstrap_servers, *row) for row in rows]
             report = storm.report([each.result() for each in judging])
         for node in kafka.nodes.values():
-            shutil.copy(node.log_path, home / f"node{node.node_id}.log")
+            for log in node.home.glob("kafka.log*"):
+                shutil.copy(log, home / log.name.replace("kafka", f"node{node.node_id}"))
     settings = f"--seconds {options.seconds:g} --seed {options.seed} --rate {options.rate}"
     print(f"python -m tests.chaos.storm {settings}\n{report}", flush=True)
     if storm.problems:
