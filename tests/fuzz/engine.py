@@ -11,6 +11,9 @@
 
 An input depends on the seed, on the number of the execution and on the inputs before, and on
 nothing else. An input whose outcome is new (`Target.run` returns it) is mutated further.
+
+To measure time and memory takes longer than most inputs. So inputs are run in batches, under the
+limits of a single input. Only if a batch exceeds one are its inputs run and measured one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -38,9 +41,11 @@ MIB: Final = 1 << 20
 LARGEST_INPUT_BYTES: Final = 1 << 18
 LARGEST_KEPT_BYTES: Final = 1 << 14
 MOST_INPUTS: Final = 3_000
-COLLECT_EVERY: Final = 200
+COLLECT_EVERY: Final = 16  # batches
+VARIANTS: Final = 16
 SHRINKING_RUNS: Final = 300
-SLOWNESS: Final = 5 if "libasan" in os.environ.get("LD_PRELOAD", "") else 1
+IS_ASAN: Final = "libasan" in os.environ.get("LD_PRELOAD", "")
+SLOWNESS: Final = 5 if IS_ASAN else 1
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -84,12 +89,14 @@ class Target(ABC):
         name: For the command line, and in files of inputs.
         allowed: The errors that the entry may raise, each with the reason in the class's comment.
         weight: Its part of the time, beside those of the others.
+        batch_size: The number of inputs that are measured at once.
     """
 
     name: ClassVar[str]
     allowed: ClassVar[tuple[type[Exception], ...]] = ()
     limits: ClassVar[Limits] = Limits()
     weight: ClassVar[int] = 1
+    batch_size: ClassVar[int] = 8
 
     def __init__(self) -> None:
         self.longest_hold_s = 0.0
@@ -106,14 +113,35 @@ class Target(ABC):
         """Return another input."""
         return mutations.changed(rng, content, pool)
 
-    @contextmanager
-    def on_loop(self) -> Iterator[None]:
+    def variants(
+        self, rng: random.Random, content: bytes, pool: Sequence[bytes], count: int
+    ) -> list[bytes]:
+        """Return at most `count` other inputs. Several of one input save to parse it each time."""
+        return [self.mutate(rng, content, pool)]
+
+    def on_loop(self) -> AbstractContextManager[object]:
         """Measure what an event loop would have to run at once."""
-        began = time.thread_time()
-        try:
-            yield
-        finally:
-            self.longest_hold_s = max(self.longest_hold_s, time.thread_time() - began)
+        return _Hold(self)
+
+    def held(self, seconds: float) -> None:
+        """Note the processor time of a step of the event loop."""
+        self.longest_hold_s = max(self.longest_hold_s, seconds)
+
+
+class _Hold:
+    """A step of the event loop. A class, because a generator takes longer."""
+
+    __slots__ = ("_began", "_target")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._began = time.thread_time()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self._target.held(time.thread_time() - self._began)
 
 
 # --- One execution -----------------------------------------------------------------------------
@@ -154,8 +182,10 @@ class Runner:
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        # Called with each input before it is run.
+        self.before: Callable[[bytes], None] = lambda content: None
         self._memory = PeakMemory()
-        self._count = 0
+        self._batches_left = 0  # until the garbage is collected
 
     def execute(self, content: bytes) -> str | Violation:
         """Run an input. Return its outcome, or the rule that it breaks."""
@@ -167,30 +197,72 @@ class Runner:
             return found if isinstance(again, Violation) else again
         return found
 
+    def execute_all(self, contents: Sequence[bytes]) -> list[str | Violation]:
+        """Run inputs. Return what `execute` does for each."""
+        found: list[str | Violation] = []
+        while len(found) < len(contents):
+            found += self._attempt_together(contents[len(found) :])
+            # An input that has no outcome now is the one that exceeds a limit, or may be.
+            if len(found) < len(contents):
+                found.append(self.execute(contents[len(found)]))
+        return found
+
     def _attempt(self, content: bytes) -> str | Violation:
-        target, limits = self.target, self.target.limits
-        if self._count % COLLECT_EVERY == 0:
+        found, exceeded = self._measured([content])
+        return exceeded or found[0]
+
+    def _attempt_together(self, contents: Sequence[bytes]) -> list[str | Violation]:
+        """Run inputs within the limits of one. Return the outcomes of those that kept to them."""
+        found, exceeded = self._measured(contents)
+        if exceeded is None or exceeded.rule == "hang":
+            return found
+        one_by_one = []
+        for content in contents:
             self._memory.return_free_memory()
-        self._count += 1
+            one_by_one.append(self.execute(content))
+        return one_by_one
+
+    def _measured(
+        self, contents: Sequence[bytes]
+    ) -> tuple[list[str | Violation], Violation | None]:
+        """Run inputs. Return their outcomes, and the limit that they exceed together."""
+        target, limits = self.target, self.target.limits
+        self._batches_left -= 1
+        if self._batches_left < 0:
+            self._batches_left = COLLECT_EVERY
+            self._memory.return_free_memory()
         target.longest_hold_s = 0.0
+        found: list[str | Violation] = []
         self._memory.begin()
         try:
             with _cpu_limit(limits.cpu_s * SLOWNESS):
-                outcome = target.run(content)
-        except target.allowed as error:
-            outcome = outcome_of(error)
+                for content in contents:
+                    self.before(content)
+                    found.append(self._outcome(content))
+        except OutOfTimeError as error:
+            return found, _violation("hang", error)
+        grown = self._memory.grown_by()
+        if grown > limits.memory_bytes // 4:
+            self._batches_left = 0  # the heap may keep it, and the next ones would grow by less
+        if grown > limits.memory_bytes:
+            return found, Violation("memory", "memory", f"{grown >> 20} MiB on top")
+        begun_mib = max(1, -(-min(map(len, contents)) // MIB))
+        allowed_s = limits.held_ms_per_mib * SLOWNESS / 1000 * begun_mib
+        if (held_s := target.longest_hold_s) > allowed_s:
+            return found, Violation("loop", "loop", f"{held_s * 1000:.0f} ms at once")
+        return found, None
+
+    def _outcome(self, content: bytes) -> str | Violation:
+        try:
+            return self.target.run(content)
+        except self.target.allowed as error:
+            # Its frames refer to it: without them, no cycles wait for the garbage collection.
+            error.__traceback__ = None
+            return outcome_of(error)
         except Broken as error:
             return _violation("answer", error)
-        except OutOfTimeError as error:
-            return _violation("hang", error)
         except Exception as error:  # noqa: BLE001 -- that is the rule
             return _violation("error", error)
-        if (grown := self._memory.grown_by()) > limits.memory_bytes:
-            return Violation("memory", "memory", f"{grown >> 20} MiB on top")
-        allowed_s = limits.held_ms_per_mib * SLOWNESS / 1000 * max(1, -(-len(content) // MIB))
-        if (held_s := target.longest_hold_s) > allowed_s:
-            return Violation("loop", "loop", f"{held_s * 1000:.0f} ms at once")
-        return outcome
 
 
 @contextmanager
@@ -224,7 +296,10 @@ def outcome_of(error: BaseException) -> str:
 
 
 def _without_values(text: str) -> str:
-    return re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "#", text)[:100]
+    return _VALUES.sub("#", text)[:100]
+
+
+_VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
 # --- Fuzzing -----------------------------------------------------------------------------------
@@ -243,11 +318,10 @@ class Fuzzer:
         self.runner = Runner(target)
         self._target = target
         self._seed = seed
-        # Called with each input before it is run.
-        self.before: Callable[[bytes], None] = lambda content: None
         self._seeds = list(target.seeds())
         self.pool = [*self._seeds]
         self._outcomes: set[str] = set()
+        self._batch_count = 0
         self.count = 0
         self.found: dict[str, Found] = {}
 
@@ -260,32 +334,38 @@ class Fuzzer:
     def outcome_count(self) -> int:
         return len(self._outcomes)
 
-    def content(self, number: int) -> bytes:
-        """Return the input of an execution: first each seed as it is."""
-        if number < len(self._seeds):
-            return self._seeds[number]
-        rng = random.Random(f"{self._seed} {self._target.name} {number}")
-        # Later inputs are rarer outcomes.
-        first = 0 if rng.random() < 0.6 else max(0, len(self.pool) - 64)
-        content = self.pool[rng.randrange(first, len(self.pool))]
-        return self._target.mutate(rng, content, self.pool)[:LARGEST_INPUT_BYTES]
+    def _batch(self, number: int) -> list[bytes]:
+        """Return the inputs of a batch: first the seeds as they are."""
+        size = self._target.batch_size
+        if seeds := self._seeds[number * size : (number + 1) * size]:
+            return seeds
+        rng = mutations.Dice(f"{self._seed} {self._target.name} {number}")
+        pool = self.pool
+        found: list[bytes] = []
+        while len(found) < size:
+            # Later inputs are rarer outcomes.
+            first = 0 if rng.random() < 0.6 else max(0, len(pool) - 64)
+            content = pool[rng.randrange(first, len(pool))]
+            most = min(VARIANTS, size - len(found))
+            found += self._target.variants(rng, content, pool, most)
+        return [content[:LARGEST_INPUT_BYTES] for content in found]
 
     def step(self) -> None:
-        """Run the next input."""
-        number, self.count = self.count, self.count + 1
-        content = self.content(number)
-        self.before(content)
-        found = self.runner.execute(content)
-        if isinstance(found, str):
-            if found not in self._outcomes:
-                self._outcomes.add(found)
-                if len(self.pool) < MOST_INPUTS and len(content) <= LARGEST_KEPT_BYTES:
-                    self.pool.append(content)
-        elif found.key not in self.found:
-            self.found[found.key] = Found(found, self._shrunk(content, found))
+        """Run the next batch."""
+        contents = self._batch(self._batch_count)
+        self._batch_count += 1
+        self.count += len(contents)
+        for content, found in zip(contents, self.runner.execute_all(contents), strict=True):
+            if isinstance(found, str):
+                if found not in self._outcomes:
+                    self._outcomes.add(found)
+                    if len(self.pool) < MOST_INPUTS and len(content) <= LARGEST_KEPT_BYTES:
+                        self.pool.append(content)
+            elif found.key not in self.found:
+                self.found[found.key] = Found(found, self._shrunk(content, found))
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Run inputs, all seeds at least, until a condition holds."""
+        """Run batches, all seeds at least, until a condition holds."""
         gc.collect()
         gc.freeze()
         was_enabled = gc.isenabled()
@@ -308,7 +388,6 @@ class Fuzzer:
             while start < len(content) and runs < SHRINKING_RUNS:
                 shorter = content[:start] + content[start + size :]
                 runs += 1
-                self.before(shorter)
                 found = self.runner.execute(shorter)
                 if isinstance(found, Violation) and found.key == violation.key:
                     content = shorter

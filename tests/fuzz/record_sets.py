@@ -28,6 +28,9 @@ FIXTURES: Final = Path(__file__).parents[1] / "records" / "fixtures"
 OVERHEAD: Final = 12  # offset and length
 MAGIC_AT: Final = 16
 CAP: Final = 1 << 20
+_CODECS: Final = tuple(Codec)
+_LENGTH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
 
 # Position and size of the fields of a batch of magic 2, without its checksum.
 FIELDS: Final = (
@@ -82,37 +85,41 @@ def xerial(blocks: Sequence[bytes]) -> bytes:
 # --- Mutations ---------------------------------------------------------------------------------
 def mutate(rng: random.Random, content: bytes, pool: Sequence[bytes]) -> bytes:
     """Return another record set."""
-    if rng.random() < 0.15:
-        return mutations.changed(rng, content, pool)
-    batches = split(content)
-    if not batches:
-        batches = [rng.choice(seeds())]
-    at = rng.randrange(len(batches))
-    batch = batches[at]
-    is_sealed = rng.random() < 0.85
-    match rng.randrange(8):
-        case 0 | 1:
-            batch = _with_other_fields(rng, batch)
-        case 2 | 3 | 4:
-            batch = _with_other_records(rng, batch, pool)
-        case 5:
-            batch = _with_other_payload(rng, batch, pool)
-        case 6:
-            batch = mutations.changed(rng, batch, pool)
-        case _:
+    return Base(content).mutated(rng, pool)
+
+
+class Base:
+    """A record set that is split once for several mutations."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._batches: list[_Batch] | None = None
+
+    def mutated(self, rng: random.Random, pool: Sequence[bytes]) -> bytes:
+        """Return another record set."""
+        if rng.random() < 0.15:
+            return mutations.changed(rng, self._content, pool)
+        if self._batches is None:
+            found = split(self._content) or [rng.choice(seeds())]
+            self._batches = [_Batch(batch) for batch in found]
+        at = rng.randrange(len(self._batches))
+        batches = [batch.content for batch in self._batches]
+        kind = rng.randrange(8)
+        if kind == 7:
             other = split(rng.choice(pool)) if pool else []
             batches[at:at] = other[: rng.randint(1, 3)]
             rng.shuffle(batches)
             return b"".join(batches)[: 1 << 17]
-    batches[at] = sealed(batch) if is_sealed else batch
-    return b"".join(batches[:12])
+        changed = self._batches[at].mutated(rng, kind, pool)
+        batches[at] = sealed(changed) if rng.random() < 0.85 else bytes(changed)
+        return b"".join(batches[:12])
 
 
 def split(content: bytes) -> list[bytes]:
     """Split a record set where the lengths say so, with the incomplete rest at the end."""
     found = []
     while len(content) > MAGIC_AT:
-        size = OVERHEAD + struct.unpack_from(">i", content, 8)[0]
+        size = OVERHEAD + _LENGTH.unpack_from(content, 8)[0]
         if not MAGIC_AT < size <= len(content):
             break
         found.append(content[:size])
@@ -120,20 +127,20 @@ def split(content: bytes) -> list[bytes]:
     return [*found, content] if content else found
 
 
-def sealed(batch: bytes) -> bytes:
+def sealed(batch: bytes | bytearray) -> bytes:
     """Correct length and checksum."""
+    if len(batch) < 22:
+        return bytes(batch)
     changed = bytearray(batch)
-    if len(changed) < 22:
-        return batch
-    struct.pack_into(">i", changed, 8, len(changed) - OVERHEAD)
+    _LENGTH.pack_into(changed, 8, len(changed) - OVERHEAD)
     if changed[MAGIC_AT] == 2:
         reseal(memoryview(changed))
     else:
-        struct.pack_into(">I", changed, 12, zlib.crc32(memoryview(changed)[16:]))
+        _CRC.pack_into(changed, 12, zlib.crc32(memoryview(changed)[16:]))
     return bytes(changed)
 
 
-def _with_other_fields(rng: random.Random, batch: bytes) -> bytes:
+def _with_other_fields(rng: random.Random, batch: bytes) -> bytearray:
     changed = bytearray(batch)
     fields = FIELDS if len(batch) >= HEADER_BYTES and batch[MAGIC_AT] == 2 else LEGACY_FIELDS
     for _ in range(rng.randint(1, 3)):
@@ -145,7 +152,7 @@ def _with_other_fields(rng: random.Random, batch: bytes) -> bytes:
         else:
             near = int.from_bytes(changed[at : at + size], "big")
             changed[at : at + size] = mutations.packed(mutations.number(rng, near), size)
-    return bytes(changed)
+    return changed
 
 
 def _codec(batch: bytes) -> Codec | None:
@@ -174,79 +181,145 @@ def _parts(batch: bytes) -> tuple[bytes, bytes] | None:
     return batch[: at + 4], batch[at + 8 :]  # without a key, as wrappers are
 
 
-def _joined(head: bytes, packed: bytes) -> bytes:
-    if head[MAGIC_AT] == 2:
-        return head + packed
-    return head + struct.pack(">i", len(packed)) + packed
+def _joined(head: bytearray, packed: bytes) -> bytearray:
+    if head[MAGIC_AT] != 2:
+        head += _LENGTH.pack(len(packed))
+    head += packed
+    return head
 
 
-def _with_other_records(rng: random.Random, batch: bytes, pool: Sequence[bytes]) -> bytes:
-    """Change the records inside, and compress them again, perhaps with another codec."""
-    if len(batch) < 26 or (parts := _parts(batch)) is None:
-        return mutations.changed(rng, batch, pool)
-    head, packed = parts
-    content = _inflated(batch, packed)
-    if content is None:
-        return _with_other_payload(rng, batch, pool)
-    if batch[MAGIC_AT] == 2:
-        content = _other_records(rng, content, pool)
-    elif _codec(batch) is Codec.NONE:
-        content = mutations.changed(rng, content, pool)
-    else:
-        content = mutate(rng, content, pool)
-    changed = bytearray(head)
-    codec = _codec(batch) or Codec.NONE
-    if rng.random() < 0.3:
-        codec = rng.choice(tuple(Codec))
-        attributes_at = 22 if batch[MAGIC_AT] == 2 else 17
+class _Batch:
+    """One batch of a record set. What its records are is found out when they are changed."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._parts: tuple[bytes, bytes] | None = None
+        self._inflated: bytes | None = None
+        self._inner: Base | _Records | None = None
+        self._is_split = False
+
+    def mutated(self, rng: random.Random, kind: int, pool: Sequence[bytes]) -> bytes | bytearray:
+        match kind:
+            case 0 | 1:
+                return _with_other_fields(rng, self.content)
+            case 2 | 3 | 4:
+                return self._with_other_records(rng, pool)
+            case 5:
+                return self._with_other_payload(rng, pool)
+            case _:
+                return mutations.changed(rng, self.content, pool)
+
+    def _split(self) -> None:
+        if self._is_split or len(self.content) < 26:
+            return
+        self._is_split = True
+        self._parts = _parts(self.content)
+        if self._parts is None:
+            return
+        self._inflated = inflated = _inflated(self.content, self._parts[1])
+        if inflated is None:
+            return
+        if self.content[MAGIC_AT] == 2:
+            self._inner = _Records(inflated)
+        elif _codec(self.content) is not Codec.NONE:
+            self._inner = Base(inflated)
+
+    def _with_other_records(self, rng: random.Random, pool: Sequence[bytes]) -> bytes | bytearray:
+        """Change the records inside, and compress them again, perhaps with another codec.
+
+        Most are left uncompressed, because to compress takes longer than all else.
+        """
+        self._split()
+        if self._parts is None:
+            return mutations.changed(rng, self.content, pool)
+        if self._inflated is None:
+            return self._with_other_payload(rng, pool)
+        if self._inner is not None:
+            content = self._inner.mutated(rng, pool)
+        else:
+            content = mutations.changed(rng, self._inflated, pool)
+        changed = bytearray(self._parts[0])
+        codec = _codec(self.content) or Codec.NONE
+        luck = rng.random()
+        if luck < 0.05:
+            codec, content = rng.choice(odd_framings(content))
+            return _joined(changed, content)
+        if luck < 0.3:
+            codec = rng.choice(_CODECS)
+        elif luck < 0.75:
+            codec = Codec.NONE
+        attributes_at = 22 if changed[MAGIC_AT] == 2 else 17
         changed[attributes_at] = changed[attributes_at] & 0xF8 | codec
-    if rng.random() < 0.1:
-        codec, content = rng.choice(odd_framings(content))
-        return _joined(bytes(changed), content)
-    return _joined(bytes(changed), compress(codec, content))
+        return _joined(changed, content if codec is Codec.NONE else compress(codec, content))
 
-
-def _with_other_payload(rng: random.Random, batch: bytes, pool: Sequence[bytes]) -> bytes:
-    """Change the compressed bytes."""
-    if len(batch) < 26 or (parts := _parts(batch)) is None:
-        return mutations.changed(rng, batch, pool)
-    head, packed = parts
-    return _joined(head, mutations.changed(rng, packed, ()))
+    def _with_other_payload(self, rng: random.Random, pool: Sequence[bytes]) -> bytes | bytearray:
+        """Change the compressed bytes."""
+        self._split()
+        if self._parts is None:
+            return mutations.changed(rng, self.content, pool)
+        head, packed = self._parts
+        return _joined(bytearray(head), mutations.changed(rng, packed, ()))
 
 
 # --- Records of magic 2 ------------------------------------------------------------------------
 Item = int | bytes  # a varint, or bytes as they are
 
 
-def _other_records(rng: random.Random, payload: bytes, pool: Sequence[bytes]) -> bytes:
-    found = [record_items(record) for record in split_records(payload)]
-    if not found or rng.random() < 0.1:
-        found = [[0, 0, 0, -1, 1, b"v", 0]]
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        items = found[rng.randrange(len(found))]
-        if not items:
-            continue
-        at = rng.randrange(len(items))
-        item = items[at]
-        if isinstance(item, int):
-            items[at] = mutations.number(rng, item)
-        else:
-            items[at] = changed = mutations.changed(rng, item, pool)[:4096]
-            before = items[at - 1] if at else None
-            if isinstance(before, int) and rng.random() < 0.8:
-                items[at - 1] = len(changed)
-    if rng.random() < 0.1:
-        found *= rng.choice((2, 10, 50))
-    padding = rng.choice((0,) * 12 + (1, 4, 9))
-    parts = []
-    for items in found:
-        record = b"\0" + b"".join(
+class _Records:
+    """The records of a batch of magic 2, of which a mutation renders those that it changes."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._records = split_records(payload)
+        self._rendered = [mutations.varint(len(record)) + record for record in self._records]
+        self._items: dict[int, list[Item]] = {}
+
+    def mutated(self, rng: random.Random, pool: Sequence[bytes]) -> bytes:
+        rendered = [*self._rendered]
+        padding = rng.choice(_PADDINGS)
+        changed: dict[int, list[Item]] = {}
+        if not rendered or rng.random() < 0.1:
+            rendered, changed = [b""], {0: [0, 0, 0, -1, 1, b"v", 0]}
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            number = rng.randrange(len(rendered))
+            if number not in changed:
+                changed[number] = self._items_of(number)
+            _change_items(rng, changed[number], pool)
+        for number, items in changed.items():
+            rendered[number] = _rendered(rng, items, padding)
+        if rng.random() < 0.03:
+            rendered = rendered[:100] * rng.choice((2, 2, 10))
+        return b"".join(rendered)
+
+    def _items_of(self, number: int) -> list[Item]:
+        if number not in self._items:
+            self._items[number] = record_items(self._records[number])
+        return [*self._items[number]]
+
+
+def _change_items(rng: random.Random, items: list[Item], pool: Sequence[bytes]) -> None:
+    at = rng.randrange(len(items))
+    item = items[at]
+    if isinstance(item, int):
+        items[at] = mutations.number(rng, item)
+        return
+    items[at] = changed = mutations.changed(rng, item, pool)[:4096]
+    before = items[at - 1] if at else None
+    if isinstance(before, int) and rng.random() < 0.8:
+        items[at - 1] = len(changed)
+
+
+def _rendered(rng: random.Random, items: Sequence[Item], padding: int) -> bytes:
+    record = b"\0" + b"".join(
+        [
             item if isinstance(item, bytes) else mutations.varint(_int64(item), padding)
             for item in items
-        )
-        size = len(record) if rng.random() < 0.95 else mutations.number(rng, len(record))
-        parts.append(mutations.varint(_int64(size)) + record)
-    return b"".join(parts)
+        ]
+    )
+    size = len(record) if rng.random() < 0.95 else mutations.number(rng, len(record))
+    return mutations.varint(_int64(size)) + record
+
+
+_PADDINGS: Final = (0,) * 12 + (1, 4, 9)
 
 
 def _int64(value: int) -> int:

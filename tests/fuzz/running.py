@@ -69,7 +69,7 @@ def fuzz_here(name: str, seed: int, seconds: float, executions: int, shared: Pat
     fuzzer = Fuzzer(catalogue.make(name), seed)
     began = time.monotonic()
     with _shared(shared) as note:
-        fuzzer.before = note
+        fuzzer.runner.before = note
         fuzzer.run(
             lambda: (
                 fuzzer.count >= executions if executions else time.monotonic() - began >= seconds

@@ -11,6 +11,7 @@ import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from aiokafka_lite.protocol.decoding import present, tagged
@@ -27,7 +28,8 @@ class Number:
     size: int
     is_size: bool = False
 
-    def render(self) -> bytes:
+    @cached_property
+    def rendered(self) -> bytes:
         return mutations.packed(self.value, self.size)
 
 
@@ -38,7 +40,8 @@ class Varint:
     value: int
     padding: int = 0
 
-    def render(self) -> bytes:
+    @cached_property
+    def rendered(self) -> bytes:
         return mutations.uvarint(self.value % (1 << 64), self.padding)
 
 
@@ -49,7 +52,8 @@ class Content:
     value: bytes
     kind: str
 
-    def render(self) -> bytes:
+    @property
+    def rendered(self) -> bytes:
         return self.value
 
 
@@ -133,12 +137,20 @@ def tokens_of(message: Message, cls: type[Message], version: int) -> list[Token]
 
 
 def render(tokens: Sequence[Token]) -> bytes:
-    return b"".join(token.render() for token in tokens)
+    return b"".join([token.rendered for token in tokens])
 
 
-def mutate(
-    rng: random.Random, tokens: list[Token], record_sets: Sequence[bytes], blobs: Sequence[bytes]
-) -> bytes:
+class Others:
+    """What other contents are replaced by. None is made before a mutation asks for it."""
+
+    def record_set(self, rng: random.Random) -> bytes | None:
+        return None
+
+    def blob(self, rng: random.Random) -> bytes | None:
+        return None
+
+
+def mutate(rng: random.Random, tokens: Sequence[Token], others: Others) -> bytes:
     """Change some tokens, and return the bytes.
 
     The length in front of a changed content is corrected more often than not.
@@ -154,7 +166,7 @@ def mutate(
             continue
         token = tokens[at]
         if isinstance(token, Content):
-            tokens[at] = changed = Content(_changed(rng, token, record_sets, blobs), token.kind)
+            tokens[at] = changed = Content(_changed(rng, token, others), token.kind)
             if at and token.kind != "uuid" and rng.random() < 0.85:
                 _correct(tokens, at - 1, len(changed.value))
         elif isinstance(token, Varint):
@@ -190,15 +202,16 @@ _STRINGS: Final = (
 )
 
 
-def _changed(
-    rng: random.Random, token: Content, record_sets: Sequence[bytes], blobs: Sequence[bytes]
-) -> bytes:
+def _changed(rng: random.Random, token: Content, others: Others) -> bytes:
     if token.kind == "uuid":
         return rng.choice((bytes(16), b"\xff" * 16, rng.randbytes(16), token.value))
     if token.kind == "string" and rng.random() < 0.5:
         return rng.choice(_STRINGS)
-    if token.kind == "records" and record_sets and rng.random() < 0.7:
-        return rng.choice(record_sets)
-    if token.kind == "bytes" and blobs and rng.random() < 0.5:
-        return rng.choice(blobs)
-    return mutations.changed(rng, token.value, blobs)
+    other = None
+    if token.kind == "records" and rng.random() < 0.7:
+        other = others.record_set(rng)
+    elif token.kind == "bytes" and rng.random() < 0.5:
+        other = others.blob(rng)
+    if other is not None:
+        return other
+    return mutations.changed(rng, token.value, ())

@@ -13,11 +13,11 @@ from tests.fuzz.engine import Found, Fuzzer, PeakMemory, Target, read_input, wri
 EXECUTIONS = 40
 
 
-def fuzzed(target: Target, seed: int = 3) -> tuple[Fuzzer, list[bytes]]:
+def fuzzed(target: Target, seed: int = 5) -> tuple[Fuzzer, list[bytes]]:
     """Fuzz a target, and return all inputs, too."""
     inputs: list[bytes] = []
     fuzzer = Fuzzer(target, seed)
-    fuzzer.before = inputs.append
+    fuzzer.runner.before = inputs.append
     # What takes long does so only once.
     fuzzer.run(lambda: fuzzer.count >= EXECUTIONS or bool(fuzzer.found))
     return fuzzer, inputs

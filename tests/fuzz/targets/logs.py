@@ -287,7 +287,7 @@ class CoordinatorRecords(Target):
         outcome, held_s = broker_in_process.run(
             lambda loop: self._load(loop, pairs, is_transactions=is_transactions)
         )
-        self.longest_hold_s = held_s
+        self.held(held_s)
         return outcome
 
     async def _load(

@@ -35,6 +35,45 @@ def blob_seeds() -> Sequence[bytes]:
     ]
 
 
+class _Others(structure.Others):
+    @override
+    def record_set(self, rng: random.Random) -> bytes:
+        if rng.random() < 0.5:
+            return b""
+        return record_sets.mutate(rng, rng.choice(record_sets.seeds()), ())
+
+    @override
+    def blob(self, rng: random.Random) -> bytes:
+        return rng.choice((rng.choice(blob_seeds()), b""))
+
+
+class Body:
+    """A message that is decoded once for several mutations."""
+
+    def __init__(self, cls: type[Message], version: int, body: bytes) -> None:
+        self._cls, self._version, self._body = cls, version, body
+        self._tokens: Sequence[structure.Token] | None = None
+
+    def mutated(
+        self, rng: random.Random, pool: Sequence[bytes], *, may_grow: bool = False
+    ) -> bytes:
+        """Change the message by its field table, or its bytes."""
+        if rng.random() < 0.25:
+            return mutations.changed(rng, self._body, pool)
+        if may_grow and rng.random() < 0.02:
+            return _grown(rng, self._cls, self._version, self._message(rng))
+        if self._tokens is None:
+            self._tokens = structure.tokens_of(self._message(rng), self._cls, self._version)
+        return structure.mutate(rng, self._tokens, _Others())
+
+    def _message(self, rng: random.Random) -> Message:
+        """Decode the message, or return another one if it is none."""
+        try:
+            return codec.decode(self._cls, self._version, self._body)
+        except (KafkaProtocolError, UnsupportedVersionError):
+            return filled(self._cls, self._version, has_nulls=rng.random() < 0.3)
+
+
 def mutated_body(
     rng: random.Random,
     cls: type[Message],
@@ -44,21 +83,8 @@ def mutated_body(
     *,
     may_grow: bool = False,
 ) -> bytes:
-    """Change a message by its field table, or its bytes if it is no such message."""
-    if rng.random() < 0.25:
-        return mutations.changed(rng, body, pool)
-    try:
-        message = codec.decode(cls, version, body)
-    except (KafkaProtocolError, UnsupportedVersionError):
-        message = filled(cls, version, has_nulls=rng.random() < 0.3)
-    if may_grow and rng.random() < 0.02:
-        return _grown(rng, cls, version, message)
-    return structure.mutate(
-        rng,
-        structure.tokens_of(message, cls, version),
-        [record_sets.mutate(rng, rng.choice(record_sets.seeds()), ()), b""],
-        [rng.choice(blob_seeds()), b""],
-    )
+    """Change a message once. See `Body.mutated`."""
+    return Body(cls, version, body).mutated(rng, pool, may_grow=may_grow)
 
 
 def _grown(rng: random.Random, cls: type[Message], version: int, message: Message) -> bytes:
@@ -100,6 +126,7 @@ class Responses(Target):
     name = "responses"
     allowed = (KafkaProtocolError,)  # closes the connection
     weight = 4
+    batch_size = 256
 
     @override
     def seeds(self) -> Sequence[bytes]:
@@ -116,15 +143,24 @@ class Responses(Target):
 
     @override
     def mutate(self, rng: random.Random, content: bytes, pool: Sequence[bytes]) -> bytes:
+        return self.variants(rng, content, pool, 1)[0]
+
+    @override
+    def variants(
+        self, rng: random.Random, content: bytes, pool: Sequence[bytes], count: int
+    ) -> list[bytes]:
         known = _request_class(content)
         if known is None or rng.random() < 0.02:
-            return mutations.changed(rng, content, pool)
+            return [mutations.changed(rng, content, pool)]
         cls, version = known
-        frame = content[VERSIONED.size :]
-        head = 4 + (cls.response.flexible.covers(version) and not cls.response.has_plain_header)
-        body = mutated_body(rng, cls.response, version, frame[head:], [rng.choice(pool)])
-        first = mutations.changed(rng, frame[:head], ()) if rng.random() < 0.02 else frame[:head]
-        return content[: VERSIONED.size] + first + body
+        size = 4 + (cls.response.flexible.covers(version) and not cls.response.has_plain_header)
+        key, frame = content[: VERSIONED.size], content[VERSIONED.size :]
+        head, body = frame[:size], Body(cls.response, version, frame[size:])
+        found = []
+        for _ in range(count):
+            first = mutations.changed(rng, head, ()) if rng.random() < 0.02 else head
+            found.append(key + first + body.mutated(rng, [rng.choice(pool)]))
+        return found
 
     @override
     def run(self, content: bytes) -> str:

@@ -158,7 +158,7 @@ class Requests(Target):
     @override
     def run(self, content: bytes) -> str:
         outcome, held_s = broker_in_process.run(lambda loop: self._converse(loop, content))
-        self.longest_hold_s = held_s
+        self.held(held_s)
         return outcome
 
     async def _converse(self, loop: Loop, content: bytes) -> str:

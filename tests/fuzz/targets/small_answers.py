@@ -73,6 +73,12 @@ def answer(parts: dict[int, bytes]) -> bytes:
     return framing.encode_response(message, VERSION, 1)[4:]
 
 
+class _Others(structure.Others):
+    @override
+    def record_set(self, rng: random.Random) -> bytes:
+        return crafted.batch(2, base_offset=4)
+
+
 class SmallAnswers(Target):
     """The frame of a response in an open session. What is not plain is left to the other way."""
 
@@ -107,7 +113,7 @@ class SmallAnswers(Target):
                     part.records = record_sets.mutate(rng, bytes(part.records), self.seeds())
         if rng.random() < 0.5:
             tokens = structure.tokens_of(message, FetchResponse, VERSION)
-            body = structure.mutate(rng, tokens, [crafted.batch(2, base_offset=4)], [])
+            body = structure.mutate(rng, tokens, _Others())
             return content[:5] + body
         return framing.encode_response(message, VERSION, 1)[4:]
 
