@@ -3,6 +3,8 @@
     make fuzz SECONDS=60                          every target, in turn
     make fuzz ARGS="requests responses --seed 7"  some of them
     make fuzz ARGS="--replay FILE"                one input again
+    make fuzz ARGS=--keep                         with new seeds, and add the run to the totals
+    make fuzz ARGS=--totals                       how many inputs have been run so far
 
 A run of one seed has the same inputs each time. Inputs that break a rule are in out/fuzz.
 """
@@ -16,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz import catalogue, guided, running
+from tests.fuzz import catalogue, guided, running, totals
 from tests.fuzz.engine import Violation, replay_command
 from tests.fuzz.running import Result
 
@@ -26,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("targets", nargs="*", help=", ".join(catalogue.TARGETS))
     parser.add_argument("--seconds", type=float, default=60.0, help="of all targets together")
-    parser.add_argument("--executions", type=int, default=0, help="of each, instead of seconds")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--executions", type=int, default=0, help="at least, of each")
+    parser.add_argument("--seed", type=int, help="0 is the default, and with --keep a new one")
+    parser.add_argument("--keep", action="store_true", help="add up what kept every rule")
+    parser.add_argument("--totals", action="store_true", help="print the sums of kept runs")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run the input of a file")
     parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -35,9 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.replay is not None:
         return _replay(chosen.replay)
+    if chosen.totals:
+        print(totals.table(totals.read()))
+        return 0
     if chosen.child is not None:
         result = running.fuzz_here(
-            chosen.child, chosen.seed, chosen.seconds, chosen.executions, chosen.shared
+            chosen.child, chosen.seed or 0, chosen.seconds, chosen.executions, chosen.shared
         )
         print(json.dumps(dataclasses.asdict(result)))
         return 0
@@ -53,11 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = []
     for name in names:
         seconds = chosen.seconds * weights[name] / sum(weights.values())
+        is_kept = chosen.keep and not chosen.guided
+        seed = chosen.seed
+        if seed is None:
+            seed = totals.new_seed(name) if is_kept else 0
         if chosen.guided:
-            results.append(guided.fuzz(name, chosen.seed, seconds))
+            results.append(guided.fuzz(name, seed, seconds))
         else:
-            results.append(running.fuzz(name, chosen.seed, seconds, chosen.executions))
+            results.append(running.fuzz(name, seed, seconds, chosen.executions))
         _print(results[-1])
+        if is_kept and not results[-1].found:
+            totals.keep(name, seed, results[-1].executions)
     total = sum(result.executions for result in results)
     seconds = sum(result.seconds for result in results)
     print(f"{'all':22}{total:12,}{total / max(seconds, 0.001):10,.0f}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import planted, running
+from tests.fuzz import planted, running, totals
 from tests.fuzz.__main__ import main
 from tests.fuzz.engine import Found, Fuzzer, PeakMemory, Target, read_input, write_input
 
@@ -26,7 +26,6 @@ def fuzzed(target: Target, seed: int = 5) -> tuple[Fuzzer, list[bytes]]:
 @pytest.mark.parametrize(
     ("target", "rule"),
     [
-        (planted.Untyped, "error"),
         (planted.Wrong, "answer"),
         (planted.Hang, "hang"),
         (planted.Hungry, "memory"),
@@ -89,7 +88,22 @@ def test_a_failing_input_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixtu
     fuzzer, _ = fuzzed(planted.Untyped())
     (found,) = fuzzer.found.values()
     assert isinstance(found, Found)
+    assert found.violation.rule == "error"
+    assert len(found.content) == 1  # it is shrunk
+    assert found.content[0] >= 0x80
     path = write_input(tmp_path, planted.Untyped.name, found.content)
     assert main(["--replay", str(path)]) == 1
     assert "IndexError" in capsys.readouterr().out
     assert main(["--replay", str(write_input(tmp_path, planted.Untyped.name, b"\0"))]) == 0
+
+
+def test_runs_add_up_and_none_counts_twice(tmp_path: Path) -> None:
+    file = tmp_path / "totals.jsonl"
+    assert totals.new_seed("requests", file) == 1
+    for seed, executions in ((1, 100), (2, 70), (1, 300), (1, 20)):
+        totals.keep("requests", seed, executions, file)
+    totals.keep("responses", 1, 5, file)
+    kept = totals.read(file)
+    assert [sum(seeds.values()) for seeds in kept.values()] == [370, 5]
+    assert "375" in totals.table(kept).splitlines()[-1]
+    assert totals.new_seed("requests", file) == 3
