@@ -58,19 +58,15 @@ class TaskScope:
         self._on_restart = on_restart
         # Running tasks, and whether a cancellation is no failure.
         self._tasks: dict[asyncio.Task[object], bool] = {}
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._degraded: dict[str, BaseException] = {}
         self._is_closed = False
         notify_of_forks(self)
 
     @property
-    def failure(self) -> BaseException | None:
-        return self._failure
-
-    @property
     def is_ending(self) -> bool:
         """Whether all tasks are cancelled: it is closed, or one of them has failed."""
-        return self._is_closed or self._failure is not None
+        return self._is_closed or self.failure is not None
 
     @property
     def degraded(self) -> Mapping[str, BaseException]:
@@ -90,9 +86,9 @@ class TaskScope:
         return sorted(task.get_name() for task in self._tasks)
 
     def raise_if_failed(self) -> None:
-        if self._failure is not None:
+        if self.failure is not None:
             # A copy: the traceback refers to the caller, and the failure is kept here.
-            raise own_copy(self._failure)
+            raise own_copy(self.failure)
 
     def spawn(
         self, coro: Coroutine[object, None, T], *, name: str, may_be_cancelled: bool = False
@@ -101,7 +97,7 @@ class TaskScope:
 
         A cancellation does not, if `may_be_cancelled`: the task runs the application's code.
         """
-        if self._is_closed or self._failure is not None:
+        if self._is_closed or self.failure is not None:
             coro.close()
             raise RuntimeError(
                 f"cannot start task {name!r}, because {self.name!r} is closed or one of its tasks "
@@ -125,9 +121,9 @@ class TaskScope:
             await asyncio.wait({task})
 
     def fail(self, error: BaseException, *, name: str) -> None:
-        if self._failure is not None or self._is_closed:
+        if self.failure is not None or self._is_closed:
             return
-        self._failure = error
+        self.failure = error
         self._log_failure(f"{name} failed", error)
         self._end_after_failure(error)
 
@@ -196,9 +192,9 @@ class TaskScope:
             error = RuntimeError(
                 f"task {task.get_name()} was cancelled by code outside aiokafka_lite"
             )
-        if error is None or self._failure is not None:
+        if error is None or self.failure is not None:
             return
-        self._failure = error
+        self.failure = error
         if isinstance(error, LoopEndedError):
             log.info("%s: %s", self.name, error)
         elif not (self._is_closed and isinstance(error, KafkaError)):

@@ -128,7 +128,7 @@ class Cluster:
             Node(-1 - index, address.host, address.port)
             for index, address in enumerate(config.bootstrap_addresses())
         ]
-        self._view = ClusterView()
+        self.view = ClusterView()
         self._listeners: dict[Listener, Listening] = {}
         self._watched = WatchedTopics()
         # Watched topics that have existed: a request must not recreate them.
@@ -159,10 +159,6 @@ class Cluster:
         self._outdated: frozenset[int] = frozenset()
         # By node and request: consecutive attempts without a response.
         self._silences: dict[tuple[int, type[Request[Response]]], int] = {}
-
-    @property
-    def view(self) -> ClusterView:
-        return self._view
 
     # --- Starting and closing --------------------------------------------------------------
     async def start(self, *, group_id: str | None = None) -> None:
@@ -463,51 +459,42 @@ class Cluster:
     async def _find_coordinator_once(
         self, key: str, key_type: int, *, exclude: Iterable[int] = ()
     ) -> int:
-        response = None if exclude else await self._take_early_coordinator(key, key_type)
+        response, early = None, self._early_lookup
+        is_first = (key, key_type) == (self._first_group, GROUP_COORDINATOR) and not exclude
+        if early is not None and is_first:
+            await asyncio.wait([early])
+            self._early_lookup = None
+            response = None if early.cancelled() else early.result()
         if response is None:
             _, response = await self._ask_any(
                 coordinator_request(key, key_type), exclude=exclude, is_always_offered=True
             )
         node = coordinator_of(key, response)
-        if (view := self._view.with_coordinator(node)) is not self._view:
+        if (view := self.view.with_coordinator(node)) is not self.view:
             self._swap(view)
         return node.id
 
-    def _request_coordinator_early(self) -> None:
-        if self._first_group is not None and (
-            self._early_lookup is None or self._early_lookup.done()
-        ):
-            self._early_lookup = self._scope.spawn(
-                self._ask_for_first_coordinator(self._first_group), name="find coordinator"
-            )
+    def _ask_for_first_coordinator(self) -> None:
+        group_id, early = self._first_group, self._early_lookup
+        if group_id is None or not (early is None or early.done()):
+            return
 
-    async def _ask_for_first_coordinator(self, group_id: str) -> FindCoordinatorResponse | None:
-        node_id = self._next_to_ask(frozenset())
-        if node_id is None:
-            return None
-        timeout_s = self.config.request_timeout_s
-        try:
-            return await self.pool.request(
-                node_id, coordinator_request(group_id), timeout_s=timeout_s
-            )
-        except KafkaError:
-            return None
+        async def ask() -> FindCoordinatorResponse | None:
+            if (node_id := self._next_to_ask(frozenset())) is None:
+                return None
+            request, timeout_s = coordinator_request(group_id), self.config.request_timeout_s
+            try:
+                return await self.pool.request(node_id, request, timeout_s=timeout_s)
+            except KafkaError:
+                return None
 
-    async def _take_early_coordinator(
-        self, key: str, key_type: int
-    ) -> FindCoordinatorResponse | None:
-        task = self._early_lookup
-        if task is None or (key, key_type) != (self._first_group, GROUP_COORDINATOR):
-            return None
-        await asyncio.wait([task])
-        self._early_lookup = None
-        return None if task.cancelled() else task.result()
+        self._early_lookup = self._scope.spawn(ask(), name="find coordinator")
 
     def apply_leader_hints(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
     ) -> Collection[TopicPartition]:
         """Apply newer leaders (node id and epoch) of an error response. Return what changed."""
-        before = self._view
+        before = self.view
         view = before.with_leaders(leaders, endpoints)
         if view is before:
             return frozenset()
@@ -544,12 +531,12 @@ class Cluster:
             is_paced = bool(self._waiters) and self._some_topics() is not None
             spacing_s = self.config.retry_backoff_s if is_paced else self._spacing_s
             return self._answered_at + min(self._spacing_s, spacing_s)
-        return self._view.fetched_at + self.config.metadata_max_age_s
+        return self.view.fetched_at + self.config.metadata_max_age_s
 
     def _some_topics(self) -> frozenset[str] | None:
         """Return the topics of a partial refresh, or None for all watched ones."""
         watched = self._watched.topics
-        is_old = self._loop.time() >= self._view.fetched_at + self.config.metadata_max_age_s
+        is_old = self._loop.time() >= self.view.fetched_at + self.config.metadata_max_age_s
         if is_old or self._is_stale or self._is_leader_missing or watched is None:
             return None
         topics = self._watched.missing | (self._incomplete & watched)
@@ -579,14 +566,14 @@ class Cluster:
             self._answered_at = now
             self._is_bootstrapping = False
             self._seen.update(topic.name or "" for topic in response.topics if topic.partitions)
-            if some is None or response.cluster_id != self._view.cluster_id:
+            if some is None or response.cluster_id != self.view.cluster_id:
                 self._watched.were_asked(asked)
-                self._swap(self._view.updated(response, now, is_of_all=asked is None))
-                self._avoid_outdated(is_outdated=self._view.was_contradicted)
+                self._swap(self.view.updated(response, now, is_of_all=asked is None))
+                self._avoid_outdated(is_outdated=self.view.was_contradicted)
             else:
                 self._watched.were_added(some)
-                self._swap(self._view.with_topics(response, now), topics=some)
-                if any(self._view.topics[name].was_contradicted for name in self._known(some)):
+                self._swap(self.view.with_topics(response, now), topics=some)
+                if any(self.view.topics[name].was_contradicted for name in self._known(some)):
                     self._avoid_outdated(is_outdated=True)
         except BaseException:
             self._waiters = [each for each in waiters if not each.answered.done()] + self._waiters
@@ -596,7 +583,7 @@ class Cluster:
         self._scope.recovered(REFRESH_TASK)
         for waiter, _ in waiters:
             if not waiter.done():
-                waiter.set_result(self._view)
+                waiter.set_result(self.view)
         await self._report_unknown_topics(self.unknown_topics.names.union(asked or ()), now)
 
     async def _report_unknown_topics(self, candidates: Iterable[str], now: float) -> None:
@@ -606,7 +593,7 @@ class Cluster:
             for name in self._known(candidates)
             if name in watched
             and name not in self._seen
-            and self._view.topics[name].error is UnknownTopicOrPartitionError
+            and self.view.topics[name].error is UnknownTopicOrPartitionError
         }
         names = self.unknown_topics.update(
             missing, now, may_create=self.config.allow_auto_create_topics
@@ -625,7 +612,7 @@ class Cluster:
             self.unknown_topics.report(name, existing)
 
     def _known(self, topics: Iterable[str]) -> Iterator[str]:
-        return (name for name in topics if name in self._view.topics)
+        return (name for name in topics if name in self.view.topics)
 
     def _avoid_outdated(self, *, is_outdated: bool) -> None:
         """After older leader epochs, prefer other nodes for the next request."""
@@ -659,9 +646,9 @@ class Cluster:
         timeout_s = StepLimit(timeout_s, self.pool.give_up_at).left_s()
         known = self.pool.node_ids()
         try:
-            unreachable = frozenset() if self._view.nodes else await self._connect_one(failures)
+            unreachable = frozenset() if self.view.nodes else await self._connect_one(failures)
             if self._refresher is None:
-                self._request_coordinator_early()
+                self._ask_for_first_coordinator()
             self._answered_by, response = await self._ask_any(
                 request,
                 timeout_s=timeout_s,
@@ -671,7 +658,7 @@ class Cluster:
             )
             raise_for_rebootstrap(response)
         except (KafkaConnectionError, RebootstrapRequiredError) as error:
-            if not self._view.nodes or self._bootstrap_nodes[0].id in known:
+            if not self.view.nodes or self._bootstrap_nodes[0].id in known:
                 raise  # the bootstrap servers were among those asked
             if not self._is_bootstrapping:  # one line per change of state
                 self._is_bootstrapping = True
@@ -706,9 +693,9 @@ class Cluster:
         """Replace the view. `moved` and `topics` are all that changed, or None if any may have."""
         if moved is not None:
             topics = {tp.topic for tp in moved}
-        if view.nodes != self._view.nodes:
+        if view.nodes != self.view.nodes:
             topics = None  # any topic may have leaders among them
-        self._view = view
+        self.view = view
         self.pool.cluster_id = view.cluster_id
         self._update_pool()
         if topics is None:
@@ -726,7 +713,7 @@ class Cluster:
                 listener(view)
 
     def _update_pool(self) -> None:
-        nodes = dict(self._view.nodes)
+        nodes = dict(self.view.nodes)
         if self._is_bootstrapping:
             nodes |= {node.id: node for node in self._bootstrap_nodes}
         self.pool.update_nodes(nodes)

@@ -94,9 +94,8 @@ class Engine(Life["Running"]):
         )
         self.ready, self.gets = self._make_gets()
         self.owner = Owner(self.kind, self._loop, self._end_gets_of_child)
-        observers.assignment_changed.add(self._assignment_changed)
+        observers.assignment_changed.add(self._state_changed.set)
         observers.partition_changed.add(lambda _: self._state_changed.set())
-        observers.subscription_changed.add(self._watch_topics)
         gate.on_change(self._state_changed.set)
         self.probe = make_probe(self.core)
         # The exception that left the application's `async with`, in words.
@@ -138,14 +137,6 @@ class Engine(Life["Running"]):
     def _sought_changed(self) -> None:
         if self.current is not None:
             self.current.sources.choose_anew()
-
-    def _assignment_changed(self) -> None:
-        self._state_changed.set()
-        self._watch_topics()
-
-    def _watch_topics(self) -> None:
-        if self.current is not None:
-            self.current.watch_topics()
 
     def on_reachability(
         self, node_id: int, address: str, error: KafkaError | None, down_s: float

@@ -94,6 +94,8 @@ class Running:
         self.uncommitted: Offsets = {}
         # Of all parts, even if they begin later. The engine closes it with the parts.
         self.observers = core.observers.collect()
+        core.observers.assignment_changed.add(self._watch_topics)
+        core.observers.subscription_changed.add(self._watch_topics)
         on_failure, on_restart = engine.on_failure, engine.on_restart
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
@@ -195,14 +197,14 @@ class Running:
 
         return open_cluster
 
-    def watch_topics(self) -> None:
+    def _watch_topics(self) -> None:
         self._state.watch_topics(self.cluster)
 
     # --- Start ----------------------------------------------------------------------------
     async def connect_and_start(self) -> None:
         config, state = self._config, self._state
         self._engine.probe.start()
-        self.watch_topics()  # before the first answer, which then has them
+        self._watch_topics()  # before the first answer, which then has them
         is_needed = state.is_subscribed or state.assignment
         await self.cluster.start(group_id=config.group_id if is_needed else None)
         if state.mode is SubscriptionMode.TOPICS:

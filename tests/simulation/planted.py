@@ -320,8 +320,8 @@ _COMMITS: Final = (
         (
             _edit(
                 "consumer.commits.commits",
-                "        last = self.make_departed(self.not_committed_yet(offsets))\n",
-                "        last = self.make_departed({})\n",
+                "        last = self.make(self.not_committed_yet(offsets), CommitKind.DEPARTED)\n",
+                "        last = self.make({}, CommitKind.DEPARTED)\n",
             ),
         ),
         faults=("member stops",),
@@ -748,10 +748,10 @@ _GROUPS: Final = (
         (
             _edit(
                 "consumer.membership.kip848.membership",
-                "        await self._handover.revoke(set(gone.values()), REBALANCE)\n"
-                "        self._let_go(gone)\n",
-                "        self._let_go(gone)\n"
-                "        await self._handover.revoke(set(gone.values()), REBALANCE)\n",
+                "            await self._handover.revoke(set(step.to_revoke.values()), reason)\n"
+                "            self._let_go(step.to_revoke)\n",
+                "            self._let_go(step.to_revoke)\n"
+                "            await self._handover.revoke(set(step.to_revoke.values()), reason)\n",
             ),
         ),
         protocols=("consumer",),
@@ -812,9 +812,9 @@ _GROUPS: Final = (
         (
             _edit(
                 "consumer.membership.kip848.membership",
-                "        if self._member.state in PRESENT:\n            if self._was_settled:\n",
+                "        if self._member.state in PRESENT:\n            if self.was_settled:\n",
                 "        if True:\n"
-                "            if self._was_settled and self._member.state in PRESENT:\n",
+                "            if self.was_settled and self._member.state in PRESENT:\n",
             ),
             _edit(
                 "consumer.membership.kip848.membership",

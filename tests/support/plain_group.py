@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.commits import Commits
-from aiokafka_lite.consumer.commits.pending import PendingCommit
+from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import ClientClosedError, CommitFailedError, KafkaError
@@ -205,7 +205,7 @@ class Group:
             self.state.reads.hand_out(cursor, 0, 10, ())
 
     def departed(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> PendingCommit:
-        return self.commits.make_departed(offsets)
+        return self.commits.make(offsets, CommitKind.DEPARTED)
 
     def rebalance(self, *tps: TopicPartition) -> None:
         """End a rebalance that gives partitions back."""

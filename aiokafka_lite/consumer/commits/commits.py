@@ -97,7 +97,8 @@ class Commits:
         self.member = member
         self.group: Final = (member.group_id, member.group_instance_id)
         self.request_timeout_s = core.config.request_timeout_s
-        self._sending = asyncio.Lock()
+        # No other commit is sent while it is held, even during a rebalance.
+        self.alone: Final = asyncio.Lock()
         self._sequence = itertools.count()
         # Successful commits, and the time of the latest one's failure.
         self.commit_count = 0
@@ -180,7 +181,7 @@ class Commits:
         for departed in tuple(self._departed):
             await self._try_to_commit(departed, deadline)
             self._settle(departed)
-        last = self.make_departed(self.not_committed_yet(offsets))
+        last = self.make(self.not_committed_yet(offsets), CommitKind.DEPARTED)
         await self._try_to_commit(last, deadline)
         uncommitted = self.not_committed_yet(last.left)
         await self._until_answered(deadline)
@@ -222,7 +223,7 @@ class Commits:
 
     def depart(self, offsets: Offsets) -> None:
         """Have auto-commit commit the offsets of partitions that were given up."""
-        self._departed.append(self.make_departed(offsets))
+        self._departed.append(self.make(offsets, CommitKind.DEPARTED))
 
     async def commit_next_departed(self) -> None:
         departed = self._departed[0]
@@ -285,25 +286,13 @@ class Commits:
             while self.member.is_rebalancing:
                 await self.member.wait_for_change()
                 self._cluster.raise_if_closed()
-            async with self.alone():
+            async with self.alone:
                 if not self.member.is_rebalancing:
                     yield
                     return
 
     async def commit_held(self, offsets: Offsets) -> None:
         await self._attempt(self.make(offsets), self._deadline())
-
-    def alone(self) -> asyncio.Lock:
-        """Return a block within which no commit is sent, even during a rebalance."""
-        return self._sending
-
-    def decided(self) -> None:
-        """Wake last commits, which may wait for a transaction that has ended."""
-        self.member.notify()
-
-    @property
-    def is_automatic(self) -> bool:
-        return self._config.enable_auto_commit
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         if self._config.enable_auto_commit:
@@ -338,9 +327,6 @@ class Commits:
             for tp, offset in offsets.items()
             if (cursor := self._cursors.get(tp)) is None or not cursor.is_committed(offset)
         }
-
-    def make_departed(self, offsets: Offsets) -> PendingCommit:
-        return self.make(offsets, CommitKind.DEPARTED)
 
     def make(
         self,
@@ -744,7 +730,7 @@ class Commits:
             while self._waits_for_transaction(commit):
                 await self.member.wait_for_change()
                 self._cluster.raise_if_closed()
-            async with self._sending:
+            async with self.alone:
                 if self._is_taken(commit):  # still
                     yield
                     return
@@ -832,7 +818,7 @@ class Commits:
                         await self.member.wait_for_change()
                         self._cluster.raise_if_closed()
                     reader = self.member.reads_as
-                    async with self.alone() if is_at_rest else contextlib.nullcontext():
+                    async with self.alone if is_at_rest else contextlib.nullcontext():
                         left |= asked if is_at_rest else set()
                         answers = await self._fetch(left, deadline)
             except asyncio.TimeoutError:

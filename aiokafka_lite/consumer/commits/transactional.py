@@ -58,6 +58,7 @@ class OffsetsInTransaction:
     def __init__(self, core: Core, commits: Commits) -> None:
         self.state, self._finished, self._observers = core.state, core.finished, core.observers
         self.commits = commits
+        self._is_automatic = core.config.enable_auto_commit
 
     def held(self) -> AbstractAsyncContextManager[None]:
         return self.commits.held()
@@ -87,7 +88,7 @@ class OffsetsInTransaction:
         `is_all`: they are all that the application has, and not those that count as processed.
         `is_batch`: they are of batches, and not of earlier reads.
         """
-        if not self.commits.is_automatic or not ends:
+        if not self._is_automatic or not ends:
             return
         others = {
             cursor: end
@@ -113,7 +114,7 @@ class OffsetsInTransaction:
         """Block commits of these records until the transaction ends; `is_stored` as `Undecided`."""
         for cursor, end in ends.items():
             first, committed = cursor.started_at, cursor.committed
-            if self.commits.is_automatic and cursor.processed is not None:
+            if self._is_automatic and cursor.processed is not None:
                 first = cursor.processed
             elif committed is not None and (first or 0) <= committed.offset <= end:
                 first = committed.offset
@@ -122,7 +123,7 @@ class OffsetsInTransaction:
 
     def decided(self) -> None:
         self._observers.acted()
-        self.commits.decided()
+        self.commits.member.notify()  # last commits may wait for this transaction
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
@@ -269,7 +270,7 @@ class _OfConsumer(ABC):
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]: ...
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        return self._offsets.commits.alone()
+        return self._offsets.commits.alone
 
     async def confirm_topics(self, deadline: float) -> None:
         await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)

@@ -27,40 +27,34 @@ R = TypeVar("R", bound=Response)
 
 
 class Coordinator:
-    """Finds the coordinator of one group, and forgets it after an error. Does not retry."""
+    """Finds the coordinator of one group, and forgets it after an error. Does not retry.
+
+    `node_id` is None if the next request looks it up.
+    """
 
     def __init__(self, cluster: Cluster, group_id: str, events: Events) -> None:
         self._cluster = cluster
         self._group_id = group_id
         self._events = events
-        self._node_id: int | None = None
-        self._previous_node_id: int | None = None
+        self.node_id: int | None = None
+        self._previous_id: int | None = None
         self._finding = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     @property
-    def node_id(self) -> int | None:
-        """The coordinator as far as known. None: the next request looks it up."""
-        return self._node_id
-
-    @property
     def node(self) -> Node | None:
-        return None if self._node_id is None else self._cluster.view.nodes.get(self._node_id)
-
-    @property
-    def has_topic_ids(self) -> bool:
-        return self._cluster.has_topic_ids
+        return None if self.node_id is None else self._cluster.view.nodes.get(self.node_id)
 
     def forget(self, node_id: int, reason: object) -> None:
         """Look up the coordinator at the next request, unless it is another node already."""
-        if node_id == self._node_id:
+        if node_id == self.node_id:
             log.info(
                 "group %s: node %s is no longer used as the coordinator: %s",
                 self._group_id,
                 node_id,
                 reason,
             )
-            self._previous_node_id, self._node_id = node_id, None
+            self._previous_id, self.node_id = node_id, None
 
     async def request(
         self,
@@ -132,15 +126,15 @@ class Coordinator:
 
     def send_nowait(self, request: Request[Response]) -> None:
         """Send a request and ignore its response, if a connection is open and idle."""
-        if self._node_id is not None:
-            self._cluster.pool.send_nowait(self._node_id, request)
+        if self.node_id is not None:
+            self._cluster.pool.send_nowait(self.node_id, request)
 
     async def _find(self) -> int:
         async with self._finding:  # one lookup for all callers
-            if self._node_id is None:
-                self._node_id = await self._cluster.find_coordinator(self._group_id)
-                log.info("group %s: coordinator is node %s", self._group_id, self._node_id)
-                if self._node_id != self._previous_node_id:
-                    changed = CoordinatorChanged(self._node_id, self._previous_node_id)
+            if self.node_id is None:
+                self.node_id = await self._cluster.find_coordinator(self._group_id)
+                log.info("group %s: coordinator is node %s", self._group_id, self.node_id)
+                if self.node_id != self._previous_id:
+                    changed = CoordinatorChanged(self.node_id, self._previous_id)
                     self._events.publish(changed)
-            return self._node_id
+            return self.node_id

@@ -220,13 +220,14 @@ class GroupedMembership(ABC, Generic[MemberT]):
         )
 
     @property
-    def is_away(self) -> bool:
-        return self._reads.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
+    def poll_left_s(self) -> float:
+        """The rest of max_poll_interval_ms, in which the application has to request records."""
+        return self._config.max_poll_interval_s - self._reads.idle_s(self._loop.time())
 
     async def sit_out(self) -> None:
         self.sits_out = True
         try:
-            while self._state.is_subscribed and self.is_away:
+            while self._state.is_subscribed and self.poll_left_s <= 0:
                 await self._member.wait_for_change()
         finally:
             self.sits_out = False

@@ -108,7 +108,7 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
         core = around.core
-        self._config, self._reads, self._gate = core.config, core.reads, core.gate
+        self._config, self._gate = core.config, core.gate
         self._coordinator, self._scope = around.coordinator, around.scope
         self._member = member
         self._session_s = session_s

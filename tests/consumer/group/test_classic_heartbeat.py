@@ -100,6 +100,10 @@ class Beating:
         self.heartbeat.note_contact(self.loop.time())
 
     @property
+    def poll_left_s(self) -> float:
+        return POLL_S - self.state.reads.idle_s(self.loop.time())
+
+    @property
     def holds(self) -> frozenset[Hold]:
         return self.state.gate.holds
 

@@ -198,9 +198,9 @@ async def test_what_the_task_has_just_died_of_is_raised_before_its_scope_has_hea
 async def test_a_member_sits_out_until_the_application_asks_for_records() -> None:
     it = Running()
     await asyncio.sleep(POLL_S - 0.5)
-    assert not it.task.is_away
+    assert it.task.poll_left_s > 0
     await asyncio.sleep(0.5)
-    assert it.task.is_away
+    assert it.task.poll_left_s <= 0
     for come_back in (it.state.reads.enter_get, it.state.unsubscribe):
         assert not it.task.sits_out
         sitting = asyncio.create_task(it.task.sit_out())

@@ -516,7 +516,7 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
     scope = TaskScope("g")
     around = Surroundings(
         state.core(config),
-        cast("Any", None),
+        cast("Any", coordinator),
         cast("Coordinator", coordinator),
         cast("Any", None),
         scope,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -55,7 +56,6 @@ class ScriptedCoordinator:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.has_topic_ids = True
         self.script = list[Answer]()
         self.epoch = 1
         self.sent = list[ConsumerGroupHeartbeatRequest]()
@@ -101,13 +101,15 @@ class Beating:
         self.loop = asyncio.get_running_loop()
         self.config = ConsumerConfig(group_id="g", session_timeout_ms=10_000, **settings)  # type: ignore[arg-type]
         self.coordinator = ScriptedCoordinator(self.loop)
+        self.cluster = SimpleNamespace(has_topic_ids=True)
         self.coordinator.script += script
         self.state = State()
         self.state.subscribe(["t"])
         self.gate = self.state.gate
         self.member = ConsumerMember("g", "one")
         self.member.enter(MemberState.JOINING)
-        self.subscribed, self.idle_s, self.partition_count = Subscription(frozenset({"t"})), 3.0, 0
+        self.subscribed, self.partition_count = Subscription(frozenset({"t"})), 0
+        self.was_settled, self.poll_left_s = True, self.config.max_poll_interval_s - 3.0
         self.held = dict[PartitionId, TopicPartition]()
         self.errors = list[KafkaError]()
         self.fell_back = list[KafkaError]()
@@ -117,7 +119,7 @@ class Beating:
         self.beats = HeartbeatSchedule(self.config, self.member, self)
         around = Surroundings(
             self.state.core(self.config),
-            cast("Cluster", None),
+            cast("Cluster", self.cluster),
             cast("Coordinator", self.coordinator),
             cast("Any", None),
             self.scope,
@@ -328,14 +330,14 @@ async def test_a_refusal_says_which_protocol_helps(caplog: pytest.LogCaptureFixt
 
 async def test_a_cluster_without_topic_ids_cannot_be_joined() -> None:
     it = Beating()
-    it.coordinator.has_topic_ids = False
+    it.cluster.has_topic_ids = False
     await asyncio.sleep(0.5)
     assert [type(error) for error in it.errors] == [errors.IncompatibleBrokerVersion]
     assert it.coordinator.sent == []
-    it.coordinator.has_topic_ids = True
+    it.cluster.has_topic_ids = True
     await asyncio.sleep(1)
     await it.join()
-    it.coordinator.has_topic_ids = False  # as far as is known while brokers are replaced
+    it.cluster.has_topic_ids = False  # as far as is known while brokers are replaced
     await asyncio.sleep(5)
     assert it.member.is_member
     assert len(it.errors) == 1

@@ -318,10 +318,11 @@ def test_the_pace(
     answered = answer(interval_ms=brokers_ms, throttled_ms=throttled_ms)
     beats.answered(said, answered, 0.0)
     beats.note_change(100.0)
-    assert beats.interval_s(101.0, is_unsettled=False) == unsettled_s
     late = 100.0 + UNSETTLED_FOR_S
-    assert beats.interval_s(late, is_unsettled=True) == unsettled_s
-    assert beats.interval_s(late, is_unsettled=False) == settled_s
+    assert beats.interval_s(late) == unsettled_s  # it is reconciling
+    member.reconciled(is_done=True)
+    assert beats.interval_s(101.0) == unsettled_s
+    assert beats.interval_s(late) == settled_s
 
 
 @for_each(
@@ -342,7 +343,8 @@ def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_
     member = joined()
     beats = HeartbeatSchedule(ConsumerConfig(), member, Topics(of))
     member.take_answer(member.identity, member.identity, ids(T, *range(own)))
-    assert beats.interval_s(100.0, is_unsettled=False) == pytest.approx(settled_s)
+    member.reconciled(is_done=True)
+    assert beats.interval_s(100.0) == pytest.approx(settled_s)
 
 
 def test_a_heartbeat_says_all_when_there_is_something_new_and_after_one_that_failed() -> None:
@@ -389,7 +391,7 @@ def test_an_assignment_is_confirmed_once() -> None:
     answered(0)
     assert beats.confirm(100.0)
     assert beats.has_news(wish)
-    assert beats.interval_s(101.0, is_unsettled=False) == 0.25
+    assert beats.interval_s(101.0) == 0.25
     assert not beats.confirm(100.0)
     answered(0)  # as before
     assert not beats.confirm(0.0)

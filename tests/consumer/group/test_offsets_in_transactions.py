@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.commits.transactional import (
     OffsetsInTransaction,
     seeks_of,
 )
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.errors import (
     AutoCommitError,
     BatchRevokedError,
@@ -77,7 +78,9 @@ class Case:
     def __init__(self, *, is_automatic: bool = False) -> None:
         self.group = Group(enable_auto_commit=is_automatic)
         self.state, self.commits = self.group.state, self.group.commits
-        self.offsets = OffsetsInTransaction(self.state.core(), self.commits)
+        self.offsets = OffsetsInTransaction(
+            self.state.core(ConsumerConfig(enable_auto_commit=is_automatic)), self.commits
+        )
         self.transaction = Transaction()
 
     def cursor(self, tp: TopicPartition = A) -> Cursor:

@@ -80,7 +80,7 @@ class Heartbeat(MemberHeartbeat[Member]):
         if not self._member.is_heard:
             return None
         if self._awaits_application:
-            return min(self._next_beat, self._loop.time() + self._poll_time_left_s())
+            return min(self._next_beat, self._loop.time() + self._membership.poll_left_s)
         return self._next_beat
 
     @property
@@ -91,22 +91,18 @@ class Heartbeat(MemberHeartbeat[Member]):
     def _is_stable(self) -> bool:
         return self._member.state is MemberState.STABLE
 
-    def _poll_time_left_s(self) -> float:
-        now = self._loop.time()
-        return self._config.max_poll_interval_s - self._reads.idle_s(now)
-
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
         member, config = self._member, self._config
         return (
             partial(send_heartbeat, member.group_id, member.group_instance_id),
             min(config.heartbeat_interval_s, self._session_s / THREAD_BEATS),
-            self._poll_time_left_s() if self._is_stable else config.max_poll_interval_s,
+            self._membership.poll_left_s if self._is_stable else config.max_poll_interval_s,
         )
 
     # --- Requests and responses -----------------------------------------------------------
     async def _beat(self) -> None:
         identity, sent_at, error = self._member.identity, self._loop.time(), None
-        if self._awaits_application and self._poll_time_left_s() <= 0:
+        if self._awaits_application and self._membership.poll_left_s <= 0:
             self._member.interrupt(identity, Interruption.POLL_INTERVAL_EXCEEDED)
         if sent_at < self._next_beat:
             return

@@ -236,9 +236,9 @@ class HeartbeatSchedule:
         return identity, target
 
     # --- The pace -------------------------------------------------------------------------
-    def interval_s(self, now: float, *, is_unsettled: bool) -> float:
+    def interval_s(self, now: float) -> float:
         """Return the time from the last heartbeat to the next brief one."""
-        settled_s = self.settled_s
+        settled_s, is_unsettled = self.settled_s, self._member.state is MemberState.RECONCILING
         if not self._is_throttled and (is_unsettled or now < self._unsettled_until):
             return min(UNSETTLED_S, settled_s)
         return settled_s
@@ -334,6 +334,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         membership: ConsumerMembership,
     ) -> None:
         super().__init__(around, member, around.core.config.group_session_s)
+        self._cluster = around.cluster
         self._schedule = schedule
         self._membership = membership
         # The latest one of the heartbeat thread.
@@ -358,20 +359,16 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             or schedule.has_news(self._membership.subscribed)
         ):
             return self._not_before
-        return max(self._sent_at + self._interval_s(), self._not_before)
-
-    def _interval_s(self) -> float:
-        return self._schedule.interval_s(
-            self._loop.time(), is_unsettled=self._member.state is MemberState.RECONCILING
-        )
+        return max(self._sent_at + schedule.interval_s(self._loop.time()), self._not_before)
 
     # --- The heartbeat thread -------------------------------------------------------------
     def _of_thread(self) -> tuple[SendHeartbeat, float, float]:
-        member, held = self._member, tuple(self._membership.held)
+        member, membership = self._member, self._membership
+        held, left_s = tuple(membership.held), self._config.max_poll_interval_s
         return (
             partial(send_brief, member.group_id, member.group_instance_id, held),
             self._schedule.settled_s,
-            self._config.max_poll_interval_s - self._membership.idle_s,
+            membership.poll_left_s if membership.was_settled else left_s,
         )
 
     def take_outcome(self, outcome: Outcome) -> None:
@@ -395,7 +392,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         member.notify()
 
     async def _beat(self) -> None:
-        await self._wait_for_turn(self._interval_s())
+        await self._wait_for_turn(self._schedule.interval_s(self._loop.time()))
         if not self._member.is_heard:
             return
         sent = self._schedule.next(self._membership.subscribed, self._membership.held)
@@ -424,7 +421,7 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
             self._renew(sent_at)
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        if request.member_epoch == JOIN_EPOCH and not self._coordinator.has_topic_ids:
+        if request.member_epoch == JOIN_EPOCH and not self._cluster.has_topic_ids:
             raise IncompatibleBrokerVersion(
                 "KIP-848 needs topic ids, but the broker supports only versions of Metadata below "
                 "10, which have no topic ids"

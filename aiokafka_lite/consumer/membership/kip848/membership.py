@@ -53,8 +53,6 @@ LONG_UNKNOWN_S: Final = 5.0
 # How often brokers match expressions with new topics.
 BROKER_LOOKS_S: Final = 10.0
 
-REBALANCE: Final = "the group rebalances"
-
 
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
     """One consumer's membership.
@@ -86,7 +84,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._joining_since: float | None = None
         self._is_first_told = False
         # Whether start() can have returned: before that the application cannot request records.
-        self._was_settled = False
+        self.was_settled = False
         # Since when an assigned topic has had no name, and when to request its name next.
         self._unknown_since: float | None = None
         self._ask_names_at = 0.0
@@ -210,8 +208,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         due_at = list[float]()
         # The deadlines of a member of the group. One that joins again has no use for them.
         if self._member.state in PRESENT:
-            if self._was_settled:
-                due_at.append(now + self._config.max_poll_interval_s - self._reads.idle_s(now))
+            if self.was_settled:
+                due_at.append(now + self.poll_left_s)
             if self._unknown_since is not None:
                 due_at.append(self._ask_names_at)
         if self._awaits_first:
@@ -224,7 +222,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._last_leave = None
         self._unknown_since = None
         self._joining_since = self._loop.time()
-        self._is_first_told = self._was_settled = False
+        self._is_first_told = self.was_settled = False
         self._schedule.forget()
         if self._state.mode is SubscriptionMode.PATTERN:
             self._metadata_changed(self._cluster.view)
@@ -245,7 +243,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if step.to_revoke:
             self._settled_version = None
             member.reconciled(is_done=False)
-            await self._revoke(step.to_revoke)
+            reason = Interruption.GROUP_REBALANCES.text
+            await self._handover.revoke(set(step.to_revoke.values()), reason)
+            self._let_go(step.to_revoke)
             return True
         new = {each: tp for each, tp in step.to_assign.items() if subscribed.covers(tp.topic)}
         if is_answered and new:
@@ -263,8 +263,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             return True
         self.forget_error()
         if not self.is_settled:
-            if not self._was_settled:
-                self._was_settled = True
+            if not self.was_settled:
+                self.was_settled = True
                 self._reads.restart_idle(self._loop.time())
             self._settled_version = state.subscription_version
             member.notify()
@@ -309,10 +309,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if now >= self._ask_names_at:
             self._ask_names_at = now + UNKNOWN_TOPIC_S
             self._cluster.invalidate()
-
-    async def _revoke(self, gone: Held) -> None:
-        await self._handover.revoke(set(gone.values()), REBALANCE)
-        self._let_go(gone)
 
     async def _assign(self, new: Held) -> None:
         def note() -> None:
@@ -378,7 +374,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     # --- The application is away ----------------------------------------------------------
     def _is_overdue(self) -> bool:
-        return self._member.state in PRESENT and self._was_settled and self.is_away
+        return self._member.state in PRESENT and self.was_settled and self.poll_left_s <= 0
 
     async def _leave_until_next_read(self) -> None:
         state, member = self._state, self._member
@@ -422,12 +418,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if not names <= topics.keys():
             return 0
         return sum(len(topics[name].partitions) for name in names)
-
-    # --- For its heartbeats -----------------------------------------------------------------
-    @property
-    def idle_s(self) -> float:
-        """How long the application has requested no records, once it could."""
-        return self._reads.idle_s(self._loop.time()) if self._was_settled else 0.0
 
     def match_here(self) -> None:
         self._regex = None
