@@ -769,8 +769,8 @@ _GROUPS: Final = (
             ),
             _edit(
                 "consumer.membership.kip848.membership",
-                "if is_answered and self._schedule.confirm(self._loop.time()):",
-                "if False:",
+                "        if is_answered:\n            self._schedule.confirm(self._loop.time())\n",
+                "",
             ),
         ),
         protocols=("consumer",),

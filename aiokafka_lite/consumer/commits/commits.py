@@ -45,7 +45,6 @@ from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
 from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (
     FetchedOffset,
-    commit_error_code,
     fetch_error_code,
     fetch_request,
     fetch_results,
@@ -55,7 +54,7 @@ from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity, Offsets
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import Recovery, is_about_the_group, recovery_for
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
@@ -70,6 +69,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.events import CommitFailed
+from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitResponse
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,14 @@ log = logging.getLogger(__name__)
 PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EPOCH})
 # The coordinator's errors for a deleted topic, or one that it does not know yet.
 GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
+
+
+def commit_error_code(response: OffsetCommitResponse) -> int:
+    for topic in response.topics:
+        for result in topic.partitions:
+            if result.error_code and is_about_the_group(result.error_code):
+                return result.error_code
+    return 0
 
 
 class Commits:

@@ -1,4 +1,4 @@
-"""Builds OffsetFetch requests, and reads the responses to them and to OffsetCommit."""
+"""Builds OffsetFetch requests, and reads their responses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 from aiokafka_lite.client.offset_commits import TopicIds
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
-from aiokafka_lite.consumer.membership.recovery import RECOVERIES
-from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code
+from aiokafka_lite.consumer.membership.recovery import is_about_the_group
 from aiokafka_lite.protocol.messages.committed_offsets import (
-    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -25,20 +23,6 @@ class FetchedOffset(NamedTuple):
     leader_epoch: int
     error_code: int
     topic_id: bytes
-
-
-def is_about_the_group(error_code: int) -> bool:
-    kind = for_code(error_code)
-    return kind in RECOVERIES or kind is GroupAuthorizationFailedError
-
-
-def commit_error_code(response: OffsetCommitResponse) -> int:
-    """Return the error code that concerns the whole commit: each partition repeats it."""
-    for topic in response.topics:
-        for result in topic.partitions:
-            if result.error_code and is_about_the_group(result.error_code):
-                return result.error_code
-    return 0
 
 
 def fetch_request(

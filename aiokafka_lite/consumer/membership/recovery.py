@@ -67,6 +67,12 @@ def recovery_for(error: KafkaError) -> Recovery:
     return Recovery.REDISCOVER if error.retriable else Recovery.SURFACE
 
 
+def is_about_the_group(error_code: int) -> bool:
+    """Whether an error that a response repeats for each partition concerns the whole request."""
+    kind = errors.for_code(error_code)
+    return kind in RECOVERIES or kind is errors.GroupAuthorizationFailedError
+
+
 class Interruption(enum.IntEnum):
     """The reason for a rebalance, or for the loss of the partitions, ordered by gravity.
 

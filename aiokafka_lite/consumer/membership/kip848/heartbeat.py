@@ -156,9 +156,11 @@ class HeartbeatSchedule:
         return self._told_change_count != self._change_count or subscribed != self.told_subscription
 
     def note_change(self, now: float) -> None:
+        """Have the coordinator told of the owned partitions at once."""
         self._change_count += 1
         self._is_unconfirmed = False
         self.note_unsettled(now)
+        self._member.notify()
 
     def confirm(self, now: float) -> bool:
         """Make the next heartbeat full if the coordinator may wait for the owned partitions.

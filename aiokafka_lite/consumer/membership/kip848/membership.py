@@ -254,8 +254,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             await self._assign(new)
             return True
         member.reconciled(is_done=step.is_empty)
-        if is_answered and self._schedule.confirm(self._loop.time()):
-            member.notify()
+        if is_answered:
+            self._schedule.confirm(self._loop.time())
         if not (is_answered and step.is_empty) or self._awaits_first:
             return False
         if not self._is_first_told:
@@ -315,7 +315,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             self.held.update(new)
             self._is_first_told = True
             self._schedule.note_change(self._loop.time())
-            self._member.notify()  # the coordinator is told at once
 
         topic_ids = {tp: each.topic_id for each, tp in new.items()}
         await self._handover.assign(topic_ids.keys(), topic_ids=topic_ids, then=note)
@@ -324,7 +323,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         for each in tuple(gone):
             self.held.pop(each, None)
         self._schedule.note_change(self._loop.time())
-        self._member.notify()
 
     async def _give_up_departed(self) -> None:
         """Settle unsubscribed partitions, which heartbeats report as owned until then."""
