@@ -125,7 +125,8 @@ class ProducerLease:
     ) -> dict[int, Exception]:
         """Write records and finish deliveries in one transaction, which any failure aborts.
 
-        If cancelled after the commit has begun, the outcome is unknown.
+        If cancelled after EndTxn was sent, the outcome is unknown. Before, the transaction is
+        aborted in the background.
 
         Returns:
             The rejected records by their index, with the reasons. If any, the transaction is
@@ -144,8 +145,7 @@ class ProducerLease:
             error = await self._try_to_write(outputs, delivery, futures, refused)
             await self._abort()
         finally:
-            if self._transactions.is_open:
-                self._transactions.begin_abort()  # the task continues
+            self._transactions.abandon()
             failures = [
                 each.exception() if each.done() and not each.cancelled() else None
                 for each in futures

@@ -558,12 +558,31 @@ class Transactions:
 
         The transaction is aborted, unless EndTxn was sent.
         """
-        transaction = self.current
-        if transaction is not None and not transaction.is_being_committed:
-            self.spoil(TransactionAbortableError("the commit of the transaction was cancelled"))
+        self._spoil_unless_committed()
         await _outlast(task)
         if self.is_open:
             await _outlast(self.begin_abort())
+
+    def abandon(self) -> None:
+        """Abort the transaction in the background, unless EndTxn was sent to commit it."""
+        if (ending := self.ending) is not None:
+            self._spoil_unless_committed()
+            self._ending = self._scope.spawn(self._abort_after(ending), name="abort")
+        elif self.is_open:
+            self.begin_abort()
+
+    async def _abort_after(self, ending: asyncio.Task[KafkaError | None]) -> KafkaError | None:
+        await asyncio.wait([ending])
+        if not self.is_open:
+            return None
+        self._enter(TransactionStage.ABORTING)
+        self.settle()
+        return await self._abort()
+
+    def _spoil_unless_committed(self) -> None:
+        transaction = self.current
+        if transaction is not None and not transaction.is_being_committed:
+            self.spoil(TransactionAbortableError("the commit of the transaction was cancelled"))
 
     def begin_abort(self) -> asyncio.Task[KafkaError | None]:
         """Return a task that aborts, or the one that already ends the transaction."""

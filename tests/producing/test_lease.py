@@ -145,6 +145,26 @@ async def test_a_write_that_is_cancelled_before_its_commit_is_aborted(broker: Br
         assert await values_in(broker, "other") == []
 
 
+@pytest.mark.parametrize("api", ["Produce", "TxnOffsetCommit", "EndTxn"])
+async def test_a_write_that_is_cancelled_is_committed_only_if_its_end_was_sent(
+    broker: Broker, api: str
+) -> None:
+    async with lent(broker) as (_, lease):
+        with broker.on(api).hold() as rule:
+            writing = asyncio.ensure_future(lease.write([output(b"0")], up_to(1)))
+            await rule.reached()
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+        if api != "EndTxn":
+            assert await lease.write([], up_to(0)) == {}  # it waits for the abort
+            assert broker.committed("g") == {TP: 0}
+            assert await committed_in(broker) == []
+        assert await lease.write([output(b"1")], up_to(2)) == {}
+        assert broker.committed("g") == {TP: 2}
+        assert await committed_in(broker) == [b"0", b"1"][api != "EndTxn" :]
+
+
 async def test_a_write_that_fails_returns_once_its_transaction_is_aborted(broker: Broker) -> None:
     async with lent(broker) as (_, lease):
         broker.on("Produce").fail(InvalidTimestampError)
