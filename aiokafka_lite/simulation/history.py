@@ -36,6 +36,7 @@ class Kind(enum.Enum):
     PAUSED = "paused"
     RESUMED = "resumed"
     NAMED = "commit called"
+    CONFIRMED = "commit confirmed"
     FENCED = "fenced"
     THROTTLED = "throttled"
     CALM = "faults stop"

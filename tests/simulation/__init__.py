@@ -2,16 +2,20 @@
 
     python -m tests.simulation --seeds 1-200 --jobs 2
     python -m tests.simulation --replay 17
-    python -m tests.simulation --planted --seeds 1-3000 --jobs 2
+    python -m tests.simulation --planted --seeds 1-6000 --jobs 2
+    python -m tests.simulation --pairs --seeds 1-10000
 
 | module | what it does |
 |---|---|
 | `plan.py` | what a seed decides: the group, the producers, the schedule of faults |
 | `cluster.py` | three nodes, with the topics of the group |
-| `applications.py` | members of the group, producers, and a reader without a group |
+| `member.py` | a member of the group, in a process of its own |
+| `ways.py`, `habits.py`, `listener.py` | how members read, and what they do besides |
+| `applications.py` | producers, and a reader without a group |
 | `faults.py` | faults next to those of the package, and the table of all |
 | `course.py` | one run: faults, then calm, in which all must settle |
 | `rules.py` | what must hold of a run, next to the rules of the package |
+| `seams.py` | which features meet in one seed, and how often |
 | `campaign.py` | the command: many seeds, or one again, with fewer faults, as a timeline |
 | `planted.py` | bugs that the campaign has to find |
 | `planting.py` | runs seeds with each of these bugs until a rule is broken |

@@ -22,7 +22,7 @@ from typing import Final
 
 from aiokafka_lite.simulation import schedule
 from aiokafka_lite.simulation.schedule import Fault, Order
-from tests.simulation import plan
+from tests.simulation import plan, seams
 from tests.simulation.course import Outcome, run_plan
 from tests.simulation.plan import Plan
 from tests.simulation.planting import hunt_all
@@ -143,6 +143,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--planted", nargs="?", const="", metavar="NAME", help="find planted bugs, or one"
     )
+    made.add_argument("--pairs", action="store_true", help="which features meet, and how often")
     made.add_argument("--timeline", metavar="FILE", help="write an HTML page of a replay")
     return made
 
@@ -158,6 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     if args.replay is not None:
         return replay(args)
+    if args.pairs:
+        drawn = (plan.draw(seed, args.length) for seed in args.seeds)
+        print(seams.table(seams.meetings(drawn), len(args.seeds)))
+        return 0
     if args.planted is not None:
         return hunt_all(args.planted, args.seeds, args.jobs, args.length)
     began = time.monotonic()

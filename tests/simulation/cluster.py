@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,13 @@ PATTERN: Final = "^in.*$"
 SECOND_AT_S: Final = 10.0
 OUTPUT: Final = "out"
 DEAD: Final = "dead"
+RACKS: Final = ("a", "b", "c")
+# Of a topic that is compacted, which the last segment of a log is not.
+COMPACTED: Final[Mapping[str, str | float | bool]] = {
+    "cleanup.policy": "compact",
+    "segment.ms": 2_000,
+    "min.cleanable.dirty.ratio": 0.0,
+}
 GROUP: Final = "g"
 SESSION_MS: Final = 6_000
 KEYS: Final = 7
@@ -52,7 +60,9 @@ class GroupCluster(SimulatedCluster):
             group_consumer_session_timeout_ms=SESSION_MS,
             # It takes time, and few seeds suffice for the rules that read it.
             request_log_size=1_000 if plan.has_request_log else 0,
+            racks=RACKS if plan.has_racks else (),
         )
+        self._configs = COMPACTED if plan.is_compacted else None
         self._partitions, self._second = plan.partitions, plan.second
         self._seen_requests = 0
         # Of Fetch, whose responses may be small, only those refused.
@@ -60,13 +70,17 @@ class GroupCluster(SimulatedCluster):
 
     async def start(self) -> None:
         await self.broker.start()
-        self.broker.create_topic(INPUT, self._partitions)
+        self.broker.create_topic(INPUT, self._partitions, self._configs)
         if self._second == "named":
-            self.broker.create_topic(SECOND, self._partitions)
+            self.create_second()
         elif self._second == "pattern":
-            self.loop.call_later(SECOND_AT_S, self.broker.create_topic, SECOND, self._partitions)
+            self.loop.call_later(SECOND_AT_S, self.create_second)
         self.broker.create_topic(OUTPUT, self._partitions)
         self.broker.create_topic(DEAD, self._partitions)
+
+    def create_second(self) -> None:
+        if not self.broker.has_topic(SECOND):
+            self.broker.create_topic(SECOND, self._partitions, self._configs)
 
     def input_partitions(self) -> list[TopicPartition]:
         return self.partitions_of(INPUT, SECOND)

@@ -10,9 +10,10 @@ from aiokafka_lite.simulation.engine import Loop
 from aiokafka_lite.simulation.history import History, Kind, Violation
 from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
 from aiokafka_lite.structs import TopicPartition
-from tests.simulation.applications import Member, Producer, Reader
+from tests.simulation.applications import Producer, Reader
 from tests.simulation.cluster import GroupCluster, GroupFacts
 from tests.simulation.faults import Faults
+from tests.simulation.member import Member
 from tests.simulation.plan import Plan
 from tests.simulation.rules import Run, check
 

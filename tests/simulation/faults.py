@@ -8,13 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiokafka_lite import errors
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.simulation.cluster import host_of
 from aiokafka_lite.simulation.faults import FAULTS, TIMES, Carry, FaultRunner
 from aiokafka_lite.simulation.history import Kind
 from aiokafka_lite.simulation.schedule import Fault
 from aiokafka_lite.structs import TopicPartition
-from tests.simulation.applications import Member
-from tests.simulation.cluster import GROUP, INPUT, GroupCluster
+from tests.simulation.cluster import GROUP, INPUT, SECOND, GroupCluster
+from tests.simulation.member import Member
 
 if TYPE_CHECKING:
     from tests.simulation.course import Course
@@ -27,6 +28,7 @@ LATE_S: Final = 1.0
 # Longer than `stop` may take.
 OUTAGE_S: Final = 13.0
 FILLING: Final = 40
+MOST_PARTITIONS: Final = 8
 
 
 class Faults(FaultRunner):
@@ -89,25 +91,44 @@ class Faults(FaultRunner):
         """Throttle an answer, then lose its connection."""
         api = "Produce"  # a client has one connection for them, to each node
         mark = self._broker.requests.total
-        rule = self._broker.on(api).throttle(THROTTLE_S)
+        # Several clients may send one at the same time.
+        caught: list[tuple[str | None, int]] = []
+
+        def catch(context: RequestContext, _: object) -> bool:
+            caught.append((context.client_id, context.node.id))
+            return True
+
+        rule = self._broker.on(api, when=catch).throttle(THROTTLE_S)
         try:
             await rule.reached(timeout_s=THROTTLED_WITHIN_S)
         except TimeoutError:
             return
         finally:
             rule.remove()
+        reached_at_s = self._loop.now
         await asyncio.sleep(0.02)
-        answered = [each for each in self._broker.requests.of(api, since=mark) if each.answered_at]
+        answered = [
+            each
+            for each in self._broker.requests.of(api, since=mark)
+            if (each.client_id, each.node_id) == caught[-1]
+            and each.answered_at
+            and each.arrived_at <= reached_at_s
+        ]
         if not answered:
             return
-        seen = answered[0]
+        seen = answered[-1]
         client, answered_at = seen.client_id or "", seen.answered_at or 0.0
         self._net.reset(host_of(seen.node_id), client)
         await asyncio.sleep(answered_at + THROTTLE_S - self._loop.now)
+        failed = self._history.of(Kind.RAISED)
+        if any(each.who == client and each.at_s > answered_at for each in failed):
+            return  # its application has another client since, which was not throttled
         early = [
             each
             for each in self._broker.requests.of(api, since=seen.number, node=seen.node_id)
-            if each.client_id == client and each.peer != seen.peer
+            if each.client_id == client
+            and each.peer != seen.peer
+            and each.arrived_at < answered_at + THROTTLE_S
         ]
         for each in early:
             note = f"{client} sent {api} to node {seen.node_id} after {answered_at:.3f}"
@@ -147,6 +168,37 @@ class Faults(FaultRunner):
                 for number in range(FILLING):
                     value = f"w{tp.partition}x{fault.at_s}-{number}"
                     self._broker.produce(INPUT, value, partition=tp.partition)
+
+    async def _add_partitions(self, fault: Fault) -> None:
+        topic = self._broker.topic(INPUT)
+        if topic is not None and topic.partition_count < MOST_PARTITIONS:
+            self._broker.add_partitions(INPUT, topic.partition_count + 1)
+
+    async def _compact(self, fault: Fault) -> None:
+        if self._world.plan.is_compacted:
+            for tp in self._cluster.input_partitions():
+                self._history.note(Kind.CUT_LOG, "compaction", tp)
+            await self._broker.clean_logs()
+
+    async def _recreate_smaller(self, fault: Fault) -> None:
+        """Recreate a topic without its last partition."""
+        before = self._cluster.partitions_of(INPUT)
+        self._broker.recreate_topic(INPUT, max(1, len(before) - 1))
+        for tp in before:
+            self._history.note(Kind.CUT_LOG, "recreated", tp, 0)
+
+    async def _delete_topic(self, fault: Fault) -> None:
+        """Delete the second topic, and create it again later."""
+        if not self._broker.has_topic(SECOND):
+            return
+        before = self._cluster.partitions_of(SECOND)
+        self._broker.delete_topic(SECOND)
+        for tp in before:
+            self._history.note(Kind.CUT_LOG, "recreated", tp, 0)
+        try:
+            await asyncio.sleep(fault.lasts_s)
+        finally:
+            self._cluster.create_second()
 
     async def _twin_producer(self, fault: Fault) -> None:
         """Start another producer with the transactional id of one, whose records are late."""
@@ -199,4 +251,8 @@ Faults.table = {
     "twin member": Faults._twin_member,
     "unflushed": Faults._lose_unflushed,
     "refilled": Faults._refill,
+    "partitions added": Faults._add_partitions,
+    "compaction": Faults._compact,
+    "recreated smaller": Faults._recreate_smaller,
+    "topic deleted": Faults._delete_topic,
 }

@@ -10,15 +10,43 @@ from typing import Final
 from aiokafka_lite.simulation.schedule import RARE, WEIGHTS, Fault, Order, draw_faults
 
 PROTOCOLS: Final = ("range", "cooperative", "consumer")
-WAYS: Final = ("async for", "getmany", "batch", "run", "dead letters", "copy")
+# Ways of reading. The next read says that the records of the one before are processed;
+READS: Final = ("async for", "getone", "getmany", "poll", "arrow")
+# the end of a block says so, or records are acknowledged one by one;
+ACKS: Final = ("acks", "acks in batch")
+# `run` calls handlers, and some write the records that they cannot use;
+LETTERS: Final = ("dead letters", "letters in transactions", "copy with letters")
+# records are copied in transactions.
+COPIES: Final = ("copy", "copy lists", "copy with letters", "copy batches")
+RUNS: Final = (
+    "run",
+    "run by partition",
+    "run lists",
+    *LETTERS,
+    "copy",
+    "copy lists",
+)
+WAYS: Final = (*READS, "batch", *ACKS, *RUNS, "copy batches")
+# Several tasks may read in these ways.
+BY_TASKS: Final = (*READS, "batch", *ACKS)
+SEEKING: Final = READS
 NODES: Final = (1, 2, 3)
 # What members do besides reading, each with the ways of reading that can.
 HABITS: Final = {
     "pauses": WAYS,
-    "seeks": ("async for", "getmany"),
-    "names commits": ("async for", "getmany"),
-    "subscribes again": ("async for", "getmany"),
+    "asks": WAYS,
+    "commits": (*READS, *ACKS, *RUNS),
+    "times out": WAYS,
+    "seeks": (*READS, "acks"),
+    "names commits": (*READS, "run", "run by partition"),
+    "subscribes again": READS,
+    "subscribes to less": READS,
+    "unsubscribes": READS,
+    "stays away": READS,
 }
+# The habits of several tasks.
+SHARED: Final = frozenset({"pauses", "asks", "times out"})
+LISTENERS: Final = ("plain", "slow", "raises", "acts")
 # How members get the records of a second topic.
 SECONDS: Final = ("", "named", "pattern")
 # Faults and how often they are drawn.
@@ -34,11 +62,24 @@ ALL_WEIGHTS: Final = {
     "twin member": 1,
     "unflushed": 1,
     "refilled": 1,
+    "partitions added": 1,
+    "compaction": 2,
+    "recreated smaller": 1,
+    "topic deleted": 2,
 }
 # Any of these may end a record that was acknowledged, or move positions.
-ALL_RARE: Final = (*RARE, "unflushed", "refilled")
+ALL_RARE: Final = (
+    *RARE,
+    "unflushed",
+    "refilled",
+    "compaction",
+    "recreated smaller",
+    "topic deleted",
+)
 # The kinds of faults of a seed that has few kinds, so that the same ones meet.
 FEW: Final = 4
+# The kinds of rare faults of a seed that has any.
+RARE_KINDS: Final = 2
 
 WARM_UP_S: Final = 5.0
 # Faults begin and end before this part of a run's time is over; then all must settle.
@@ -68,6 +109,10 @@ class Plan:
     metadata_ms: int = 5_000
     buffer_bytes: int | None = None
     has_reader: bool = False
+    tasks: int = 1
+    listener: str = "plain"
+    has_racks: bool = False
+    is_compacted: bool = False
 
     @property
     def has_request_log(self) -> bool:
@@ -95,6 +140,8 @@ class Plan:
             f"habit: {self.habit or 'none'}, second topic: {self.second or 'none'}, metadata each "
             f"{self.metadata_ms} ms, buffer {self.buffer_bytes}"
             f"{', a reader that seeks' if self.has_reader else ''}",
+            f"{self.tasks} reading tasks, listener {self.listener}"
+            f"{', racks' if self.has_racks else ''}{', compacted' if self.is_compacted else ''}",
         ]
         return "\n".join([*words, *(fault.text() for fault in self.faults)])
 
@@ -108,19 +155,30 @@ class Plan:
 def draw(seed: int, length_s: float = 60.0) -> Plan:
     """Return the plan of a seed."""
     rng = random.Random(f"{seed}:plan")
-    way = rng.choice(WAYS)
+    way = rng.choices(WAYS, [2 if way in READS else 1 for way in WAYS])[0]
     is_calm = rng.random() < 0.1
     count = 0 if is_calm else rng.randint(1, max(1, round(length_s / 6)))
-    end_s = length_s * FAULTY_SHARE
-    may_lose = rng.random() < 0.2
-    names = [name for name in ALL_WEIGHTS if may_lose or name not in ALL_RARE]
-    if rng.random() < 0.4:
-        names = rng.sample(names, FEW)
-    weights = {name: ALL_WEIGHTS[name] for name in names}
-    faults = draw_faults(rng, count, end_s, weights, is_dense=rng.random() < 0.5)
+    may_lose = rng.random() < 0.25
+    faults = draw_faults(
+        rng,
+        count,
+        length_s * FAULTY_SHARE,
+        _weights(rng, may_lose=may_lose),
+        is_dense=rng.random() < 0.5,
+    )
     pause_s = rng.choice((0.1, 0.25, 1.0))
-    habits = [habit for habit, ways in HABITS.items() if way in ways]
-    second = rng.choices(SECONDS, (6, 1, 1))[0]
+    second = rng.choices(SECONDS, (2, 1, 1) if may_lose else (4, 1, 1))[0]
+    tasks = 3 if way in BY_TASKS and rng.random() < 0.2 else 1
+    habits = [name for name, ways in HABITS.items() if way in ways]
+    if tasks > 1:
+        habits = [name for name in habits if name in SHARED]
+    habit = rng.choice(habits) if rng.random() < 0.7 else ""
+    if habit == "subscribes to less":
+        second = "named"
+    # Topics that match a pattern and new partitions are found when metadata are refreshed.
+    is_known_early = second != "pattern" and not any(
+        fault.name in ("partitions added", "topic deleted") for fault in faults
+    )
     return Plan(
         seed=seed,
         order=rng.choices(list(Order), (4, 2, 3, 1))[0],
@@ -139,10 +197,24 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
         ),
         pause_s=pause_s,
         faults=faults,
-        habit=rng.choice(habits) if rng.random() < 0.5 else "",
+        habit=habit,
         second=second,
-        # A topic that matches a pattern is found when metadata are refreshed.
-        metadata_ms=5_000 if second == "pattern" else rng.choice((5_000, 5_000, 300_000)),
+        metadata_ms=rng.choice((5_000, 5_000, 300_000)) if is_known_early else 5_000,
         buffer_bytes=rng.choice((None, None, 2_000)),
         has_reader=rng.random() < 0.1,
+        tasks=tasks,
+        listener=rng.choices(LISTENERS, (6, 1, 1, 1))[0],
+        has_racks=rng.random() < 0.2,
+        is_compacted=any(fault.name == "compaction" for fault in faults),
     )
+
+
+def _weights(rng: random.Random, *, may_lose: bool) -> dict[str, int]:
+    """Return the faults that a seed may have: all, or a few kinds, so that the same ones meet."""
+    names = [name for name in ALL_WEIGHTS if name not in ALL_RARE]
+    few = rng.random() < 0.4
+    if few:
+        names = rng.sample(names, FEW)
+    if may_lose:
+        names += rng.sample(ALL_RARE, RARE_KINDS)
+    return {name: ALL_WEIGHTS[name] * (1 if few or name not in ALL_RARE else 8) for name in names}

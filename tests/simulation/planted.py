@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tests.simulation.plan import PROTOCOLS, WAYS, Plan
+from tests.simulation.plan import ACKS, COPIES, PROTOCOLS, RUNS, WAYS, Plan
+from tests.simulation.plan import READS as NEXT_READS
 
-READS: Final = ("async for", "getmany", "batch")
-RUNS: Final = ("run", "dead letters", "copy")
+READS: Final = (*NEXT_READS, "batch")
 CLASSIC: Final = ("range", "cooperative")
 # Faults that members notice only as a delay: see rules.py.
 GENTLE: Final = frozenset(
@@ -61,6 +61,7 @@ class Bug:
         metadata_ms: The same: metadata are kept so long.
         is_bounded: The same: buffers are small.
         has_reader: The same: a reader without a group seeks and pauses.
+        has_tasks: The same: several tasks read.
         missed_because: Why no seed is expected to find it. These are thoughts, not measurements.
     """
 
@@ -81,6 +82,7 @@ class Bug:
     metadata_ms: int = 0
     is_bounded: bool = False
     has_reader: bool = False
+    has_tasks: bool = False
     missed_because: str = ""
 
     def can_be_met(self, plan: Plan) -> bool:
@@ -99,6 +101,7 @@ class Bug:
             and self.metadata_ms in (0, plan.metadata_ms)
             and (not self.is_bounded or plan.buffer_bytes is not None)
             and (not self.has_reader or plan.has_reader)
+            and (not self.has_tasks or plan.tasks > 1)
         )
 
 
@@ -1063,6 +1066,238 @@ _PROCESSING: Final = (
     ),
 )
 
+# --- Blocks, tasks and transactions ---------------------------------------------------------
+_SEAMS: Final = (
+    Bug(
+        "a looked-up seek keeps finished ranges",
+        "After a seek to the beginning, records stay finished that were before.",
+        "lost",
+        (
+            _edit(
+                "consumer.assignment.progress",
+                "    def forget_ahead(self) -> None:\n",
+                "    def forget_ahead(self) -> None:\n        return\n",
+            ),
+        ),
+        ways=(*ACKS, *RUNS),
+    ),
+    Bug(
+        "a read finishes the records of other tasks",
+        "The next read of one task says that the records of all tasks are processed.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.assignment.readers",
+                "        return not self._left and not any(\n",
+                "        return True or not any(\n",
+            ),
+        ),
+        ways=NEXT_READS,
+        is_slow=True,
+        has_tasks=True,
+    ),
+    Bug(
+        "a block that is left by an error is done",
+        "A batch counts as processed, whatever ends its block.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.assignment.batches",
+                "            self._end(is_done=self._is_done)\n",
+                "            self._end(is_done=True)\n",
+            ),
+        ),
+        ways=("batch", "acks in batch"),
+        habits=("times out",),
+        is_slow=True,
+    ),
+    Bug(
+        "a truncation forgets no commit",
+        "An offset of truncated records counts as committed for their replacements.",
+        "not settled",
+        (
+            _edit(
+                "consumer.assignment.cursor",
+                "        return committed if len(epochs) < 2 else None\n",
+                "        return committed if epochs else committed\n",
+            ),
+        ),
+        faults=("truncation", "unflushed"),
+    ),
+    Bug(
+        "a commit has the epoch of the first record",
+        "A commit has the oldest leader epoch of the returned records.",
+        "lost",
+        (
+            _edit(
+                "consumer.assignment.cursor",
+                "        for start in reversed(self.epoch_starts):\n"
+                "            if start.offset < offset:\n",
+                "        for start in self.epoch_starts:\n            if start.offset < offset:\n",
+            ),
+        ),
+        faults=("truncation", "unflushed"),
+    ),
+    Bug(
+        "commit() covers what handlers work on",
+        "A commit of positions includes records whose handlers have not returned.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.assignment.finished",
+                "        return partition.processed if is_processed else partition.position\n",
+                "        return partition.position if is_processed else partition.position\n",
+            ),
+        ),
+        ways=RUNS,
+        habits=("commits",),
+        is_slow=True,
+    ),
+    Bug(
+        "a cancelled commit does not wait for its outcome",
+        "A cancelled block of a transaction ends while EndTxn is in flight.",
+        "copied twice",
+        (
+            _edit(
+                "producing.transactions",
+                "        await _outlast(task)\n        if self.is_open:\n",
+                "        if self.is_open:\n",
+            ),
+        ),
+        ways=("copy batches",),
+        habits=("times out",),
+    ),
+    Bug(
+        "a batch counts as processed though its transaction is aborted",
+        "The outcome of a transaction does not matter to the batch whose offsets it has.",
+        "not copied",
+        (
+            _edit(
+                "consumer.assignment.batches",
+                "        self._is_aborted = not is_committed\n",
+                "        self._is_aborted = False\n",
+            ),
+        ),
+        ways=("copy batches",),
+    ),
+    Bug(
+        "a transaction names the offset after the next",
+        "Offsets in a transaction are one too high.",
+        "not copied",
+        (
+            _edit(
+                "consumer.commits.transactional",
+                "cursor.tp: OffsetToCommit(*offset, cursor.epoch_before(offset.offset))\n",
+                "cursor.tp: OffsetToCommit(offset[0] + 1, offset[1], -1)\n",
+            ),
+        ),
+        ways=("copy batches",),
+    ),
+    Bug(
+        "a transaction commits without its offsets",
+        "A transaction is committed though the coordinator has refused its offsets.",
+        "copied twice",
+        (
+            _edit(
+                "producing.group_offsets",
+                "            if partition.error_code == NoError.errno:\n                continue\n"
+                "            error_class",
+                "            if True:\n                continue\n            error_class",
+            ),
+        ),
+        ways=COPIES,
+    ),
+    Bug(
+        "a transaction of unknown outcome counts as aborted",
+        "The records of a transaction are read again, though it may have been committed.",
+        "copied twice",
+        (
+            _edit(
+                "consumer.commits.transactional",
+                "            self._offsets.begin_anew(self._seeks)\n",
+                "            pass\n",
+            ),
+        ),
+        ways=("copy batches",),
+    ),
+    Bug(
+        "outputs of an aborted transaction count as written",
+        "Handlers' outputs count as written if their transaction is aborted.",
+        "not copied",
+        (
+            _edit(
+                "producing.lease",
+                "        if error is not None and not refused:\n            raise error\n"
+                "        return refused\n",
+                "        if error is not None and self.fatal_error is not None:\n"
+                "            raise error\n        return refused\n",
+            ),
+        ),
+        ways=("copy", "copy lists", "copy with letters"),
+    ),
+    Bug(
+        "a transaction that is over takes records",
+        "A send of a transaction that has ended goes into the next one.",
+        "foreign error",
+        (
+            _edit(
+                "producing.transactions",
+                "        if transaction is None or transaction is not self.current:\n"
+                "            raise IllegalOperation(\n"
+                "                \"Can't send messages while not in transaction: this",
+                "        if transaction is None:\n"
+                "            raise IllegalOperation(\n"
+                "                \"Can't send messages while not in transaction: this",
+            ),
+        ),
+        ways=("copy batches",),
+    ),
+    Bug(
+        "a dead letter is not waited for",
+        "A record is finished before its dead letter is acknowledged.",
+        "no letter",
+        (
+            _edit(
+                "processing.dead_letters",
+                "        await self._producer.send_and_wait(\n            letter.topic,\n",
+                "        await self._producer.send(\n            letter.topic,\n",
+            ),
+        ),
+        ways=("dead letters",),
+    ),
+    Bug(
+        "a dead letter of unknown outcome is written again",
+        "Nobody looks whether a fenced producer's transaction was committed.",
+        "repeated letter",
+        (
+            _edit(
+                "consumer.processing.outbox",
+                "            if not await self._is_committed_after_all(offsets):\n",
+                "            if True:\n",
+            ),
+        ),
+        ways=("letters in transactions",),
+        faults=("lost answers", "crash", "power cut", "reset"),
+    ),
+    Bug(
+        "a dead letter is written outside of its transaction",
+        "A letter is written by a producer without transactions.",
+        "repeated letter",
+        (
+            _edit(
+                "processing.dead_letters",
+                "        if self._transactional_id is None:\n"
+                "            return PlainWriter(make, self._given)\n",
+                "        if run.outbox is None:\n"
+                '            make.keywords.pop("transactional_id")\n'
+                "            return PlainWriter(make, self._given)\n",
+            ),
+        ),
+        ways=("letters in transactions",),
+        faults=("member killed",),
+    ),
+)
+
 # --- Producers ------------------------------------------------------------------------------
 _PRODUCERS: Final = (
     Bug(
@@ -1409,6 +1644,7 @@ def _by_name() -> Mapping[str, Bug]:
         *_FETCHING,
         *_GROUPS,
         *_PROCESSING,
+        *_SEAMS,
         *_PRODUCERS,
         *_CONNECTIONS,
         *_BROKER,

@@ -28,7 +28,7 @@ from aiokafka_lite.simulation.rules import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import GroupFacts
-from tests.simulation.plan import Plan
+from tests.simulation.plan import ACKS, COPIES, LETTERS, READS, RUNS, Plan
 
 SESSION_S: Final = 6.0
 # How long a member may take to notice that its session is over.
@@ -75,9 +75,17 @@ PROMPT_HANDLING_S: Final = 0.01
 # The most attempts to connect to one host, and requests of one kind to one node, in a second.
 MOST_ATTEMPTS: Final = 20
 MOST_REQUESTS: Final = 60
+# Ways in which a handler gets one record.
+ONE_BY_ONE: Final = frozenset(RUNS) - {"run lists", "copy lists"}
 # Habits send these for many records, also if a member catches up.
-MEANT: Final = frozenset({("names commits", "OffsetCommit"), ("seeks", "OffsetFetch")})
-READS_IN_ORDER: Final = frozenset({"async for", "getmany", "batch"})
+MEANT: Final = frozenset(
+    {("names commits", "OffsetCommit"), ("commits", "OffsetCommit"), ("seeks", "OffsetFetch")}
+)
+READS_IN_ORDER: Final = frozenset({*READS, "batch", "copy batches"})
+# These change positions, or have records returned again.
+REPEATING_HABITS: Final = frozenset({"seeks", "stays away"})
+# These leave partitions without an owner for longer than a rebalance takes.
+WAITING_HABITS: Final = frozenset({"subscribes again", "unsubscribes", "stays away"})
 
 
 class Run(Evidence):
@@ -90,7 +98,7 @@ class Run(Evidence):
         self.plan = plan
 
     def is_dead(self, value: bytes) -> bool:
-        return self.plan.way == "dead letters" and fails(value)
+        return self.plan.way in LETTERS and fails(value)
 
     def is_idempotent(self, value: bytes) -> bool:
         name = value.partition(b"-")[0]
@@ -130,6 +138,12 @@ def is_reader(who: str) -> bool:
     return who == "r0"
 
 
+def acknowledged_records_stay_or_are_compacted(run: Run) -> Iterator[Violation]:
+    """Brokers compact logs at any time: then a later record of the key replaces others."""
+    if not run.plan.is_compacted:
+        yield from acknowledged_records_stay(run)
+
+
 # --- One assignment -------------------------------------------------------------------------
 def _key_of(value: bytes) -> int:
     return number_of(value) % 7
@@ -137,20 +151,24 @@ def _key_of(value: bytes) -> int:
 
 def one_assignment_is_in_order(run: Run) -> Iterator[Violation]:
     """In one assignment, offsets rise and none is left out; of `run`, those of a key rise."""
-    is_in_order = run.plan.way in READS_IN_ORDER
+    is_in_order = run.plan.way in READS_IN_ORDER and run.plan.tasks == 1
     in_order = run if is_in_order else run.of_readers()
     for found in (*polls_are_monotonic(in_order), *polls_skip_nothing(in_order)):
         yield found._replace(rule="order")
-    if is_in_order:
+    if run.plan.way not in RUNS:
         return
     last: dict[tuple[str, TopicPartition, int], int] = {}
     rewritten = run.rewritten()
     for event in run.history.events:
         if is_reader(event.who):
             continue
-        if event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST):
+        if event.kind is Kind.RAISED:
+            last = {key: offset for key, offset in last.items() if key[0] != event.who}
+        elif event.kind in (Kind.ASSIGNED, Kind.REVOKED, Kind.LOST):
             for key in [key for key in last if key[:2] == (event.who, event.tp)]:
                 del last[key]
+        elif event.kind is Kind.CANCELLED and event.tp is not None:  # it is tried again
+            last.pop((event.who, event.tp, _key_of(event.value)), None)
         elif event.kind is Kind.RETURNED and event.tp is not None and event.tp not in rewritten:
             key = (event.who, event.tp, _key_of(event.value))
             if event.offset < (before := last.get(key, -1)):
@@ -175,18 +193,18 @@ def paused_partitions_return_nothing(run: Run) -> Iterator[Violation]:
 
 def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
     """Of `run`, a handler begins with a record when that of its key before it has ended."""
-    if run.plan.way in READS_IN_ORDER:
+    if run.plan.way not in ONE_BY_ONE:
         return
-    handled_now: dict[tuple[str, int], bytes] = {}
+    handled_now: dict[tuple[str, TopicPartition | None, int], bytes] = {}
     for event in run.history.of(Kind.RETURNED, Kind.HANDLED, Kind.CANCELLED):
         if is_reader(event.who) or event.value.startswith(b"w"):  # records without a key
             continue
-        key = (event.who, _key_of(event.value))
+        key = (event.who, event.tp, _key_of(event.value))
         if event.kind is not Kind.RETURNED:
             handled_now.pop(key, None)
             continue
         other = handled_now.get(key)
-        if other is not None:
+        if other not in (None, event.value):  # one that failed is tried again
             text = f"{event.who} begins {event.value!r} while it handles {other!r}"
             yield Violation("key twice", text, event.at_s)
         if not run.is_dead(event.value):  # its end is no event
@@ -261,6 +279,43 @@ def one_member_owns_a_partition(run: Run) -> Iterator[Violation]:
                 yield Violation("returned by a former owner", text, event.at_s)
 
 
+def only_owners_get_records(run: Run) -> Iterator[Violation]:
+    """Records of a partition are returned between its assignment and its revocation only.
+
+    With several tasks, one may note a read after another has noted the revocation.
+    """
+    if run.plan.tasks > 1:
+        return
+    owned: dict[str, set[TopicPartition]] = defaultdict(set)
+    for event in run.history.of(Kind.ASSIGNED, Kind.REVOKED, Kind.LOST, Kind.RETURNED):
+        if event.tp is None:
+            continue
+        if event.kind is Kind.ASSIGNED:
+            owned[event.who].add(event.tp)
+        elif event.kind is not Kind.RETURNED:
+            owned[event.who].discard(event.tp)
+        elif event.tp not in owned[event.who]:
+            text = f"{event.who} got {place_of(event.tp, event.offset)}, which it does not have"
+            yield Violation("returned after a revocation", text, event.at_s)
+
+
+def confirmed_commits_are_there(run: Run) -> Iterator[Violation]:
+    """What commit() and stop() report as committed was committed before they returned."""
+    highest: dict[TopicPartition, int] = {}
+    rewritten = run.rewritten()
+    events = [*run.history.of(Kind.COMMITTED, Kind.CONFIRMED)]
+    events.sort(key=lambda event: event.at_s + (event.kind is Kind.CONFIRMED) * COMMIT_SLACK_S)
+    for event in events:
+        if event.tp is None or event.tp in rewritten:
+            continue
+        before = highest.get(event.tp, -1)
+        if event.kind is Kind.COMMITTED:
+            highest[event.tp] = max(before, event.offset)
+        elif before < event.offset and event.tp in run.facts.logs:
+            text = f"{place_of(event.tp, event.offset)} is confirmed {event.note} of {event.who}"
+            yield Violation("not committed", f"{text}, committed was {before}", event.at_s)
+
+
 def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
     """Without a harmful fault, no record is handled twice and nothing raises.
 
@@ -271,9 +326,12 @@ def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
         return
     revoked = [event for event in run.history.of(Kind.RAISED) if event.note.startswith("batch")]
     for event in run.history.of(Kind.RAISED):
-        if event not in revoked:
+        if event not in revoked and not event.note.startswith("BoomError"):
             yield Violation("raised", f"{event.who}: {event.note}, without a fault", event.at_s)
-    if revoked or (run.plan.way == "copy" and run.plan.faults) or run.plan.habit == "seeks":
+    plan = run.plan
+    may_fail = revoked or (plan.way in COPIES and plan.faults) or plan.listener == "raises"
+    is_asked_for = plan.habit in REPEATING_HABITS or plan.listener == "acts" or plan.way in ACKS
+    if may_fail or is_asked_for:
         return
     counts = Counter(event.value for event in run.history.of(Kind.HANDLED))
     logged = Counter(value for log in run.facts.logs.values() for value in log.values())
@@ -302,7 +360,8 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
     if (
         plan.heartbeat_ms != PROMPT_HEARTBEAT_MS
         or plan.handling_s > PROMPT_HANDLING_S
-        or plan.habit == "subscribes again"
+        or plan.habit in WAITING_HABITS
+        or plan.listener == "slow"
         or plan.static
     ):
         return
@@ -410,7 +469,7 @@ def throttled_clients_wait(run: Run) -> Iterator[Violation]:
 # --- Transactions, dead letters -------------------------------------------------------------
 def transactions_are_atomic(run: Run) -> Iterator[Violation]:
     """Readers get all records of a transaction or none."""
-    if any(run.history.of(Kind.CUT_LOG)):
+    if run.plan.is_compacted or any(run.history.of(Kind.CUT_LOG)):
         return
     there = {value for log in run.facts.logs.values() for value in log.values()}
     for event in run.history.of(Kind.ENDED):
@@ -423,7 +482,7 @@ def transactions_are_atomic(run: Run) -> Iterator[Violation]:
 
 def copies_are_made_exactly_once(run: Run) -> Iterator[Violation]:
     """Of a transactional copy, the output has each record of the input once."""
-    if run.plan.way != "copy":
+    if run.plan.way not in COPIES:
         return
     copies = Counter(run.facts.output)
     inputs = Counter(value for log in run.facts.logs.values() for value in log.values())
@@ -432,14 +491,16 @@ def copies_are_made_exactly_once(run: Run) -> Iterator[Violation]:
             yield Violation("copied twice", f"{value!r} is in the output {count} times")
     # No record is settled by itself: these are all that are to be read.
     for value in {value: None for _, _, value in run.unread(Kind.SETTLED)}:
-        if not copies[value]:
+        if not copies[value] and not run.is_dead(value):
             yield Violation("not copied", f"{value!r} is not in the output")
 
 
 def failed_records_are_dead_letters(run: Run) -> Iterator[Violation]:
     """A record that fails is in the topic of dead letters, and no other record is."""
-    if run.plan.way != "dead letters":
+    if run.plan.way not in LETTERS:
         return
+    is_atomic = run.plan.way != "dead letters" and not run.rewritten()
+    logged = Counter(value for log in run.facts.logs.values() for value in log.values())
     dead = Counter(run.facts.dead)
     for tp, log in run.facts.logs.items():
         for offset, value in log.items():
@@ -448,8 +509,8 @@ def failed_records_are_dead_letters(run: Run) -> Iterator[Violation]:
     for value, count in dead.items():
         if not fails(value):
             yield Violation("needless letter", f"{value!r} can be handled, and has a letter")
-        elif count > 1 and not run.plan.faults:
-            yield Violation("repeated letter", f"{value!r} has {count} letters without a fault")
+        elif count > max(1, logged[value]) and (is_atomic or not run.plan.faults):
+            yield Violation("repeated letter", f"{value!r} has {count} letters")
 
 
 # --- Ends -----------------------------------------------------------------------------------
@@ -481,7 +542,7 @@ def only_kafka_errors_are_raised(run: Run) -> Iterator[Violation]:
 RULES: Final[Sequence[Rule]] = (
     no_record_is_lost,
     every_record_is_seen,
-    acknowledged_records_stay,
+    acknowledged_records_stay_or_are_compacted,
     no_aborted_record_is_read,
     idempotent_records_are_written_once,
     records_keep_their_order,
@@ -492,6 +553,8 @@ RULES: Final[Sequence[Rule]] = (
     commits_cover_finished_records,
     commits_do_not_go_back,
     one_member_owns_a_partition,
+    only_owners_get_records,
+    confirmed_commits_are_there,
     healthy_members_repeat_nothing,
     partitions_do_not_wait,
     fenced_members_lose_partitions,

@@ -63,7 +63,7 @@ class Story:
         self.add(6.0, Kind.COMMITTED, "g", offset=2)
         self.add(7.0, Kind.STOPPING, "a")
         self.add(8.0, Kind.STOPPED, "a")
-        if way == "copy":
+        if way in plan.COPIES:
             self.facts.output = [value(0), value(1)]
 
     def add(
@@ -247,6 +247,20 @@ def no_stop() -> Story:
     return Story().without(Kind.STOPPED)
 
 
+def returned_after_a_revocation() -> Story:
+    return Story().add(4.8, Kind.REVOKED, "a")
+
+
+def confirmed_and_not_committed() -> Story:
+    return Story().add(5.8, Kind.CONFIRMED, "a", offset=2)
+
+
+def letter_twice() -> Story:
+    story = Story("letters in transactions", faults=(RESET,))
+    story.facts.dead += [value(9), value(9)]
+    return story
+
+
 def foreign_error() -> Story:
     return Story(faults=(RESET,)).add(5.9, Kind.RAISED, "a", note="KeyError: 1")
 
@@ -255,7 +269,7 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     (shared.no_record_is_lost, lost, "lost"),
     (shared.every_record_is_seen, unseen, "unseen"),
     (shared.records_keep_their_order, reordered, "reorder"),
-    (shared.acknowledged_records_stay, acknowledged_lost, "acknowledged, lost"),
+    (rules.acknowledged_records_stay_or_are_compacted, acknowledged_lost, "acknowledged, lost"),
     (shared.no_aborted_record_is_read, aborted_read, "aborted read"),
     (shared.idempotent_records_are_written_once, written_twice, "written twice"),
     (shared.values_are_those_of_the_log, another_record, "another record"),
@@ -286,6 +300,9 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     (rules.copies_are_made_exactly_once, not_copied, "not copied"),
     (rules.failed_records_are_dead_letters, no_letter, "no letter"),
     (rules.failed_records_are_dead_letters, needless_letter, "needless letter"),
+    (rules.failed_records_are_dead_letters, letter_twice, "repeated letter"),
+    (rules.only_owners_get_records, returned_after_a_revocation, "returned after a revocation"),
+    (rules.confirmed_commits_are_there, confirmed_and_not_committed, "not committed"),
     (rules.members_stop_in_time, late_stop, "late stop"),
     (rules.members_stop_in_time, no_stop, "no stop"),
     (rules.only_kafka_errors_are_raised, foreign_error, "foreign error"),

@@ -99,7 +99,7 @@ def test_runs_do_not_depend_on_hashes(implementation: str) -> None:
     assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize("seed", ["3", "15"], ids=["one topic", "two topics"])
+@pytest.mark.parametrize("seed", ["1", "2"], ids=["one topic", "two topics"])
 def test_replay_is_identical(seed: str) -> None:
     first, second = simulate("--replay", seed), simulate("--replay", seed)
     assert "faults stop" in first.stdout, first.stderr
