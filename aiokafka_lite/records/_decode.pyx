@@ -437,7 +437,7 @@ cdef class PlainBatches:
             last_delta = read_int32(at + LAST_OFFSET_DELTA_AT)
             if base_offset < 0 or last_delta < 0 or base_offset > MAX_OFFSET - last_delta:
                 return False
-            if base_offset >= batch.ceiling:
+            if base_offset >= batch.ceiling or self.next_offset >= batch.ceiling:
                 return False
             if self.crc32c is not None and not self.is_sound(at, length + LOG_OVERHEAD):
                 return False
