@@ -59,10 +59,15 @@ class _Listening:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """A simulated loop. `failures` are the exceptions that no task has handled."""
+    """A simulated loop. `failures` are the exceptions that no task has handled.
 
-    def __init__(self) -> None:
+    With `is_timed` the processor time passes on its clock, too. The broker divides long work by the
+    clock, and so the length of a step is right only then. Runs are not quite the same each time.
+    """
+
+    def __init__(self, *, is_timed: bool) -> None:
         self.selector = _Selector()
+        self._began = time.thread_time() if is_timed else None
         super().__init__(self.selector)
         simulate(self, 1)
         self.failures: list[BaseException] = []
@@ -74,7 +79,9 @@ class Loop(asyncio.SelectorEventLoop):
 
     @override
     def time(self) -> float:
-        return self.selector.now
+        if self._began is None:
+            return self.selector.now
+        return self.selector.now + time.thread_time() - self._began
 
     @override
     async def create_server(  # type: ignore[override]
@@ -174,12 +181,14 @@ class Transport(asyncio.Transport):
         return self.frames[-1] if len(self.frames) > count else None
 
 
-def run(make: Callable[[Loop], Coroutine[None, None, T]]) -> tuple[T, float]:
+def run(
+    make: Callable[[Loop], Coroutine[None, None, T]], *, is_timed: bool = False
+) -> tuple[T, float]:
     """Run a coroutine function on a new loop. Return also the longest step of the loop.
 
     Raises the first exception that no task has handled.
     """
-    loop = Loop()
+    loop = Loop(is_timed=is_timed)
     try:
         result = loop.run_until_complete(make(loop))
     finally:

@@ -100,6 +100,8 @@ class Target(ABC):
 
     def __init__(self) -> None:
         self.longest_hold_s = 0.0
+        # Whether an input is run to measure it, and not in a batch.
+        self.is_alone = False
 
     @abstractmethod
     def seeds(self) -> Sequence[bytes]:
@@ -160,6 +162,8 @@ class PeakMemory:
 
     def return_free_memory(self) -> None:
         gc.collect()
+        if not gc.isenabled():  # in `Fuzzer.run`, which unfreezes: what is left is never garbage
+            gc.freeze()
         if self.is_known:
             with suppress(AttributeError):  # only glibc has it
                 ctypes.CDLL(None).malloc_trim(0)
@@ -208,11 +212,13 @@ class Runner:
         return found
 
     def _attempt(self, content: bytes) -> str | Violation:
+        self.target.is_alone = True
         found, exceeded = self._measured([content])
         return exceeded or found[0]
 
     def _attempt_together(self, contents: Sequence[bytes]) -> list[str | Violation]:
         """Run inputs within the limits of one. Return the outcomes of those that kept to them."""
+        self.target.is_alone = False
         found, exceeded = self._measured(contents)
         if exceeded is None or exceeded.rule == "hang":
             return found

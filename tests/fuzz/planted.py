@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from aiokafka_lite._compat import override
+from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.errors import KafkaProtocolError
+from tests.fuzz import broker_in_process
 from tests.fuzz.engine import MIB, Broken, Limits, Target
 
 
@@ -76,6 +78,23 @@ class Holding(Planted):
             ends_at = time.thread_time() + 0.08
             while time.thread_time() < ends_at:
                 pass
+
+
+class Sliced(Planted):
+    """Works for long, but in slices of its loop's clock."""
+
+    name = "planted:Sliced"
+
+    @override
+    def fail(self, content: bytes) -> None:
+        _, held_s = broker_in_process.run(self._work, is_timed=self.is_alone)
+        self.held(held_s)
+
+    async def _work(self, loop: broker_in_process.Loop) -> None:
+        slices, ends_at = LoopSlices(), time.thread_time() + 0.06
+        while time.thread_time() < ends_at:
+            if slices.is_over:
+                await slices.rest()
 
 
 class Wrong(Planted):

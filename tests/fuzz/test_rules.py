@@ -59,6 +59,9 @@ def test_no_rule_is_broken_without_a_fault() -> None:
     assert not fuzzer.found
     assert any(content and content[0] >= 0x80 for content in inputs)
     assert fuzzer.outcome_count > 2  # an error is an outcome, too
+    fuzzer, inputs = fuzzed(planted.Sliced())
+    assert not fuzzer.found
+    assert any(content and content[0] >= 0x80 for content in inputs)
 
 
 @pytest.mark.parametrize(

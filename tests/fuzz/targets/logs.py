@@ -285,7 +285,8 @@ class CoordinatorRecords(Target):
         parts = unpack(content[1:])
         pairs = list(zip(parts[::2], parts[1::2], strict=False))
         outcome, held_s = broker_in_process.run(
-            lambda loop: self._load(loop, pairs, is_transactions=is_transactions)
+            lambda loop: self._load(loop, pairs, is_transactions=is_transactions),
+            is_timed=self.is_alone,
         )
         self.held(held_s)
         return outcome

@@ -157,25 +157,30 @@ class Requests(Target):
 
     @override
     def run(self, content: bytes) -> str:
-        outcome, held_s = broker_in_process.run(lambda loop: self._converse(loop, content))
+        (answers, is_ended), held_s = broker_in_process.run(
+            lambda loop: self._converse(loop, content), is_timed=self.is_alone
+        )
         self.held(held_s)
-        return outcome
+        # Not on the loop, whose steps are measured.
+        return self._check(split(content), answers, is_ended=is_ended)
 
-    async def _converse(self, loop: Loop, content: bytes) -> str:
-        async def use(broker: Broker) -> str:
+    async def _converse(self, loop: Loop, content: bytes) -> tuple[list[bytes], bool]:
+        """Return the responses, and whether the broker has closed the connection."""
+
+        async def use(broker: Broker) -> tuple[list[bytes], bool]:
             prepare(broker)
             loop.selector.longest_s = 0.0
             transport = Transport(loop)
-            frames = split(content)
+            count = len(split(content))
             transport.send(content)
-            await transport.until(lambda: len(transport.frames) >= len(frames))
-            outcome = self._check(frames, transport)
+            await transport.until(lambda: len(transport.frames) >= count)
+            found = [*transport.frames], transport.is_ended
             transport.close()
-            return outcome
+            return found
 
         return await broker_in_process.with_broker(Broker(config=self.CONFIG), use)
 
-    def _check(self, frames: Sequence[bytes], transport: Transport) -> str:
+    def _check(self, frames: Sequence[bytes], answers: Sequence[bytes], *, is_ended: bool) -> str:
         expected: dict[int, set[tuple[int, int]]] = {}
         for frame in frames:
             try:
@@ -184,16 +189,16 @@ class Requests(Target):
                 continue
             expected.setdefault(head.correlation_id, set()).add((head.api_key, head.version))
         if any(HANDSHAKE_WITH_BARE_TOKENS in each for each in expected.values()):
-            return f"bare tokens {transport.is_ended}"
-        for answer in transport.frames:
+            return f"bare tokens {is_ended}"
+        for answer in answers:
             known = expected.get(int.from_bytes(answer[:4], "big", signed=True))
             if known is None:
                 raise Broken("a response has a correlation id that no request has")
             if not any(_is_response(answer, *each) for each in known):
                 raise Broken(f"a response is none to {known}")
         kinds = sorted({key for each in expected.values() for key, _ in each})[-1:]
-        codes = [answer[4:8] for answer in transport.frames[-1:]]
-        return f"{kinds} {min(len(transport.frames), 2)} {transport.is_ended} {codes}"
+        codes = [answer[4:8] for answer in answers[-1:]]
+        return f"{kinds} {min(len(answers), 2)} {is_ended} {codes}"
 
 
 class RequestsWithSasl(Requests):
