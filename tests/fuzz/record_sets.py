@@ -127,6 +127,11 @@ def split(content: bytes) -> list[bytes]:
     return [*found, content] if content else found
 
 
+def is_cut(batch: bytes) -> bool:
+    """Whether a batch has fewer bytes than its length says."""
+    return len(batch) <= MAGIC_AT or OVERHEAD + _LENGTH.unpack_from(batch, 8)[0] > len(batch)
+
+
 def sealed(batch: bytes | bytearray) -> bytes:
     """Correct length and checksum."""
     if len(batch) < 22:

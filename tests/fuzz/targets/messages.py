@@ -13,6 +13,7 @@ from aiokafka_lite.consumer.assignors.blobs import decode_assignment, decode_sub
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.decoding import MessageDecoder
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
@@ -211,19 +212,42 @@ def _compare_with_steps(cls: type[Request[Response]], version: int, frame: memor
     body = frame[4 + is_tagged :]
     if is_tagged and frame[4]:
         return
+    decode = codec.decoder(response, version)
     ways: Sequence[Callable[[], Message]] = (
-        lambda: codec.decoder(response, version)(body, True),
+        lambda: _decoded(decode, body),
         lambda: run_to_end(codec.decoder_in_steps(response, version)(body, True)),
     )
     answers = []
-    for decode in ways:
+    for way in ways:
         try:
             # As bytes: a float may be "not a number", which equals nothing.
-            answers.append(codec.encode(decode(), version))
+            answers.append(codec.encode(way(), version))
         except KafkaProtocolError as error:
             answers.append(str(error).encode())
     if answers[0] != answers[1]:
         raise Broken(f"{response.__name__} v{version} differs when it is decoded in steps")
+
+
+def _decoded(decode: MessageDecoder[Message], body: memoryview) -> Message:
+    """Decode a message that bytes may follow, and check that it ends inside the body."""
+    try:
+        return decode(body)
+    except KafkaProtocolError:
+        message = decode(body, True)
+    # The shortest body that is decoded ends where the message does.
+    too_short, enough = -1, len(body)
+    while enough - too_short > 1:
+        middle = (too_short + enough) // 2
+        try:
+            decode(body[:middle], True)
+            enough = middle
+        except KafkaProtocolError:
+            too_short = middle
+    try:
+        decode(body[:enough])
+    except KafkaProtocolError as error:
+        raise Broken("a message ends behind its last byte") from error
+    return message
 
 
 class ConsumerProtocol(Target):

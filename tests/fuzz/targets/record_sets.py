@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -82,10 +83,18 @@ class RecordSets(Target):
         if not way & BY_ONE:
             for name in NAMES[:-1]:
                 _compare(name, _read(name, view, way), answer)
-        taken, error, _, _, epochs, _ = answer
+        taken, error, _, next_offset, epochs, _ = answer
         if error is not None:
             raise error
+        is_read_to_end = next_offset < sys.maxsize
+        if way & 1 and is_read_to_end and not all(map(_is_sound, record_sets.split(view))):
+            raise Broken("a wrong checksum is accepted")
         return f"{min(len(taken), 3)} takes, {min(len(epochs), 2)} epochs, {way & 3}"
+
+
+def _is_sound(batch: bytes) -> bool:
+    """Whether a batch is incomplete, or has the right checksum."""
+    return record_sets.is_cut(batch) or record_sets.sealed(batch) == batch
 
 
 def _compare(name: str, answer: Answer, other: Answer) -> None:
@@ -205,7 +214,12 @@ class Payloads(Target):
         first = content[:1] or b"\0"
         if rng.random() < 0.05:
             first = bytes([rng.randrange(16)])
-        return first + mutations.changed(rng, content[1:], [rng.choice(pool)[1:]])
+        packed = content[1:]
+        if rng.random() < 0.05:  # several members or frames, one after the other
+            packed *= rng.choice((2, 3, 20))
+            if rng.random() < 0.5:
+                return first + packed
+        return first + mutations.changed(rng, packed, [rng.choice(pool)[1:]])
 
     @override
     def run(self, content: bytes) -> str:
@@ -217,6 +231,8 @@ class Payloads(Target):
             whole = bytes(inflate(codec, view, self.CAP, magic=0 if first & 8 else 2))
         except self.allowed as error:
             outcome = outcome_of(error)
+        if whole is not None and len(whole) > self.CAP:
+            raise Broken(f"{codec.name}: {len(whole)} bytes are above the limit")
         pieces = self._in_pieces(codec, view) if not first & 8 else None
         if whole is not None and pieces is not None and whole != pieces:
             raise Broken(
