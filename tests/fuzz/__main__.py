@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             results.append(running.fuzz(name, seed, seconds, chosen.executions))
         _print(results[-1])
-        if is_kept and not results[-1].found:
-            totals.keep(name, seed, results[-1].executions)
+        if is_kept:
+            totals.keep(name, seed, 0 if results[-1].found else results[-1].executions)
     total = sum(result.executions for result in results)
     seconds = sum(result.seconds for result in results)
     print(f"{'all':22}{total:12,}{total / max(seconds, 0.001):10,.0f}")

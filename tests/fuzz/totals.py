@@ -1,7 +1,8 @@
 """How many inputs have been run without a broken rule, added up over many runs (`--keep`).
 
 A line of `totals.jsonl` has one target, with or without AddressSanitizer: the executions by seed. A
-run of a seed has the same inputs as the beginning of a longer one: only the longer one counts.
+run of a seed has the same inputs as the beginning of a longer one: only the longer one counts. A
+run that broke a rule has no executions. `--seed` repeats it after the fault was fixed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def new_seed(target: str, file: Path = FILE) -> int:
 
 
 def keep(target: str, seed: int, executions: int, file: Path = FILE) -> None:
-    """Add a run in which no rule was broken."""
+    """Add the executions of a run, 0 if a rule was broken."""
     totals = read(file)
     seeds = totals.setdefault((target, IS_ASAN), {})
     seeds[seed] = max(seeds.get(seed, 0), executions)
