@@ -17,6 +17,7 @@ import aiokafka_lite
 from tests.faults import page
 from tests.faults.catalogue import ALL, FAULTS, Fault
 from tests.faults.playing import play
+from tests.faults.rows import PEERS
 from tests.support.extensions import stale_extensions
 
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     faults = [each for each in FAULTS if not chosen.rows or each.row in chosen.rows]
     found = asyncio.run(run(faults, chosen.client or ALL, chosen.at_once))
     if chosen.keep:
-        page.keep(found, {name: version(name) for name in page.PEERS})
+        page.keep(found, {name: version(name) for name in PEERS})
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tests.faults.rows import ROWS, SECTIONS
+from tests.faults.rows import PEERS, ROWS, SECTIONS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 OUTCOMES: Final = Path(__file__).with_name("outcomes.json")
-PEERS: Final = ("aiokafka", "confluent-kafka", "kafka-python")
 HEAD: Final = """\
 # Faults, and how clients behave
 
@@ -46,29 +45,46 @@ Outcomes: TypeAlias = "dict[str, dict[str, dict[str, str]]]"
 
 
 def load() -> Outcomes:
-    outcomes: Outcomes = json.loads(OUTCOMES.read_text())["outcomes"]
+    """Return the outcomes. A peer's name is followed by the version that was measured."""
+    outcomes: Outcomes = json.loads(OUTCOMES.read_text())
     return outcomes
 
 
 def keep(found: Outcomes, versions: Mapping[str, str]) -> None:
-    """Replace outcomes in the file, and write the page."""
+    """Replace outcomes in the file, and write the page. `versions` are those of `found`."""
     outcomes = load() if OUTCOMES.exists() else {}
     for row, variants in found.items():
         for variant, by_client in variants.items():
-            outcomes.setdefault(row, {}).setdefault(variant, {}).update(by_client)
+            kept = outcomes.setdefault(row, {}).setdefault(variant, {})
+            for client, outcome in by_client.items():
+                for each in [each for each in kept if each.partition(" ")[0] == client]:
+                    del kept[each]
+                kept[f"{client} {versions.get(client, '')}".rstrip()] = outcome
     ordered = {row: outcomes[row] for row in ROWS if row in outcomes}
-    kept = {"versions": versions, "outcomes": ordered}
-    OUTCOMES.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    OUTCOMES.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(page())
 
 
-def cell(variants: Mapping[str, Mapping[str, str]], client: str) -> str:
-    """Return the outcomes of a client: the most frequent one, then others with their variants."""
+def newest(outcomes: Outcomes, peer: str) -> str:
+    """Return the newest version of a peer of which an outcome is kept."""
+    names = {name for row in outcomes.values() for by_client in row.values() for name in by_client}
+    measured = [name.split(" ")[1] for name in names if name.startswith(f"{peer} ")]
+    return max(measured, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
+
+
+def cell(variants: Mapping[str, Mapping[str, str]], peer: str, version: str, otherwise: str) -> str:
+    """Return the outcomes of a peer: the most frequent one, then others with their variants.
+
+    Outcomes of another version than this one name theirs.
+    """
     found: dict[str, list[str]] = {}
     for variant, outcomes in variants.items():
-        if client in outcomes:
-            found.setdefault(shown(outcomes[client]), []).append(variant)
-    first, *others = sorted(found, key=lambda each: -len(found[each])) or ["–"]
+        for name, outcome in outcomes.items():
+            client, _, measured = name.partition(" ")
+            if client == peer:
+                text = shown(outcome) + ("" if measured == version else f" in {measured}")
+                found.setdefault(text, []).append(variant)
+    first, *others = sorted(found, key=lambda each: -len(found[each])) or [otherwise]
     if not others:
         return first
     count = sum(map(len, found.values()))
@@ -97,16 +113,19 @@ def shown(outcome: str) -> str:
 
 
 def lines() -> Iterator[str]:
-    kept = json.loads(OUTCOMES.read_text())
-    first, second, third = (f"{name} {kept['versions'][name]}" for name in PEERS)
+    kept = load()
+    versions = {peer: newest(kept, peer) for peer in PEERS}
+    first, second, third = (f"{name} {version}" for name, version in versions.items())
     yield HEAD.format(versions=f"{first}, {second} and {third}")
     for title, rows in SECTIONS.items():
         yield f"## {title}\n\n| | fault | aiokafka_lite | {' | '.join(PEERS)} |"
         yield "|---|---|---|---|---|---|"
         for row in rows:
-            variants = kept["outcomes"].get(row.name, {})
-            cells = row.name, row.fault, row.here, *(cell(variants, peer) for peer in PEERS)
-            yield f"| {' | '.join(cells)} |"
+            found = (
+                cell(kept.get(row.name, {}), peer, version, row.otherwise.get(peer, "–"))
+                for peer, version in versions.items()
+            )
+            yield f"| {' | '.join([row.name, row.fault, row.here, *found])} |"
         yield ""
     yield "## Tests\n\n```text"
     for rows in SECTIONS.values():

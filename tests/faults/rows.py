@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
@@ -15,14 +16,21 @@ class Row(NamedTuple):
         name: Its name, for example CN-1.
         fault, here: The fault, and how this client behaves.
         tests: Tests that show it, as "file::test".
+        otherwise: By peer, why it has no outcome.
     """
 
     name: str
     fault: str
     here: str
     tests: tuple[str, ...]
+    otherwise: Mapping[str, str] = {}
 
 
+def has_none(what: str, *peers: str) -> Mapping[str, str]:
+    return dict.fromkeys(peers or PEERS, f"has no {what}")
+
+
+PEERS: Final = ("aiokafka", "confluent-kafka", "kafka-python")
 GROUP: Final = "consumer/group/"
 
 SECTIONS: Final[dict[str, tuple[Row, ...]]] = {

@@ -36,3 +36,7 @@ def test_the_page_is_up_to_date_and_every_test_that_it_names_exists() -> None:
         for variant, by_client in variants.items()
     }
     assert [each for each, outcome in ours.items() if page.is_a_fault(outcome)] == []
+    older = {"early": {"aiokafka 0.13.0": "hangs"}, "late": {"aiokafka 0.14.0": "hangs"}}
+    assert page.cell(older, "aiokafka", "0.14.0", "–") == "hangs in 0.13.0 (early) · hangs (late)"
+    assert page.cell(older, "kafka-python", "3.0", "–") == "–"
+    assert page.newest({"CN-1": older}, "aiokafka") == "0.14.0"
