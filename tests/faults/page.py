@@ -32,7 +32,8 @@ process, with default settings, a request timeout of 10 s and a session timeout 
 | lost, repeats | records are skipped, or returned twice, without an error |
 | accepts it, garbage | the bad batch, or altered records, are returned |
 | hangs | neither records nor an error for 30 s |
-| – | not measured, or not applicable |
+| has no … | not applicable |
+| – | not measured |
 """
 
 SHORT: Final = {

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -45,6 +46,7 @@ class Stage:
         otherwise: The verdict if it has set none.
         limit_s: How long the client has.
         rules: The broker's rules of the fault, of which one at least has to apply.
+        ready: Unset by a fault that has to prepare something before the client starts.
     """
 
     broker: Broker
@@ -63,6 +65,7 @@ class Stage:
     peaks_mb: list[int] = field(default_factory=list)
     process: asyncio.subprocess.Process | None = None
     began: float = field(default_factory=time.monotonic)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def write(self, count: int, *, topic: str = "t", partitions: int = 2) -> None:
@@ -77,6 +80,10 @@ class Stage:
     @property
     def seen(self) -> int:
         return sum(map(len, self.got.values()))
+
+    @property
+    def grown_mb(self) -> int:
+        return max(self.peaks_mb, default=0) - min(self.peaks_mb, default=0)
 
     @property
     def told(self) -> list[str]:
@@ -95,6 +102,14 @@ class Stage:
         await self.until(lambda: any(each["word"] == word for each in self.words))
         return next(each for each in self.words if each["word"] == word)
 
+    async def command(self, word: str, **command: object) -> None:
+        """Have the reader do something, and wait until it has."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        told = sum(each["word"] == word for each in self.words)
+        self.process.stdin.write(json.dumps({"word": word, **command}).encode() + b"\n")
+        await self.until(lambda: sum(each["word"] == word for each in self.words) > told)
+
     def is_done(self) -> bool:
         if self.verdict:
             return True
@@ -104,10 +119,9 @@ class Stage:
         seen = {value for _, value in self.got[place]}
         return [value for value in self.expected[place] if value not in seen]
 
-    async def listen(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
+    async def listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
             event = json.loads(line)
             self.peaks_mb.append(event["peak_mb"])
             if "record" in event:
@@ -170,9 +184,8 @@ class Stage:
     def costs(self) -> list[str]:
         """Name the memory and the requests, if they are many."""
         found = []
-        grown_mb = max(self.peaks_mb, default=0) - min(self.peaks_mb, default=0)
-        if grown_mb > MANY_MB:
-            found.append(f"{grown_mb} MB")
+        if self.grown_mb > MANY_MB:
+            found.append(f"{self.grown_mb} MB")
         rate = self.broker.requests.total / (time.monotonic() - self.began)
         if rate > MANY_REQUESTS and time.monotonic() - self.began > 5:
             found.append(f"{rate:.0f} requests/s")
@@ -180,6 +193,16 @@ class Stage:
 
 
 Play: TypeAlias = Callable[[Stage], Awaitable[None] | object]
+
+
+def reader(task: Mapping[str, Any]) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """A process that reads. It is ended with the context."""
+    return started(
+        sys.executable, "-m", "tests.faults.reader", json.dumps(task),
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=None if os.environ.get("FAULTS_SHOW") else asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 async def play(fault: Play, client: str, broker_settings: Mapping[str, Any]) -> str:
@@ -194,16 +217,13 @@ async def play(fault: Play, client: str, broker_settings: Mapping[str, Any]) -> 
             "topics": {"t": 2},
             "settings": {},
         }
+        stage.ready.set()
         done = fault(stage)
         acting = asyncio.ensure_future(done) if asyncio.iscoroutine(done) else None
         await asyncio.sleep(0)  # to where it waits for the client
-        command = sys.executable, "-m", "tests.faults.reader", json.dumps(stage.task)
-        async with started(
-            *command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            stderr=None if os.environ.get("FAULTS_SHOW") else asyncio.subprocess.DEVNULL,
-        ) as stage.process:  # fmt: skip
-            listening = asyncio.ensure_future(stage.listen())
+        await stage.ready.wait()
+        async with reader(stage.task) as stage.process:
+            listening = asyncio.ensure_future(stage.listen(stage.process))
             try:
                 await asyncio.wait_for(_end(stage, acting, listening), stage.limit_s)
             except asyncio.TimeoutError:

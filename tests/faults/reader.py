@@ -6,15 +6,21 @@ Each event is a line of JSON on stdout: a record, an error, or a word. The paren
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import inspect
+import io
 import json
+import logging
 import os
-import resource
+import pickle
+import select
 import signal
+import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Task: TypeAlias = "dict[str, Any]"
@@ -23,7 +29,9 @@ POLL_MS = 200
 
 
 def tell(**event: object) -> None:
-    event["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    # getrusage() would include the parent's memory at the time of fork().
+    lines = Path("/proc/self/status").read_text().splitlines()
+    event["peak_mb"] = next(int(line.split()[1]) >> 10 for line in lines if "VmHWM" in line)
     print(json.dumps(event), flush=True)
 
 
@@ -42,6 +50,36 @@ DEFAULTS = {
 }
 
 
+ADDRESSES: dict[str, list[str]] = {}
+"""By name, its addresses, for clients in Python."""
+RESOLVE = socket.getaddrinfo
+
+
+def resolve(host: Any, *arguments: Any, **named: Any) -> Any:
+    if host not in ADDRESSES:
+        return RESOLVE(host, *arguments, **named)
+    if not ADDRESSES[host]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return [one for each in ADDRESSES[host] for one in RESOLVE(each, *arguments, **named)]
+
+
+def commands() -> Iterator[Task]:
+    """Yield what the parent wants, which sends one line at a time."""
+    while select.select([sys.stdin], [], [], 0)[0]:
+        yield json.loads(sys.stdin.readline())
+
+
+def token_provider(client: str, token: str) -> object:
+    async def later(provider: object) -> str:
+        return token
+
+    module = {"kafka": "kafka.net.sasl.oauth"}.get(client, f"{client}.abc")
+    base = importlib.import_module(module).AbstractTokenProvider
+    method = (lambda provider: token) if client == "kafka" else later
+    provider: object = type("Provider", (base,), {"token": method})()
+    return provider
+
+
 class Alike:
     """aiokafka's consumer, ours, or kafka-python's, which have almost the same methods."""
 
@@ -55,6 +93,9 @@ class Alike:
             settings["value_deserializer"] = refuse_bad
         if task["client"] == "aiokafka_lite":
             settings.setdefault("group_protocol", "classic")
+        if "token" in task:
+            token = task["token"] * task["token_times"]
+            settings["sasl_oauth_token_provider"] = token_provider(task["client"], token)
         cafile = settings.pop("cafile", None)
         if not self._is_asyncio:
             settings.update(ssl_cafile=cafile, bootstrap_timeout_ms=10_000)
@@ -110,6 +151,9 @@ class Alike:
     async def commit(self) -> None:
         await ended(self._consumer.commit())
 
+    def obey(self, verb: str, topic: str, partition: int, *arguments: int) -> None:
+        getattr(self._consumer, verb)(self._partition(topic, partition), *arguments)
+
     async def close(self) -> None:
         await ended(self._consumer.stop() if self._is_asyncio else self._consumer.close())
 
@@ -152,8 +196,9 @@ class Confluent:
             "client_rack": "client.rack",
             "metadata_max_age_ms": "topic.metadata.refresh.interval.ms",
             "auto_offset_reset": "auto.offset.reset",
+            "client_id": "client.id",
         }
-        given = {named[name]: value for name, value in task["settings"].items()}
+        given = {named.get(name, name): value for name, value in task["settings"].items()}
         if given.get("auto.offset.reset") == "none":
             given["auto.offset.reset"] = "error"
         if "fetch.max.bytes" in given:
@@ -169,7 +214,13 @@ class Confluent:
             "error_cb": lambda error: tell(note=error.name()),
             "log_level": 0,
             **given,
+            **task.get("librdkafka", {}),
         }
+        if "token" in task:
+            token = task["token"] * task["token_times"]
+            settings["oauth_cb"] = lambda _: (token, time.time() + task["lifetime_s"])
+        if "secrets" in task:
+            settings.update(debug="all", log_level=7, logger=logging.getLogger())
         if settings.get("group.protocol") == "consumer":
             del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
         self._consumer = confluent_kafka.Consumer(settings)
@@ -199,6 +250,11 @@ class Confluent:
     async def commit(self) -> None:
         self._consumer.commit(asynchronous=False)
 
+    def obey(self, verb: str, topic: str, partition: int, *arguments: int) -> None:
+        where: Any = self._module.TopicPartition(topic, partition)
+        where.offset = arguments[0] if arguments else where.offset
+        getattr(self._consumer, verb)(where if verb == "seek" else [where])
+
     async def close(self) -> None:
         self._consumer.close()
 
@@ -206,14 +262,60 @@ class Confluent:
         time.sleep(duration_s)  # noqa: ASYNC251 — its own threads go on
 
 
+def watch_secrets(secrets: Sequence[str]) -> object:
+    """Return a function that names where these texts are: in logs, or in what it is given."""
+    log = io.StringIO()
+    logging.basicConfig(level=logging.DEBUG, stream=log)
+    forms = [form for each in secrets for form in (each, base64.b64encode(each.encode()).decode())]
+
+    def found(**texts: str) -> list[str]:
+        texts["log"] = log.getvalue()
+        return sorted(name for name, text in texts.items() if any(each in text for each in forms))
+
+    return found
+
+
+def pickled(client: object) -> str:
+    try:
+        return pickle.dumps(client).decode("latin-1")
+    except Exception as error:  # noqa: BLE001 — it refuses
+        return repr(error)
+
+
+def watch_code(names: Sequence[str]) -> None:
+    """Tell of each import, open file or unpickled object with one of these names."""
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("import", "open", "exec", "pickle.find_class", "subprocess.Popen"):
+            text = repr(arguments)
+            if any(name in text for name in names):
+                tell(word="runs", event=event, text=text[:200])
+
+    sys.addaudithook(hook)
+
+
 async def read(task: Task) -> None:
     """Read until the parent ends this process; `task` says what to do on the way."""
     tell(word="imported")
+    ADDRESSES.update(task.get("addresses", {}))
+    socket.getaddrinfo = resolve
+    leaks: Any = watch_secrets(task["secrets"]) if "secrets" in task else None
+    watch_code(task.get("forbidden", ()))
+    last = ""
     client: Any = None
     errors = seen = 0
     is_open = False
     while errors < (1 if task.get("gives_up") else 20):
         try:
+            for command in commands() if task.get("obeys") else ():
+                ADDRESSES.update(command.get("addresses", {}))
+                if "verb" in command:
+                    client.obey(command["verb"], *command["arguments"])
+                shown = {}
+                if leaks is not None:
+                    kept = getattr(client, "_consumer", None)
+                    shown["where"] = leaks(repr=repr(kept), pickle=pickled(kept), error=last)
+                tell(word=command["word"], **shown)
             client = client or (Confluent if task["client"] == "confluent_kafka" else Alike)(task)
             if not is_open:
                 await client.open()
@@ -231,6 +333,10 @@ async def read(task: Task) -> None:
                 task["blocks_s"] = 0
                 tell(word="blocked")
                 time.sleep(block_s)  # noqa: ASYNC251 — that is the fault
+            if found and task.pop("cancels_tasks", False):
+                for each in asyncio.all_tasks() - {asyncio.current_task()}:
+                    each.cancel()
+                tell(word="cancelled")
             if found and task.get("forks"):
                 task["forks"] = 0
                 if (child := os.fork()) == 0:
@@ -255,11 +361,12 @@ async def read(task: Task) -> None:
                 await client.close()
                 tell(word="stopped", seconds=time.monotonic() - began)
                 return
-        except Exception as error:  # noqa: BLE001 — told to the parent
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 — told to the parent
             name = type(error).__name__
             kafka_error: Any = error.args[0] if error.args else None
             if hasattr(kafka_error, "name"):  # KafkaException(KafkaError)
                 name = kafka_error.name()
+            last += repr(error)
             tell(error=name, text=str(error)[:200])
             errors += 1
             await asyncio.sleep(0.2)

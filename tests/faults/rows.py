@@ -106,6 +106,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "client/test_open.py::test_name_is_resolved_again_for_each_connection",
                 "client/test_open.py::test_unknown_name_is_retriable_and_says_what_to_check",
             ),
+            dict.fromkeys(["confluent-kafka"], "resolves names in C"),
         ),
         Row(
             "CN-9",
@@ -204,6 +205,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "test_a_session_out_of_step_is_replaced_without_loss",
                 "consumer/test_sources.py::test_a_partition_named_twice_is_buffered_once",
             ),
+            has_none("fetch sessions", "aiokafka", "confluent-kafka"),
         ),
         Row(
             "CL-9",
@@ -322,6 +324,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 f"{GROUP}test_kip848_traps.py::"
                 "test_trap_17_an_epoch_that_makes_no_sense_is_not_believed",
             ),
+            has_none("KIP-848", "aiokafka", "kafka-python"),
         ),
         Row(
             "GR-11",
@@ -512,6 +515,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "consumer/test_stop.py::"
                 "test_a_start_cancelled_at_any_await_leaves_nothing_and_may_be_tried_again",
             ),
+            has_none("coroutines", "confluent-kafka", "kafka-python"),
         ),
         Row(
             "AP-2",
@@ -522,6 +526,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "test_a_bug_in_a_background_task_is_raised_by_every_get_until_the_stop",
                 "consumer/test_health.py::test_a_task_that_died_is_death_at_once",
             ),
+            has_none("asyncio tasks", "confluent-kafka", "kafka-python"),
         ),
         Row(
             "AP-3",
@@ -550,6 +555,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "consumer/test_deserialising.py::"
                 "test_the_records_ahead_of_a_bad_one_come_first_then_its_error_once_a_get",
             ),
+            has_none("deserialisers in `Consumer`", "confluent-kafka"),
         ),
         Row(
             "AP-6",
@@ -608,6 +614,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "spark/chaos/test_kills.py::test_driver_is_killed_ten_times",
                 "spark/chaos/test_kills.py::test_executors_of_a_cluster_are_killed",
             ),
+            has_none("Spark source"),
         ),
     ),
     "Security": (
@@ -698,6 +705,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "spark/options/test_oauth.py::"
                 "test_credentials_do_not_leave_the_machine_without_tls",
             ),
+            has_none("token client", "aiokafka", "kafka-python"),
         ),
         Row(
             "SE-10",
@@ -719,6 +727,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "extras/web/test_app.py::"
                 "test_thousand_slow_clients_hold_up_neither_the_consumer_nor_a_probe",
             ),
+            has_none("status page"),
         ),
         Row(
             "SE-12",
@@ -730,6 +739,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
                 "broker/security/test_sasl.py::"
                 "test_large_requests_are_taken_from_authenticated_clients_only",
             ),
+            has_none("broker", "aiokafka", "kafka-python"),
         ),
         Row(
             "SE-13",

@@ -34,6 +34,7 @@ def test_the_page_is_up_to_date_and_every_test_that_it_names_exists() -> None:
         (row, variant): by_client["aiokafka_lite"]
         for row, variants in outcomes.items()
         for variant, by_client in variants.items()
+        if "aiokafka_lite" in by_client
     }
     assert [each for each, outcome in ours.items() if page.is_a_fault(outcome)] == []
     older = {"early": {"aiokafka 0.13.0": "hangs"}, "late": {"aiokafka 0.14.0": "hangs"}}
