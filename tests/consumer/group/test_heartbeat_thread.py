@@ -36,6 +36,8 @@ from tests.support.waiting import PATIENCE_S, until
 
 # The long form has more workers than processors: a thread may have to wait for one.
 SESSION_S = 2.0 if LONG else 1.0
+# Where two heartbeats and the pauses behind them take more than half of a session.
+LONG_SESSION_S = 2 * SESSION_S
 BEATS = {"eager": "Heartbeat", "cooperative": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 SETTINGS = BrokerConfig(
     group_min_session_timeout_ms=100, group_consumer_session_timeout_ms=int(SESSION_S * 1000)
@@ -258,16 +260,18 @@ async def test_the_thread_finds_the_coordinator_again(protocol: str, is_moved: b
     config = BrokerConfig(
         nodes=2,
         group_min_session_timeout_ms=100,
-        group_consumer_session_timeout_ms=int(SESSION_S * 1000),
+        group_consumer_session_timeout_ms=int(LONG_SESSION_S * 1000),
     )
+    settings = {"session_timeout_ms": int(LONG_SESSION_S * 1000)}
     with BrokerThread(config) as broker:
         broker.create_topic("t", 2)
-        async with member(broker.bootstrap_servers, protocol) as consumer, unchanged(consumer):
+        one = member(broker.bootstrap_servers, protocol, **settings)
+        async with one as consumer, unchanged(consumer):
             if is_moved:
                 broker.move_coordinator("g")
             else:
                 broker.on(BEATS[protocol]).disconnect(2)
-            block(2 * SESSION_S)
+            block(2 * LONG_SESSION_S)
 
 
 @without_rebalances
