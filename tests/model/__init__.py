@@ -1,4 +1,6 @@
-"""A random model test: groups whose members do all that applications do, and what they may see.
+"""A random model test on a real Kafka: what members of groups do, and what they may see.
+
+On the embedded broker, tests/simulation does the same and more.
 
     python -m tests.model --help
 

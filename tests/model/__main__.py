@@ -1,11 +1,7 @@
 """Run the random model test: rounds of seeds that count up, until the time is over.
 
-    python -m tests.model --broker embedded --minutes 30
-    python -m tests.model --broker real --bootstrap 127.0.0.1:9092 --minutes 30
-    python -m tests.model --broker embedded --seed 17 --rounds 1      one round again
-
-The embedded broker runs in virtual time: the same seed is the same course, as long as the code
-is the same.
+python -m tests.model --bootstrap 127.0.0.1:9092 --minutes 30
+python -m tests.model --bootstrap 127.0.0.1:9092 --seed 17 --rounds 1      one round again
 """
 
 from __future__ import annotations
@@ -26,22 +22,21 @@ SHOW_EVERY_S = 10.0
 def main() -> int:
     """Run rounds; return 1 if a promise was not kept."""
     arguments = _arguments()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets decides what happens first: with another one a seed is another course.
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.model", *sys.argv[1:]])  # noqa: S606
     logging.basicConfig(level=logging.DEBUG if arguments.verbose else logging.CRITICAL)
-    address = None if arguments.broker == "embedded" else arguments.bootstrap
     began = shown = time.monotonic()
     seed, failed = arguments.seed, Counter[str]()
     totals = Counter[str]()
     while arguments.rounds is None or totals["rounds"] < arguments.rounds:
         if arguments.rounds is None and time.monotonic() - began > arguments.minutes * 60:
             break
-        outcome = run_round(seed, address, without=arguments.without, protocols=arguments.protocols)
+        outcome = run_round(
+            seed,
+            arguments.bootstrap,
+            without=arguments.without,
+            protocols=arguments.protocols,
+        )
         totals.update(
             rounds=1,
-            seconds=int(outcome.seconds) if address is None else 0,
             members=outcome.members,
             crashes=outcome.crashes,
             faults=outcome.faults,
@@ -71,7 +66,7 @@ def report(outcome: Outcome, seed: int, arguments: argparse.Namespace) -> None:
         print(f"  {violation.order:g} {violation}")
     if arguments.lines:
         print("\n".join(outcome.ledger.excerpt(violations[0], arguments.lines)))
-    again = f"--broker {arguments.broker} --seed {seed} --rounds 1"
+    again = f"--bootstrap {arguments.bootstrap} --seed {seed} --rounds 1"
     protocols = " ".join(arguments.protocols)
     print(f"again: python -m tests.model {again} --protocols {protocols}", flush=True)
 
@@ -80,7 +75,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.model", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--broker", choices=("embedded", "real"), default="embedded")
     add("--bootstrap", default=os.environ.get("BOOTSTRAP"), help="where the real Kafka is")
     add("--seed", type=int, default=1, help="of the first round")
     add("--minutes", type=float, default=1.0, help="how long; the last round is finished")
@@ -97,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     add("--keep-going", action="store_true", help="count failures instead of stopping at one")
     add("--verbose", action="store_true", help="show the logs of consumers and broker")
     arguments = parser.parse_args()
-    if arguments.broker == "real" and not arguments.bootstrap:
+    if not arguments.bootstrap:
         parser.error("give --bootstrap, or BOOTSTRAP in the environment")
     return arguments
 

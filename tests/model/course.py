@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from unittest import mock
@@ -18,20 +17,20 @@ from unittest import mock
 from aiokafka_lite.consumer import consumer as consumer_module
 from aiokafka_lite.structs import TopicPartition
 from tests.model.actions import ACTIONS
-from tests.model.clusters import EmbeddedCluster, ModelCluster, RealCommits, embedded, real
+from tests.model.clusters import RealCommits, real
 from tests.model.habits import Habits, draw, draw_assignors
 from tests.model.ledger import Crashed, Ledger, Note, Violation
 from tests.model.listener import make_listener
 from tests.model.liveness import Liveness
 from tests.model.member import Member, Surroundings
 from tests.model.verdict import Verdict
-from tests.model.world import LivelockError, RealWorld, VirtualWorld, World, chances
+from tests.model.world import RealWorld, World, chances
 
 PRODUCE_EVERY_S: Final = 0.1
 # How long stopping members may take, and those who read what is left.
 STOP_ALL_S: Final = 60.0
 DRAIN_S: Final = 60.0
-REAL_SLACK_S: Final = 0.02
+SLACK_S: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -39,23 +38,16 @@ class Plan:
     """How long the parts of a round last, in seconds, and how many take part."""
 
     wild_s: float = 20.0
-    calm_s: float = 20.0
-    cycles: int = 2
-    silent_s: float = 10.0
-    ownerless_s: float = 15.0
-    most_members: int = 5
+    calm_s: float = 40.0
+    cycles: int = 1
+    silent_s: float = 15.0
+    # A crashed static member keeps its partitions for as long as the group waits for it to join,
+    # its session, and as long again for another such member: 9 s each.
+    ownerless_s: float = 35.0
+    most_members: int = 4
     without: frozenset[str] = frozenset()
     # By which protocols groups are joined: each member draws one.
     protocols: tuple[str, ...] = ("classic",)
-
-    @property
-    def duration_s(self) -> float:
-        return self.cycles * (self.wild_s + self.calm_s)
-
-
-# A crashed static member keeps its partitions for as long as the group waits for it to join, its
-# session, and as long again for another such member: 9 s each.
-REAL_PLAN: Final = Plan(silent_s=15.0, ownerless_s=35.0, calm_s=40.0, cycles=1, most_members=4)
 
 
 @dataclass
@@ -81,7 +73,7 @@ class Course:
     # Whether a member may hand out in another's place after a fault.
     _excuses_owners = True
 
-    def __init__(self, world: World, cluster: ModelCluster, plan: Plan, seed: int) -> None:
+    def __init__(self, world: World, cluster: RealCommits, plan: Plan, seed: int) -> None:
         self._world = world
         self._cluster = cluster
         self._plan = plan
@@ -126,7 +118,7 @@ class Course:
         rng, cluster = self._rng, self._cluster
         for number in range(rng.randint(2, 3)):
             await cluster.create_topic(f"t{number}", rng.randint(1, 4))
-        prefix = "" if isinstance(cluster, EmbeddedCluster) else f"{min(cluster.partitions)}-"
+        prefix = f"{min(cluster.partitions)}-"
         for number in range(rng.randint(1, 2)):
             group = f"{prefix}g{number}"
             self._groups[group] = Surroundings(
@@ -141,8 +133,7 @@ class Course:
                 not {"consumer", "auto"}.isdisjoint(self._plan.protocols),
                 self._plan.without,
             )
-        if isinstance(cluster, RealCommits):
-            await cluster.watch_commits(self._groups)
+        await cluster.watch_commits(self._groups)
         self._assignors = {
             group: draw_assignors(rng, self._plan.protocols) for group in self._groups
         }
@@ -360,12 +351,7 @@ class Course:
         outcome = self.outcome
         await asyncio.sleep(self._cluster.settle_s)
         await self._cluster.read_commits(self._groups)
-        is_real = isinstance(self._cluster, RealCommits)
-        verdict = Verdict(
-            self._ledger,
-            slack_s=REAL_SLACK_S if is_real else 0.0,
-            excuses_owners=self._excuses_owners,
-        )
+        verdict = Verdict(self._ledger, slack_s=SLACK_S, excuses_owners=self._excuses_owners)
         verdict.judge()
         if self.is_at_end:
             verdict.check_end(self._cluster.acknowledged, sorted(self._groups))
@@ -376,47 +362,32 @@ class Course:
 
 def run_round(
     seed: int,
-    address: str | None,
+    address: str,
     plan: Plan | None = None,
     without: Iterable[str] = (),
     protocols: Sequence[str] = ("classic",),
 ) -> Outcome:
-    """Run one round on a fresh embedded broker, or on the Kafka at an address.
+    """Run one round on the Kafka at an address.
 
     What the `without` name is not done, for as long as it is known not to work. Each member joins
     by one of the `protocols`.
     """
     rng = random.Random(f"{seed} round")
     ledger = Ledger()
-    world: World = VirtualWorld() if address is None else RealWorld()
-    chosen = plan or (Plan() if address is None else REAL_PLAN)
-    chosen = replace(chosen, without=frozenset(without), protocols=tuple(protocols))
+    world = RealWorld()
+    chosen = replace(plan or Plan(), without=frozenset(without), protocols=tuple(protocols))
     outcomes: list[Outcome] = []
 
-    @asynccontextmanager
-    async def cluster() -> AsyncIterator[ModelCluster]:
-        opening: AbstractAsyncContextManager[ModelCluster]
-        if address is None:
-            nodes, has_faults = rng.choice((1, 3)), rng.random() < 0.5
-            opening = embedded(world, ledger, rng, nodes=nodes, has_faults=has_faults)
-        else:
-            opening = real(world, ledger, rng, address)
-        async with opening as opened:
-            yield opened
-
     async def main() -> None:
-        async with cluster() as opened:
+        async with real(world, ledger, rng, address) as opened:
             course = Course(world, opened, chosen, seed)
             outcomes.append(course.outcome)
             await course.run()
 
     # A consumer's back-offs have some jitter, which has to come from the seed, too.
-    try:
-        with mock.patch.object(consumer_module, "chance_for", chances(rng)):
-            world.run(main)
-    except LivelockError as error:
-        ledger.violate(Violation("it goes round and round", str(error)))
+    with mock.patch.object(consumer_module, "chance_for", chances(rng)):
+        world.run(main)
     return outcomes[0]
 
 
-__all__ = ["Course", "Outcome", "Plan", "REAL_PLAN", "TopicPartition", "run_round"]
+__all__ = ["Course", "Outcome", "Plan", "TopicPartition", "run_round"]

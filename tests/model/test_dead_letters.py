@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from functools import partial
 from typing import Final
@@ -17,7 +16,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.handling import committed_records
 from tests.model.world import Actor, VirtualWorld
 from tests.support.cluster import KafkaHandle
-from tests.support.rounds import LONG, in_time, random_rounds
+from tests.support.rounds import LONG
 from tests.support.waiting import until
 
 KILLS: Final = 1_000
@@ -146,14 +145,6 @@ def test_a_kill_loses_no_record_and_repeats_each_letter_once_at_most(number: int
 @pytest.mark.parametrize("number", range(21, KILLS, 83))
 def test_with_transactions_a_kill_repeats_no_letter(number: int) -> None:
     check(number, in_transactions=True)
-
-
-@pytest.mark.slow
-@random_rounds
-@pytest.mark.parametrize("in_transactions", [False, True])
-def test_a_kill_at_any_of_a_thousand_moments(*, in_transactions: bool) -> None:
-    for number in in_time(random.Random(0).sample(range(KILLS), KILLS)):
-        check(number, in_transactions=in_transactions)
 
 
 @pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.slow), 50])

@@ -55,9 +55,6 @@ GroupPartition = tuple[str, TopicPartition]
 # Of a group: how often it was made anew, and the generation since.
 Generation = tuple[int, int]
 NOT_BEGUN: Final[Generation] = (0, -1)
-# Records one by one between two looks at a clock in virtual time, and how long they may take there.
-UNLOOKED: Final = 64
-UNLOOKED_S: Final = 0.001
 # How long after its start a member may get its first assignment.
 COMES_WITHIN_S: Final = 3.0
 # How long a commit may be on its way that was made before a seek.
@@ -102,8 +99,6 @@ class _Member:
     # where they went.
     sought_between: dict[TopicPartition, Sought] = field(default_factory=dict)
     sought_last: dict[TopicPartition, Sought] = field(default_factory=dict)
-    # Until when a block of the loop lasted, and how many records may come right after it.
-    unlooked: tuple[float, int] = (0.0, 0)
     # Commits, with the assignment that they were asked for in, and where seeks led before.
     asked: dict[int, tuple[CommitAsked, int, dict[TopicPartition, int]]] = field(
         default_factory=dict
@@ -183,7 +178,6 @@ class Verdict:
     @_read.register
     def _(self, entry: Blocked) -> None:
         member = self._members[entry.who]
-        member.unlooked = entry.at + entry.seconds, UNLOOKED
         member.comes_until = entry.at
 
     @_read.register
@@ -324,25 +318,12 @@ class Verdict:
             who != entry.who
             and not (self._excuses_owners and entry.at <= self._troubled_until)
             and entry.at > at + 10 * self._slack_s + member.hears_within_s
-            and not self._is_unlooked(entry, member)
         ):
             words = (
                 f"{entry.first} to {entry.next - 1} by {entry.who} of generation "
                 f"{member.generation[1]}, after {who} of generation {generation[1]} had some"
             )
             self._violate("handed out in another's place", entry, words, entry.tp)
-
-    def _is_unlooked(self, entry: Handed, member: _Member) -> bool:
-        """Whether it is of the records that come one by one without a look at the loop's clock.
-
-        That a handler has blocked the loop is noticed by the system's clock, which stands still
-        while virtual time passes: so there `async for` and getone go on to their next look, by 64
-        records at most. In real time nothing is excused.
-        """
-        blocked_until, left = member.unlooked
-        member.unlooked = blocked_until, left - (entry.next - entry.first)
-        is_at_once = not self._slack_s and entry.at <= blocked_until + UNLOOKED_S
-        return is_at_once and entry.next - entry.first == 1 and left > 0
 
     @_read.register
     def _(self, entry: Finished) -> None:
@@ -400,7 +381,6 @@ class Verdict:
         before = bisect.bisect_right(commits, earliest, key=_at)
         end = bisect.bisect_right(commits, latest, key=_at)
         allowed = {each.offset for each in commits[max(0, before - 1) : end]}
-        # In virtual time several things happen in one moment: then any of them counts.
         if not before:
             allowed.add(0)
         if track.maybe_carried is not None and track.maybe_carried.target is not None:
