@@ -40,10 +40,6 @@ def class_of_aiokafka(name: str, kind: type) -> type | None:
     return theirs if isinstance(theirs, type) and theirs not in kind.__mro__ else None
 
 
-def is_wrapped(method: object) -> bool:
-    return hasattr(method, "__wrapped__")
-
-
 def wrapped_alike(method: MethodT, kind: type, name: str) -> MethodT:
     """Put the wrappers of a class's method around a bound method, for as long as they are there.
 

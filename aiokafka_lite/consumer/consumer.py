@@ -39,7 +39,6 @@ from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.client.wrapped_methods import (
     MethodT,
     class_of_aiokafka,
-    is_wrapped,
     wrap_as_aiokafkas,
     wrapped_alike,
 )
@@ -867,12 +866,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _choose_way(self) -> None:
         """Choose how iterations read: by a replaced `getone`, or from the open chunk."""
-        self._is_by_getone = _goes_by_getone(self)
+        kind = type(self)
+        is_replaced = kind.getone is not _ORIGINAL["getone"] or "getone" in vars(self)
+        self._is_by_getone = is_replaced and kind.__anext__ is _ORIGINAL_NEXT
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:
-        gets = {name: _ORIGINAL[name] for name in ("getone", "getmany")}
-        wrap_as_aiokafkas(self, AIOKafkaConsumer, gets)
+        wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
         self._wrapped_poll = _wrap_as_getmany(self._poll, type(self))
         self._wrapped_take = _wrap_as_getmany(self._take_batch, type(self))
         self._choose_way()
@@ -1409,24 +1409,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
 
 _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
-    {
-        "getone": AIOKafkaConsumer.getone,
-        "getmany": AIOKafkaConsumer.getmany,
-        "__anext__": AIOKafkaConsumer.__anext__,
-    }
+    {"getone": AIOKafkaConsumer.getone, "getmany": AIOKafkaConsumer.getmany}
 )
-
-
-def _goes_by_getone(consumer: AIOKafkaConsumer[Any, Any]) -> bool:
-    kind = type(consumer)
-    is_replaced = {name: getattr(kind, name) is not value for name, value in _ORIGINAL.items()}
-    is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)
-    return is_getone_replaced and not is_replaced["__anext__"]
+_ORIGINAL_NEXT: Final = AIOKafkaConsumer.__anext__
 
 
 def _wrap_as_getmany(poll: MethodT, kind: type) -> MethodT | None:
     """Put around `poll` the wrappers of `getmany`: of the consumer's class, or else aiokafka's."""
-    wrapped_kinds = [each for each in kind.__mro__ if is_wrapped(vars(each).get("getmany"))]
+    wrapped_kinds = [
+        each for each in kind.__mro__ if hasattr(vars(each).get("getmany"), "__wrapped__")
+    ]
     of = wrapped_kinds[0] if wrapped_kinds else class_of_aiokafka("AIOKafkaConsumer", kind)
     wrapped = poll if of is None else wrapped_alike(poll, of, "getmany")
     return None if wrapped is poll else wrapped
