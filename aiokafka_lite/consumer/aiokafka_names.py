@@ -51,7 +51,8 @@ class CoordinatorNames:
 
     @property
     def coordinator_id(self) -> int | None:
-        return self._membership.coordinator_id
+        status = self._membership.status
+        return None if status is None else status.coordinator_id
 
     @property
     def _rejoin_needed_fut(self) -> asyncio.Future[None]:

@@ -82,10 +82,6 @@ class GroupedMembership(ABC, Generic[MemberT]):
         return self._member.identity.generation
 
     @property
-    def coordinator_id(self) -> int | None:
-        return self._coordinator.node_id
-
-    @property
     @abstractmethod
     def is_settled(self) -> bool: ...
 

@@ -155,7 +155,9 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
             else:
                 self._note_next(due_at - self._loop.time())
             if not await self._member.wait_for_change(due_at):
-                self._note_lateness(self._loop.time() - (due_at or 0.0))
+                late_s = self._loop.time() - (due_at or 0.0)
+                if late_s > self._session_s / 2:
+                    self._blocked_s = late_s
 
     @abstractmethod
     def _due_at(self) -> float | None:
@@ -208,10 +210,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
     def _renew(self, asked_at: float) -> None:
         self._last_contact = max(self._last_contact, asked_at)
         self.lease.renew(self._last_contact)
-
-    def _note_lateness(self, late_s: float) -> None:
-        if late_s > self._session_s / 2:
-            self._blocked_s = late_s
 
     @property
     def _answer_s(self) -> float:

@@ -21,7 +21,6 @@ class NoGroup:
 
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
-    coordinator_id: int | None = None
     status: None = None
 
     def __init__(self, core: Core, cluster: Cluster) -> None:

@@ -103,9 +103,6 @@ class Membership(Protocol):
         """The generation, or member epoch, of the assignment; -1 without one."""
 
     @property
-    def coordinator_id(self) -> int | None: ...
-
-    @property
     def status(self) -> GroupStatus | None: ...
 
     @property

@@ -41,7 +41,7 @@ async def test_a_single_member_gets_every_partition(kafka: KafkaHandle) -> None:
         assert worker.member.state is MemberState.STABLE
         assert worker.membership.member_id
         assert worker.membership.generation == 1
-        assert worker.membership.coordinator_id in worker.cluster.view.nodes
+        assert worker.membership.status.coordinator_id in worker.cluster.view.nodes
 
     assert calls.calls == [("revoked", set()), ("assigned", tps(topic, 0, 1, 2))]
 

@@ -247,18 +247,16 @@ class HeartbeatSchedule:
 
     @property
     def settled_s(self) -> float:
+        """The interval of a settled member, by default by the estimated size of its group."""
         if self._is_throttled:
             return self._brokers_s
-        return min(self._share_s if self._settled_s is None else self._settled_s, self._brokers_s)
-
-    @property
-    def _share_s(self) -> float:
-        """The interval by the estimated group size, as if members had equal shares."""
-        partition_count = self._topics.partition_count
-        if not partition_count:
-            return SETTLED_MAX_S
-        member_count = partition_count / max(1, len(self._member.target or ()))
-        return min(max(UNSETTLED_S, SETTLED_S_A_MEMBER * member_count), SETTLED_MAX_S)
+        settled_s = self._settled_s
+        if settled_s is None:
+            # As if members had equal shares. Without metadata, the group counts as large.
+            count = self._topics.partition_count or math.inf
+            member_count = count / max(1, len(self._member.target or ()))
+            settled_s = min(max(UNSETTLED_S, SETTLED_S_A_MEMBER * member_count), SETTLED_MAX_S)
+        return min(settled_s, self._brokers_s)
 
 
 def identity_in(

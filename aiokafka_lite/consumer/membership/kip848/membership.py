@@ -197,7 +197,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             await self._withdraw(UNSUBSCRIBED)
         elif member.state is MemberState.UNJOINED:
             self._begin_to_join()
-        elif self._is_overdue():
+        elif member.state in PRESENT and self.was_settled and self.poll_left_s <= 0:
             await self._leave_until_next_read()
         else:
             return member.state in PRESENT and await self._reconcile()
@@ -371,9 +371,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         member.enter(MemberState.UNJOINED)
 
     # --- The application is away ----------------------------------------------------------
-    def _is_overdue(self) -> bool:
-        return self._member.state in PRESENT and self.was_settled and self.poll_left_s <= 0
-
     async def _leave_until_next_read(self) -> None:
         state, member = self._state, self._member
         overdue = self.overdue_text()
