@@ -367,7 +367,7 @@ def found_in(tree: ast.Module, sets: Sets) -> list[Found]:
 
 
 # --- The exceptions -----------------------------------------------------------------------------
-NO_LOOP: Final = "blocking clients have no event loop"
+NO_LOOP: Final = "blocking clients have a real loop of their own"
 COMMANDS: Final = "a process of its own, with real clusters"
 THREADED: Final = "a BrokerThread has a loop and a thread of its own, and is for real programs"
 TLS_HANDSHAKE: Final = "of real loops: a simulated loop shakes hands itself"
@@ -394,10 +394,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "broker/server.py": {"chance": "secrets of a broker without a seed"},
         "broker/thread.py": {"thread": THREADED},
         "cli": dict.fromkeys(("clock", "descriptor", "thread"), COMMANDS),
-        "client/blocking.py": dict.fromkeys(("chance", "clock", "descriptor"), NO_LOOP),
         "client/blocking_cluster.py": dict.fromkeys(("chance", "clock"), NO_LOOP),
-        "client/blocking_sasl.py": {"thread": NO_LOOP},
-        "client/blocking_socket.py": dict.fromkeys(("clock", "descriptor"), NO_LOOP),
         "client/connection.py": {"descriptor": "after a fork, or the end of a real loop"},
         "client/network_errors.py": {"descriptor": "parses an address without resolving it"},
         "client/offset_lookups.py": dict.fromkeys(("chance", "clock"), NO_LOOP),
@@ -424,7 +421,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "settings": dict.fromkeys(("chance", "clock", "descriptor"), COMMANDS),
         "spark": dict.fromkeys(
             ("address", "chance", "clock", "descriptor", "thread", "order"),
-            "Spark's workers have no event loop",
+            "Spark's workers use blocking clients",
         ),
     }
 )

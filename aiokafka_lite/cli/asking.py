@@ -15,7 +15,6 @@ from typing import Final
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.cluster_requests import metadata_request, raise_for_metadata
 from aiokafka_lite.client.offset_lookups import Lookups
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import ClusterView, TopicView
@@ -27,9 +26,7 @@ _WILDCARD: Final = re.compile(r"[*?[]")
 
 def ask_for_topics(cluster: BlockingCluster, topics: Collection[str] | None) -> ClusterView:
     """Return the metadata of some topics, or of all. Without any broker there is no retry."""
-    response = cluster.request_any(metadata_request(topics, may_create=False))
-    raise_for_metadata(response)
-    return cluster.apply_metadata(response, is_of_all=topics is None)
+    return cluster.look(topics)
 
 
 def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:

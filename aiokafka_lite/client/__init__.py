@@ -1,4 +1,4 @@
-"""Access to one cluster, from an event loop or from blocking threads, which need no asyncio.
+"""Access to one cluster, from an event loop or from blocking code.
 
 aiokafka's low-level client is lent under this path, if aiokafka is installed.
 """

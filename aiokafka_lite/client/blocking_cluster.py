@@ -1,45 +1,34 @@
-"""Access to a cluster for blocking callers: metadata, a connection per node, requests.
+"""A cluster for blocking callers: an asyncio `Cluster` on an event loop of its own.
 
-One thread at a time uses a cluster. Others may use its connections. If no known node responds, the
-bootstrap servers are asked (KIP-899).
+The loop runs in the caller's thread while a call waits, so it needs no thread. Between calls,
+responses wait in the kernel's buffers, and each call first processes what has arrived.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import random
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from aiokafka_lite._forks import leave_to_parent, notify_of_forks
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.blocking import BlockingConnection
-from aiokafka_lite.client.cluster_requests import (
-    MAX_METADATA_WAIT_S,
-    PASSING_ERRORS,
-    coordinator_of,
-    coordinator_request,
-    is_refused,
-    metadata_request,
-    no_usable_broker,
-    raise_for_metadata,
-    raise_for_rebootstrap,
-)
-from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.versions import FirstVersions
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.cluster_requests import is_refused
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.view import ClusterView, Node
-from aiokafka_lite.client.wire import UnansweredCredentialsError
-from aiokafka_lite.errors import (
-    ClientClosedError,
-    KafkaError,
-    NodeNotReadyError,
-    RebootstrapRequiredError,
-)
+from aiokafka_lite.errors import ClientClosedError, KafkaError
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
-from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -54,22 +43,47 @@ T = TypeVar("T")
 MAX_REFUSED_S: Final = 10.0
 # The least timeout, with which operations fail with their own errors.
 LEAST_S: Final = 0.001
+# Iterations of the loop after which the end of a stream has reached the pool: the socket is
+# readable, the transport closes, and its connection is lost.
+TURNS: Final = 4
 
 
-class _NodeState:
-    __slots__ = ("backoff", "connection", "is_doubtful", "next_attempt_at", "opened_at")
+class OwnLoop:
+    """An event loop for blocking code. Threads without a running loop use it, one at a time."""
 
-    def __init__(self, backoff: Backoff) -> None:
-        self.backoff = backoff
-        # It did not answer a request that any node could answer: it is asked last.
-        self.is_doubtful = False
-        self.connection: BlockingConnection | None = None
-        self.next_attempt_at = 0.0
-        self.opened_at = 0.0
+    def __init__(self) -> None:
+        # Not uvloop's, which sends nothing before it runs again.
+        self._loop = asyncio.SelectorEventLoop()
+        self._is_running = threading.Lock()
+        notify_of_forks(self)
+
+    def run(self, coroutine: Coroutine[object, None, T]) -> T:
+        """Run a coroutine to its end. An exception of a signal handler cancels it."""
+        with self._is_running:
+            task = self._loop.create_task(coroutine)
+            try:
+                return self._loop.run_until_complete(task)
+            except BaseException:
+                if not task.done():
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        self._loop.run_until_complete(task)
+                raise
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Make a call on the loop, now or when it runs next. Any thread may use it at any time."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def note_fork(self) -> None:
+        leave_to_parent(-1, self._loop)  # closing it would change the epoll instance that both have
 
 
 class BlockingCluster:
-    """It never creates topics."""
+    """It never creates topics. A forked child connects again."""
 
     def __init__(
         self,
@@ -77,49 +91,85 @@ class BlockingCluster:
         *,
         mechanism: Mechanism | None = None,
         receive_buffer_bytes: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        rng: random.Random | None = None,
     ) -> None:
-        self.config = config
-        self.view = ClusterView()
+        self.config = ClientConfig(
+            **{
+                **vars(config),
+                "allow_auto_create_topics": False,
+                "receive_buffer_bytes": receive_buffer_bytes,
+            }
+        )
         self._mechanism = mechanism
-        self._receive_buffer_bytes = receive_buffer_bytes
-        self._clock = clock
-        self._sleep = sleep
-        self._rng = rng or random.Random()
-        self._bootstrap_nodes = [
-            Node(-1 - index, address.host, address.port)
-            for index, address in enumerate(config.bootstrap_addresses())
-        ]
-        self._states: dict[Address, _NodeState] = {}
-        self._first_versions = FirstVersions(clock)
-        # The latest metadata request failed because all servers refused connections.
-        self._is_refused = False
+        self._rng = random.Random()
+        self._own: OwnLoop | None = None
+        self._cluster: Cluster
+        self._scope: TaskScope
+        self._deadline: float | None = None
+        # Of the servers that the latest request for metadata tried.
+        self._failures: list[KafkaError] = []
         self._is_closed = False
-        self._deadline = math.inf
+        self._is_hanging_up = False
+        notify_of_forks(self)
+
+    def _run(
+        self, ask: Callable[[Cluster], Coroutine[object, None, T]], *, catches_up: bool = True
+    ) -> T:
+        if self._own is None and not self._is_closed:
+            own = OwnLoop()
+            own.run(self._make_cluster())
+            self._own = own
+        if self._own is None or self._is_closed:
+            raise ClientClosedError("the client is closed")
+
+        async def caught_up() -> T:
+            if catches_up:
+                await _turn()
+            return await ask(self._cluster)
+
+        self._cluster.pool.give_up_at = self._deadline
+        try:
+            return self._own.run(caught_up())
+        except KafkaError:
+            raise
+        except BaseException:
+            self.hang_up()  # received bytes may be lost
+            raise
+
+    async def _make_cluster(self) -> None:
+        self._scope = TaskScope("blocking client")
+        self._cluster = Cluster(
+            self.config,
+            scope=self._scope,
+            rng=self._rng,
+            authenticate=authenticator(self._mechanism, self.config),
+            level=logging.DEBUG,  # callers get the errors
+        )
+
+    def note_fork(self) -> None:
+        if self._own is not None:
+            leave_to_parent(-1, (self._cluster, self._scope))
+            self._own = None
 
     # --- Time ------------------------------------------------------------------------------
     def limit(self, seconds: float) -> None:
         """Limit the total time of all later calls. By default, each request has its own timeout."""
-        self._deadline = self._clock() + seconds
+        self._deadline = time.monotonic() + seconds
 
     @property
     def left_s(self) -> float:
-        return max(LEAST_S, self._deadline - self._clock())
+        if self._deadline is None:
+            return math.inf
+        return max(LEAST_S, self._deadline - time.monotonic())
 
-    @contextmanager
-    def _share_of_time(self, count: int) -> Iterator[None]:
-        """Reserve as much time for each of the other attempts as the block may use."""
-        before = self._deadline
-        now = self._clock()
-        self._deadline = now + (before - now) / count
-        try:
-            yield
-        finally:
-            self._deadline = before
+    def _timeout_s(self, timeout_s: float | None, attempts: int = 1) -> float:
+        most_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        return min(most_s, self.left_s / attempts)
 
     # --- Metadata --------------------------------------------------------------------------
+    @property
+    def view(self) -> ClusterView:
+        return ClusterView() if self._own is None else self._cluster.view
+
     def refresh(self, topics: Collection[str] | None) -> ClusterView:
         """Fetch metadata and return the new view of these topics, or of all for None.
 
@@ -130,201 +180,71 @@ class BlockingCluster:
             KafkaConnectionError: No broker could be used.
             KafkaError: A broker refused the credentials or the request.
         """
-        response = self.retrying(lambda: self._ask_for_metadata(topics))
-        return self.apply_metadata(response, is_of_all=topics is None)
+        return self.retrying(lambda: self.look(topics))
+
+    def look(self, topics: Collection[str] | None) -> ClusterView:
+        """As `refresh`, without retries."""
+        names = None if topics is None else frozenset(topics)
+        self._failures = []
+        return self._run(lambda cluster: cluster.look(names, self._failures))
 
     def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
         """Update the view from a response that passed ``cluster_requests.raise_for_metadata``."""
-        self._take(self.view.updated(response, self._clock(), is_of_all=is_of_all))
-        return self.view
-
-    def _ask_for_metadata(self, topics: Collection[str] | None) -> MetadataResponse:
-        request = metadata_request(topics, may_create=False)
-        timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
-        failures: list[KafkaError] = []
-        for nodes in (self._known_nodes(), self._bootstrap_nodes):
-            response = self._ask_in_turn(nodes, request, timeout_s, failures)
-            if response is None:
-                continue
-            try:
-                raise_for_rebootstrap(response)
-            except RebootstrapRequiredError as error:
-                failures.append(error)
-                continue
-            raise_for_metadata(response)
-            return response
-        self._is_refused = all(map(is_refused, failures))
-        raise no_usable_broker(failures)
+        return self._cluster.apply_metadata(response, is_of_all=is_of_all)
 
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
     ) -> bool:
         """Update the leader from an error response (KIP-951). Return False if it is not newer."""
-        view = self.view.with_leaders({tp: (leader, leader_epoch)}, endpoints)
-        is_newer = view is not self.view
-        if is_newer:
-            self._take(view)
-        return is_newer
-
-    def _take(self, view: ClusterView) -> None:
-        """Close connections to addresses that are no longer in the view."""
-        self.view = view
-        wanted = {
-            Address(node.host, node.port) for node in (*view.nodes.values(), *self._bootstrap_nodes)
-        }
-        for address in [each for each in self._states if each not in wanted]:
-            self._drop(self._states.pop(address))
-
-    # --- Connections -----------------------------------------------------------------------
-    def connection(self, node: int | Node) -> BlockingConnection:
-        """Return an open connection to a node. Opening one waits for the node's backoff."""
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
-        if not isinstance(node, Node):
-            node = self._node(node)
-        state = self._state(node)
-        if (connection := self._usable(state)) is not None:
-            return connection
-        if (delay_s := state.next_attempt_at - self._clock()) > 0:
-            self._sleep(min(delay_s, self.left_s))
-        try:
-            state.connection = BlockingConnection.open(
-                Address(node.host, node.port),
-                self._config_in_time(),
-                mechanism=self._mechanism,
-                node_id=node.id if node.id >= 0 else None,
-                receive_buffer_bytes=self._receive_buffer_bytes,
-                first_versions=self._first_versions,
-                cluster_id=self.view.cluster_id,
-                clock=self._clock,
-                sleep=self._sleep,
-                rng=self._rng,
-            )
-        except KafkaError as error:
-            self._failed(state, error)
-            raise
-        state.opened_at = self._clock()
-        return state.connection
-
-    def _config_in_time(self) -> ClientConfig:
-        left_s = self.left_s
-        if left_s >= self.config.connect_timeout_s:
-            return self.config
-        return ClientConfig(**{**vars(self.config), "connect_timeout_s": left_s})
-
-    def _node(self, node_id: int) -> Node:
-        node = self.view.nodes.get(node_id)
-        if node is None:
-            raise NodeNotReadyError(
-                f"node {node_id} is not in the client's metadata: the broker left the "
-                "cluster, or has just joined it"
-            )
-        return node
-
-    def _state(self, node: Node) -> _NodeState:
-        address = Address(node.host, node.port)
-        if (state := self._states.get(address)) is None:
-            backoff = Backoff(
-                self.config.reconnect_backoff_s, self.config.reconnect_backoff_max_s, self._rng
-            )
-            state = self._states[address] = _NodeState(backoff)
-        return state
-
-    def _usable(self, state: _NodeState) -> BlockingConnection | None:
-        """Drop a connection that cannot be used, and start its backoff."""
-        connection, max_idle_s = state.connection, self.config.connections_max_idle_s
-        if connection is None:
-            return None
-        now = self._clock()
-        is_idle = max_idle_s is not None and now - connection.last_used >= max_idle_s
-        if is_idle and not connection.in_flight_count:
-            self._drop(state)
-        elif connection.is_usable():
-            return connection
-        elif connection.error is None:  # its session is over
-            self._drop(state)
-        else:
-            state.connection = None
-            if now - state.opened_at >= self.config.reconnect_backoff_max_s:
-                state.backoff.reset()
-            elif connection.is_lost:
-                self._failed(state, connection.error)
-        return None
-
-    def _failed(self, state: _NodeState, error: KafkaError) -> None:
-        delay_s = state.backoff.next_delay_s()
-        # Refused credentials and untrusted certificates have the longest delay.
-        if not error.retriable or isinstance(error, UnansweredCredentialsError):
-            delay_s = max(delay_s, self.config.reconnect_backoff_max_s)
-        state.next_attempt_at = self._clock() + delay_s
-
-    def _drop(self, state: _NodeState) -> None:
-        if state.connection is not None:
-            state.connection.close()
-            state.connection = None
+        return bool(self._cluster.apply_leader_hints({tp: (leader, leader_epoch)}, endpoints))
 
     # --- Requests --------------------------------------------------------------------------
-    def request(self, node_id: int, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
-        connection = self.connection(node_id)
-        return connection.request(request, timeout_s=min(timeout_s, self.left_s))
+    def connection(self, node: int | Node) -> Connection:
+        """Return an open connection to a node. Opening one waits for the node's backoff.
 
-    def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
-        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
-        failures: list[KafkaError] = []
-        nodes = self._known_nodes() or self._bootstrap_nodes
-        response = self._ask_in_turn(nodes, request, timeout_s, failures)
-        if response is None:
-            raise no_usable_broker(failures)
-        return response
+        The caller may send requests on it, and waits for them by `receive`.
+        """
+        return self._run(lambda cluster: cluster.pool.connect(_node_id(cluster, node)))
+
+    def receive(self, exchange: Exchange[R]) -> R:
+        """Wait for the response to a request, and return it decoded.
+
+        Raises:
+            RequestTimedOutError: No response in time.
+            KafkaConnectionError: The connection is or was closed.
+            KafkaProtocolError: The peer broke the protocol.
+        """
+        if exchange.is_done:
+            return exchange.result()
+
+        async def wait(cluster: Cluster) -> R:
+            return await exchange
+
+        return self._run(wait, catches_up=False)
+
+    def request(
+        self, node: int | Node, request: AnyRequest[R], *, timeout_s: float | None = None
+    ) -> R:
+        own_s = self._timeout_s(timeout_s)
+        return self._run(
+            lambda cluster: cluster.request(_node_id(cluster, node), request, timeout_s=own_s)
+        )
+
+    def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
+        """Ask one node after another. Their times are shares of the limit."""
+        own_s = self._timeout_s(timeout_s, max(1, len(self.view.nodes)))
+        return self._run(lambda cluster: cluster.request_any(request, timeout_s=own_s))
 
     def coordinator(self, group_id: str) -> int:
-        """Add the group's coordinator to the view."""
-        request = coordinator_request(group_id)
-        node = self.retrying(lambda: coordinator_of(group_id, self.request_any(request)))
-        self._take(self.view.with_coordinator(node))
-        return node.id
-
-    def _known_nodes(self) -> list[Node]:
-        """Return the view's nodes: responding ones first, then connected ones, then by backoff."""
-        nodes = list(self.view.nodes.values())
-        self._rng.shuffle(nodes)
-        now = self._clock()
-
-        def doubts(node: Node) -> tuple[bool, bool, float]:
-            state = self._state(node)
-            is_unconnected = state.connection is None
-            return state.is_doubtful, is_unconnected, max(now, state.next_attempt_at)
-
-        return sorted(nodes, key=doubts)
-
-    def _ask_in_turn(
-        self,
-        nodes: Sequence[Node],
-        request: AnyRequest[R],
-        timeout_s: float,
-        failures: list[KafkaError],
-    ) -> R | None:
-        for index, node in enumerate(nodes):
-            try:
-                with self._share_of_time(len(nodes) - index):
-                    connection = self.connection(node)
-                    answer = connection.request(request, timeout_s=min(timeout_s, self.left_s))
-            except ClientClosedError:
-                raise
-            except PASSING_ERRORS as error:
-                self._state(node).is_doubtful = True
-                failures.append(error)
-            else:
-                self._state(node).is_doubtful = False
-                return answer
-        return None
+        """Add the group's coordinator to the view. Temporary errors are retried."""
+        own_s = self._timeout_s(None)
+        return self._run(lambda cluster: cluster.find_coordinator(group_id, timeout_s=own_s))
 
     def retrying(self, ask: Callable[[], T]) -> T:
         """Call until it succeeds, fails permanently, or ``request_timeout_s`` is over."""
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
-        began_at = self._clock()
-        give_up_at = min(began_at + self.config.request_timeout_s, self._deadline)
+        began_at = time.monotonic()
+        give_up_at = began_at + min(self.config.request_timeout_s, self.left_s)
         level = logging.WARNING  # once, soon after a mistyped address
         while True:
             try:
@@ -333,16 +253,51 @@ class BlockingCluster:
                 raise
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
-                if self._is_refused and not self.view.nodes:
+                if not self.view.nodes and self._failures and all(map(is_refused, self._failures)):
                     give_up_at = min(give_up_at, began_at + MAX_REFUSED_S)
-                left_s = give_up_at - self._clock()
+                left_s = give_up_at - time.monotonic()
                 if not error.retriable or delay_s >= left_s:
                     raise
                 log.log(level, "%s (retrying for up to %.0f s)", error, left_s)
                 level = logging.DEBUG
-            self._sleep(delay_s)
+            time.sleep(delay_s)
+
+    # --- The end ---------------------------------------------------------------------------
+    def hang_up(self) -> None:
+        """Close all connections, and fail what waits for them. Any thread may call it."""
+        if (own := self._own) is not None:
+            self._is_hanging_up = True
+            own.post(self._cluster.pool.disconnect)
+
+    def abort(self) -> None:
+        """Fail the call that waits, and all later ones. Any thread may call it."""
+        self._is_closed = True
+        if (own := self._own) is not None:
+            own.post(self._cluster.abort)
+
+    def settle(self) -> None:
+        """Finish what `hang_up` has begun, if no call has done so since."""
+        if self._is_hanging_up and self._own is not None:
+            self._own.run(_turn())
+            self._is_hanging_up = False
 
     def close(self) -> None:
         self._is_closed = True
-        for state in self._states.values():
-            self._drop(state)
+        own, self._own = self._own, None
+        if own is not None:
+            own.run(self._close())
+            own.close()
+
+    async def _close(self) -> None:
+        await self._cluster.close()
+        await self._scope.close()
+
+
+async def _turn() -> None:
+    """Process what has happened while the loop stood still."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def _node_id(cluster: Cluster, node: int | Node) -> int:
+    return node if isinstance(node, int) else cluster.add_node(node)

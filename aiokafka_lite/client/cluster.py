@@ -118,9 +118,10 @@ class Cluster:
         scope: TaskScope,
         rng: random.Random,
         authenticate: Authenticate | None = None,
+        level: int = logging.WARNING,
     ) -> None:
         self.config = config
-        self.pool = Pool(config, scope=scope, rng=rng, authenticate=authenticate)
+        self.pool = Pool(config, scope=scope, rng=rng, authenticate=authenticate, level=level)
         self._loop = asyncio.get_running_loop()
         self._scope = scope
         self._rng = rng
@@ -152,13 +153,14 @@ class Cluster:
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
         # Whether the pool has the bootstrap servers: until metadata arrive.
-        self._is_bootstrapping = False
+        self._is_bootstrapping = True
         self.has_topic_ids = True
         # The node of the latest metadata, and those with older leader epochs.
         self._answered_by = -1
         self._outdated: frozenset[int] = frozenset()
         # By node and request: consecutive attempts without a response.
         self._silences: dict[tuple[int, type[Request[Response]]], int] = {}
+        self._update_pool()
 
     # --- Starting and closing --------------------------------------------------------------
     async def start(self, *, group_id: str | None = None) -> None:
@@ -175,8 +177,6 @@ class Cluster:
         if self._refresher is not None or self._is_closed:
             raise RuntimeError("a Cluster can be started only once: create another one")
         self._first_group = group_id
-        self._is_bootstrapping = True
-        self._update_pool()
         failures: list[KafkaError] = []
         # Earlier than the timeout, for the error of the last attempt.
         self.pool.give_up_at = self._loop.time() + ATTEMPTS_SHARE * self.config.request_timeout_s
@@ -307,6 +307,19 @@ class Cluster:
         finally:  # also after a cancellation
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+
+    async def look(self, topics: frozenset[str] | None, failures: list[KafkaError]) -> ClusterView:
+        """Request metadata now, and return the new view. For a cluster that was not started.
+
+        Errors of servers that were tried are added to `failures`.
+        """
+        response = await self._ask_for_metadata(topics, failures)
+        return self.apply_metadata(response, is_of_all=topics is None)
+
+    def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
+        self._is_bootstrapping = False
+        self._swap(self.view.updated(response, self._loop.time(), is_of_all=is_of_all))
+        return self.view
 
     def add_listener(
         self,
@@ -469,7 +482,10 @@ class Cluster:
             _, response = await self._ask_any(
                 coordinator_request(key, key_type), exclude=exclude, is_always_offered=True
             )
-        node = coordinator_of(key, response)
+        return self.add_node(coordinator_of(key, response))
+
+    def add_node(self, node: Node) -> int:
+        """Add a node that metadata may lack, and return its id."""
         if (view := self.view.with_coordinator(node)) is not self.view:
             self._swap(view)
         return node.id
@@ -643,8 +659,11 @@ class Cluster:
     ) -> MetadataResponse:
         request = metadata_request(topics, may_create=may_create)
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
-        timeout_s = StepLimit(timeout_s, self.pool.give_up_at).left_s()
         known = self.pool.node_ids()
+        if (give_up_at := self.pool.give_up_at) is not None:
+            now = self._loop.time()
+            share_s = (give_up_at - now) / len(known)  # a silent node leaves time for the others
+            timeout_s = StepLimit(timeout_s, now + share_s).left_s()
         try:
             unreachable = frozenset() if self.view.nodes else await self._connect_one(failures)
             if self._refresher is None:

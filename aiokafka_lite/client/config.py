@@ -55,6 +55,8 @@ class ClientConfig(Settings):
             authentication.
         retry_backoff_s, reconnect_backoff_s: The first delays, which double, with jitter (KIP-580).
         max_frame_bytes: The largest accepted response.
+        receive_buffer_bytes: SO_RCVBUF, at most twice net.core.rmem_max. None: the kernel adapts
+            it, up to net.ipv4.tcp_rmem.
     """
 
     bootstrap_servers: str | Iterable[str] = "localhost"
@@ -72,6 +74,7 @@ class ClientConfig(Settings):
     allow_plaintext_credentials: bool = False
     allow_auto_create_topics: bool = True
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    receive_buffer_bytes: int | None = None
 
     @override
     def _check(self) -> None:

@@ -215,7 +215,13 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
             return cls(address, config, node_id=node_id, on_bug=on_bug)
 
         async def attempt(version: int) -> Connection:
-            connection = await dial(unconnected, address, ssl_context=ssl_context, limit=limit)
+            connection = await dial(
+                unconnected,
+                address,
+                ssl_context=ssl_context,
+                limit=limit,
+                receive_buffer_bytes=config.receive_buffer_bytes,
+            )
             try:
                 if (known := known_versions()) is not None:
                     connection.wire.offer(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -42,6 +43,7 @@ async def dial(
     *,
     ssl_context: ssl.SSLContext | None,
     limit: StepLimit,
+    receive_buffer_bytes: int | None = None,
 ) -> P:
     """Connect to the first address that accepts. Cancellation leaves no connection open."""
     loop = asyncio.get_running_loop()
@@ -65,6 +67,8 @@ async def dial(
         else:
             if (sock := real_socket(transport)) is not None:
                 keep_alive(sock)
+                if receive_buffer_bytes is not None:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             return protocol
     raise not_connected(address, failures, timeout_s=timeout_s, uses_tls=ssl_context is not None)
 

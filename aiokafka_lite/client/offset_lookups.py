@@ -12,16 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import (
     metadata_request,
     raise_for_metadata,
     raise_for_rebootstrap,
 )
+from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS, Offsets, offsets_request
 from aiokafka_lite.client.view import ClusterView, PartitionView
-from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -48,8 +47,7 @@ _Asked: TypeAlias = dict[TopicPartition, tuple[int, int]]
 class _Sent(NamedTuple):
     number: int
     tps: Iterable[TopicPartition]
-    connection: BlockingConnection
-    exchange: Pending[ListOffsetsResponse]
+    exchange: Exchange[ListOffsetsResponse]
 
 
 class Lookups:
@@ -128,9 +126,9 @@ class Lookups:
         if with_metadata:
             self._receive_metadata(metadata)
         renewed = _renewed_topics(before, self.view) if with_metadata else frozenset[str]()
-        for number, tps, connection, exchange in sent:
+        for number, tps, exchange in sent:
             try:
-                response = connection.receive(exchange)
+                response = self._cluster.receive(exchange)
             except KafkaError as error:
                 failures.update(dict.fromkeys(tps, error))
             else:
@@ -157,8 +155,8 @@ class Lookups:
             asked[tp] = partition.leader_epoch, timestamp
         return by_leader
 
-    def _connections(self, nodes: Iterable[int]) -> dict[int, BlockingConnection | KafkaError]:
-        connections: dict[int, BlockingConnection | KafkaError] = {}
+    def _connections(self, nodes: Iterable[int]) -> dict[int, Connection | KafkaError]:
+        connections: dict[int, Connection | KafkaError] = {}
         for node in sorted(nodes):
             try:
                 connections[node] = self._cluster.connection(node)
@@ -169,7 +167,7 @@ class Lookups:
     def _send(
         self,
         lookups: Sequence[Mapping[int, _Asked]],
-        connections: Mapping[int, BlockingConnection | KafkaError],
+        connections: Mapping[int, Connection | KafkaError],
         failures: dict[TopicPartition, KafkaError],
     ) -> list[_Sent]:
         sent: list[_Sent] = []
@@ -187,28 +185,25 @@ class Lookups:
                 except KafkaError as error:
                     failures.update(dict.fromkeys(asked, error))
                 else:
-                    sent.append(_Sent(number, asked, connection, exchange))
+                    sent.append(_Sent(number, asked, exchange))
         return sent
 
     def _send_metadata(
-        self, connections: Iterable[BlockingConnection | KafkaError]
-    ) -> tuple[BlockingConnection, Pending[MetadataResponse]] | None:
+        self, connections: Iterable[Connection | KafkaError]
+    ) -> Exchange[MetadataResponse] | None:
         for connection in connections:
-            if isinstance(connection, BlockingConnection):
+            if isinstance(connection, Connection):
                 request = metadata_request(self._topics, may_create=False)
                 try:
-                    return connection, connection.send(request, timeout_s=self._timeout_s)
+                    return connection.send(request, timeout_s=self._timeout_s)
                 except KafkaError:
                     continue
         return None
 
-    def _receive_metadata(
-        self, metadata: tuple[BlockingConnection, Pending[MetadataResponse]] | None
-    ) -> None:
-        if metadata is not None:
-            connection, exchange = metadata
+    def _receive_metadata(self, exchange: Exchange[MetadataResponse] | None) -> None:
+        if exchange is not None:
             try:
-                response = connection.receive(exchange)
+                response = self._cluster.receive(exchange)
                 raise_for_rebootstrap(response)
                 raise_for_metadata(response)
             except KafkaError as error:

@@ -53,9 +53,12 @@ class Pool:
         scope: TaskScope,
         rng: random.Random,
         authenticate: Authenticate | None = None,
+        level: int = logging.WARNING,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
+        # Of the lines about nodes that become unreachable and reachable.
+        self._level = level
         self._scope = scope
         self._guard = scope.guard
         self._rng = rng
@@ -427,7 +430,7 @@ class Pool:
         is_news = state.last_error is None and self._nodes.get(state.node.id) is state
         state.last_error = error
         if is_news:
-            log.warning("%s is not reachable: %s", state, error)
+            log.log(self._level, "%s is not reachable: %s", state, error)
             state.lost_at = self._loop.time()
             self._report_reachability(state)
         delay_s = state.backoff.next_delay_s()
@@ -452,9 +455,8 @@ class Pool:
             return
         names, lost_at = zip(*self._back.values(), strict=True)
         down_s = self._loop.time() - min(lost_at)
-        log.warning(
-            "brokers are reachable again: connected to %s after %.1f s", ", ".join(names), down_s
-        )
+        what = "brokers are reachable again: connected to %s after %.1f s"
+        log.log(self._level, what, ", ".join(names), down_s)
         self._back.clear()
 
     def _report_reachability(self, state: NodeState) -> None:
@@ -576,6 +578,15 @@ class Pool:
             for slot in state.slots.values():
                 if slot.connection is not None:
                     yield slot, slot.connection
+
+    def disconnect(self) -> None:
+        """Close every connection, and fail its requests. New ones are opened without a backoff."""
+        for attempt in self._attempts:
+            self._scope.cancel(attempt)
+        for slot, connection in tuple(self._connected_slots()):
+            self._let_go(slot, connection)
+        for connection in tuple(self._leaving):
+            connection.close()
 
     def abort(self) -> None:
         self._is_closed = True

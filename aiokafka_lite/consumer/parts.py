@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from collections.abc import Awaitable, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiokafka_lite._chance import Chance
@@ -41,7 +41,6 @@ from aiokafka_lite.errors import ConsumerStoppedError, UnknownTopicOrPartitionEr
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking_cluster import BlockingCluster
     from aiokafka_lite.client.sasl import Mechanism, RememberedTokens
     from aiokafka_lite.consumer.assignment.cursor import Range
     from aiokafka_lite.consumer.commits.commits import Commits
@@ -188,14 +187,7 @@ class Running:
             max_frame_bytes=max_frame_bytes(config),
             at_most_s=config.session_timeout_s / ATTEMPTS_IN_A_SESSION,
         )
-        mechanism = self._credentials.of_thread()
-        if mechanism is not None:
-            import aiokafka_lite.client.blocking_sasl  # noqa: F401
-
-        def open_cluster(sleep: Callable[[float], None]) -> BlockingCluster:
-            return BlockingCluster(client, mechanism=mechanism, sleep=sleep)
-
-        return open_cluster
+        return partial(BlockingCluster, client, mechanism=self._credentials.of_thread())
 
     def _watch_topics(self) -> None:
         self._state.watch_topics(self.cluster)

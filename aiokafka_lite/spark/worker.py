@@ -74,6 +74,7 @@ def borrowed_cluster(options: SourceOptions) -> Iterator[BlockingCluster]:
         if key is None or kept is not _kept:
             cluster.close()
         else:
+            cluster.settle()
             kept.clusters.setdefault(key, []).append(cluster)
             _close_oldest(kept)
 

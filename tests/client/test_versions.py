@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from aiokafka_lite.client.blocking import run
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,
     ApiVersions,
@@ -79,7 +80,9 @@ def asked_in(
         return answers[min(len(versions), len(answers)) - 1]
 
     try:
-        outcome: ApiVersions | Exception = run(ask_api_versions(ask, "peer", FIRST_VERSION, meant))
+        outcome: ApiVersions | Exception = asyncio.run(
+            ask_api_versions(ask, "peer", FIRST_VERSION, meant)
+        )
     except Exception as error:  # noqa: BLE001 -- whatever it is
         outcome = error
     return outcome, versions, requests[0]

@@ -13,7 +13,7 @@ It reads one immutable snapshot of the member, and reports outcomes in order by 
     _begun       the thread    the number of heartbeats that it has begun
     count, _taken  the loop    the numbers of answered heartbeats, and of outcomes taken
     latest       the thread    the latest response, and whether the member is lost
-    _connection  the thread    the loop may close it
+    _cluster     the thread    the loop may disconnect it
     _ending      the loop      set once: the thread has to end
 
 Loop and thread take turns (`HeartbeatThread.claim`), because a response may change the identity of
@@ -29,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout
@@ -40,7 +41,6 @@ from aiokafka_lite.errors import ClientClosedError, KafkaError
 from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking import BlockingConnection
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
 log = logging.getLogger(__name__)
@@ -98,8 +98,8 @@ class Outcome(NamedTuple):
     sent_at: float
 
 
-# Makes the thread's own view of the cluster, which sleeps with the given function.
-OpenCluster = Callable[[Callable[[float], None]], "BlockingCluster"]
+# Makes the thread's own client, with an event loop of its own.
+OpenCluster = Callable[[], "BlockingCluster"]
 
 
 class LoopClosedError(Exception):
@@ -143,7 +143,6 @@ class HeartbeatThread:
         self._ending = threading.Event()
         self.latest = LastHeartbeat()
         self._cluster: BlockingCluster | None = None
-        self._connection: BlockingConnection | None = None
         # The coordinator in the latest snapshot, and the one that was found since.
         self._told_node: Node | None = None
         self._node: Node | None = None
@@ -178,7 +177,8 @@ class HeartbeatThread:
     def abandon(self) -> None:
         self._ending.set()
         self._wake.set()
-        self.hang_up()
+        if (cluster := self._cluster) is not None:
+            cluster.abort()
 
     async def end(self) -> None:
         if self._task is not None:
@@ -204,8 +204,8 @@ class HeartbeatThread:
         return self._begun != self._taken
 
     def hang_up(self) -> None:
-        if (connection := self._connection) is not None:
-            connection.close()
+        if (cluster := self._cluster) is not None:
+            cluster.hang_up()
 
     # --- Outcomes -------------------------------------------------------------------------
     def note_outcome(self, outcome: Outcome) -> None:
@@ -343,21 +343,12 @@ class HeartbeatThread:
     def _connect(self) -> Send:
         if (cluster := self._cluster) is None:
             assert self._open_cluster is not None  # noqa: S101 -- `start` begins the thread
-            cluster = self._cluster = self._open_cluster(self._pause)
+            cluster = self._cluster = self._open_cluster()
+        self._raise_if_ending()  # `abandon` may not have seen the cluster
         if self._node is None:
             node_id = cluster.coordinator(self._group_id)
             self._node = cluster.view.nodes[node_id]
-        connection = self._connection = cluster.connection(self._node)
-        self._raise_if_ending()
-
-        def send(request: Request[R]) -> R:
-            return connection.request(request, timeout_s=cluster.config.request_timeout_s)
-
-        return send
-
-    def _pause(self, delay_s: float) -> None:
-        self._ending.wait(delay_s)
-        self._raise_if_ending()
+        return partial(cluster.request, self._node)
 
     def _raise_if_ending(self) -> None:
         if self._ending.is_set():

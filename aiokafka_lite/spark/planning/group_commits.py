@@ -122,10 +122,9 @@ class GroupCommits:
             request = coordinator_request(self._group_id)
             answer = self._cluster.request_any(request, timeout_s=timeout_s)
             self._coordinator = coordinator_of(self._group_id, answer)
-        connection = self._cluster.connection(self._coordinator)
         entries = {tp: OffsetToCommit(offset) for tp, offset in left.items()}
         commit = commit_request(self._group_id, entries)
-        response = connection.request(commit, timeout_s=timeout_s)
+        response = self._cluster.request(self._coordinator, commit, timeout_s=timeout_s)
         refusal: KafkaError | None = None
         for tp, code in commit_results(response).items():
             error_class = for_code(code) if code else None

@@ -17,10 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, NamedTuple
 
-from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch, TopicToFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
@@ -42,8 +41,8 @@ class _Asked(NamedTuple):
     """A request in flight, and its ranges: by topic name or id, and partition."""
 
     node: Node
-    connection: BlockingConnection
-    exchange: Pending[FetchResponse]
+    connection: Connection
+    exchange: Exchange[FetchResponse]
     partitions: dict[tuple[str | bytes, int], RangeProgress]
 
 
@@ -100,11 +99,10 @@ class Fetching:
                     self._send_all()
 
     def close(self) -> None:
-        """Close the connections that have requests in flight. A thread in `answers` ends soon."""
+        """Close connections if requests are in flight. A thread in `answers` ends soon."""
         self._closed.set()
-        for asked in tuple(self._in_flight):
-            asked.connection.close()
-        self._in_flight.clear()
+        if self._in_flight:
+            self._cluster.hang_up()
 
     # --- Requests --------------------------------------------------------------------------
     def _send_all(self) -> None:
@@ -174,7 +172,7 @@ class Fetching:
         asked = self._in_flight[0]
         chunks: list[FetchedChunk] = []
         try:
-            response = asked.connection.receive(asked.exchange)
+            response = self._cluster.receive(asked.exchange)
             if response.error_code != NoError.errno:
                 raise for_code(response.error_code)(f"{asked.connection.peer} refused the fetch")
         except KafkaError as error:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.config import Address, ClientConfig, parse_address
+from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -72,18 +71,6 @@ def end_offset_request(tp: TopicPartition) -> ListOffsetsRequest:
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread() as broker:
         yield broker
-
-
-@pytest.fixture
-def address(broker: BrokerThread) -> Address:
-    return parse_address(broker.bootstrap_servers)
-
-
-@pytest.fixture
-def connection(broker: BrokerThread, address: Address) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection.open(address, config_of(broker.bootstrap_servers))
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client import blocking_cluster
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
@@ -36,21 +38,6 @@ NewCluster = Callable[..., BlockingCluster]
 def three() -> Iterator[BrokerThread]:
     with BrokerThread(BrokerConfig(nodes=3)) as broker:
         yield broker
-
-
-class Clock:
-    """Time that passes only by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.slept: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, duration_s: float) -> None:
-        self.slept.append(duration_s)
-        self.now += duration_s
 
 
 # --- On both brokers ---------------------------------------------------------------------------
@@ -121,7 +108,8 @@ def test_node_that_does_not_answer_is_asked_last_from_then_on(
     three: BrokerThread, new_cluster: NewCluster
 ) -> None:
     cluster = new_cluster(config_of(three.bootstrap_servers, request_timeout_s=0.3))
-    silent = min(cluster.refresh([]).nodes)  # the bootstrap server, which is connected to
+    cluster.refresh([])
+    (silent,) = {each.node_id for each in three.requests.of("Metadata")}  # it is connected to
     with three.on("Metadata", node=silent).silence(times=None) as rule:
         for _ in range(10):
             assert len(cluster.refresh([]).nodes) == 3
@@ -185,88 +173,33 @@ def test_refresh_waits_for_a_cluster_that_starts(
     broker: BrokerThread, new_cluster: NewCluster
 ) -> None:
     broker.stop_node(1)
-    clock = Clock()
-
-    def sleep(duration_s: float) -> None:
-        clock.sleep(duration_s)
-        if len(clock.slept) == 6:
-            broker.start_node(1)
-
-    config = config_of(broker.bootstrap_servers)
-    cluster = new_cluster(config, clock=clock, sleep=sleep, rng=random.Random(1))
-    assert cluster.refresh([]).nodes
-    assert clock.slept[0] == pytest.approx(0.01, rel=0.21)
-    assert max(clock.slept) > 0.05
+    starting = threading.Timer(0.3, broker.start_node, [1])
+    starting.start()
+    assert new_cluster(config_of(broker.bootstrap_servers)).refresh([]).nodes
+    starting.join()
 
 
-def test_refresh_gives_up_at_its_time_and_names_who_was_asked(
-    broker: BrokerThread, new_cluster: NewCluster
+def failed_after_s(operation: Callable[[], object], servers: str) -> float:
+    """Return how long an operation takes that fails because no server listens."""
+    began_at = time.monotonic()
+    with pytest.raises(KafkaConnectionError, match=f"{servers}.*refused"):
+        operation()
+    return time.monotonic() - began_at
+
+
+def test_refresh_gives_up_at_its_time_and_servers_that_were_never_there_sooner(
+    broker: BrokerThread, new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(blocking_cluster, "MAX_REFUSED_S", 0.3)
+    servers = broker.bootstrap_servers
+    config = config_of(servers, request_timeout_s=1.0)
+    known, new = new_cluster(config), new_cluster(config)
+    known.refresh([])
     broker.stop_node(1)
-    clock = Clock()
-    config = config_of(broker.bootstrap_servers, request_timeout_s=3.0)
-    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
-    with pytest.raises(KafkaConnectionError, match=f"{broker.bootstrap_servers}.*refused"):
-        cluster.refresh([])
-    assert 1_002 < clock.now < 1_004
-    assert cluster.view.nodes == {}
-
-
-def test_servers_that_were_never_there_are_given_up_sooner(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    broker.stop_node(1)
-    clock = Clock()
-    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
-    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
-    with pytest.raises(KafkaConnectionError, match="refused"):
-        cluster.refresh([])
-    assert 1_008 < clock.now < 1_011  # as above, the last attempt may end after the time
-
-
-def test_a_cluster_that_was_reached_before_is_waited_for(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    clock = Clock()
-    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
-    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
-    cluster.refresh([])
-    broker.stop_node(1)
-    with pytest.raises(KafkaConnectionError, match="refused"):
-        cluster.refresh([])
-    assert 1_038 < clock.now < 1_041
-
-
-def test_a_coordinator_is_waited_for_before_any_metadata(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    broker.stop_node(1)
-    clock = Clock()
-    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
-    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
-    with pytest.raises(KafkaConnectionError, match="refused"):
-        cluster.coordinator("g")
-    assert 1_038 < clock.now < 1_041
-
-
-def test_a_cluster_that_came_late_is_waited_for_from_then_on(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    broker.stop_node(1)
-    clock = Clock()
-
-    def sleep(duration_s: float) -> None:
-        clock.sleep(duration_s)
-        if not cluster.view.nodes:
-            broker.start_node(1)
-
-    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
-    cluster = new_cluster(config, clock=clock, sleep=sleep)
-    cluster.refresh([])
-    broker.stop_node(1)
-    with pytest.raises(KafkaConnectionError, match="refused"):
-        cluster.coordinator("g")
-    assert clock.now > 1_038
+    assert 0.1 < failed_after_s(lambda: new.refresh([]), servers) < 0.9
+    assert new.view.nodes == {}
+    assert 0.8 < failed_after_s(lambda: known.refresh([]), servers) < 3
+    assert 0.8 < failed_after_s(lambda: new.coordinator("g"), servers) < 3
 
 
 def test_refusal_is_not_asked_again(broker: BrokerThread, new_cluster: NewCluster) -> None:
@@ -283,17 +216,12 @@ def test_refusal_is_not_asked_again(broker: BrokerThread, new_cluster: NewCluste
 def test_connection_is_used_again_and_replaced_when_idle_or_dead(
     broker: BrokerThread, new_cluster: NewCluster
 ) -> None:
-    clock = Clock()
-    config = config_of(broker.bootstrap_servers, connections_max_idle_s=60.0)
-    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    config = config_of(broker.bootstrap_servers, connections_max_idle_s=0.4)
+    cluster = new_cluster(config)
     cluster.refresh([])
     first = cluster.connection(1)
-    clock.now += 59
     assert cluster.connection(1) is first
-    cluster.request(1, MetadataRequest(topics=[]))
-    clock.now += 59
-    assert cluster.connection(1) is first
-    clock.now += 1
+    time.sleep(0.5)  # no loop runs, whose timer would close it
     second = cluster.connection(1)
     assert second is not first
     assert first.is_closed
@@ -305,71 +233,15 @@ def test_connection_is_used_again_and_replaced_when_idle_or_dead(
     assert cluster.request(1, MetadataRequest(topics=[])).brokers
 
 
-def test_connection_that_its_user_closed_is_replaced_at_once(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    clock = Clock()
-    cluster = new_cluster(config_of(broker.bootstrap_servers), clock=clock, sleep=clock.sleep)
-    cluster.refresh([])
-    for _ in range(5):
-        cluster.connection(1).close()
-        assert cluster.request(1, MetadataRequest(topics=[])).brokers
-    assert clock.slept == []
-
-
-def test_connection_that_waits_for_an_answer_is_not_idle(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    clock = Clock()
-    config = config_of(broker.bootstrap_servers, connections_max_idle_s=5.0)
-    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
-    cluster.refresh([])
-    connection = cluster.connection(1)
-    with broker.on("Metadata").hold():
-        exchange = connection.send(MetadataRequest(topics=[]), timeout_s=60.0)
-        clock.now += 30
-        assert cluster.connection(1) is connection
-    assert connection.receive(exchange).brokers
-
-
-def test_node_that_cannot_be_reached_is_left_alone_for_longer_each_time(
-    broker: BrokerThread, new_cluster: NewCluster
-) -> None:
-    clock = Clock()
-    cluster = new_cluster(config_of(broker.bootstrap_servers), clock=clock, sleep=clock.sleep)
-    cluster.refresh([])
-    broker.stop_node(1)
-    clock.now += 10  # the lost one had lived for a while
-    for _ in range(7):
-        with pytest.raises(KafkaConnectionError):
-            cluster.connection(1)
-    assert clock.slept == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1], rel=0.21)
-    # A connection that lives for a while makes the delays short again, and one that is lost at
-    # once does not.
-    for lived_s, next_s in ((10.0, 0.01), (0.0, 0.04)):
-        broker.start_node(1)
-        cluster.connection(1)
-        clock.now += lived_s
-        broker.stop_node(1)
-        clock.slept.clear()
-        for _ in range(2 if lived_s else 1):
-            with pytest.raises(KafkaConnectionError):
-                cluster.connection(1)
-        assert clock.slept == pytest.approx([next_s], rel=0.21)
-
-
 def test_connection_to_where_a_node_was_is_closed(
     broker: BrokerThread, new_cluster: NewCluster
 ) -> None:
-    with BrokerThread() as elsewhere:
-        cluster = new_cluster(config_of(broker.bootstrap_servers))
-        host, port = elsewhere.bootstrap_servers.split(":")
-        moved = Node(-9, host, int(port))  # of no cluster that is known
-        cluster.refresh([])
-        connection = cluster.connection(moved)
-        assert cluster.connection(moved) is connection
-        cluster.refresh([])
-        assert connection.is_closed
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    moved = cluster.refresh([]).nodes[1]._replace(host="localhost")
+    connection = cluster.connection(moved)
+    assert cluster.connection(moved) is connection
+    cluster.refresh([])
+    assert connection.is_closed
 
 
 def test_leader_hint_is_taken_when_it_is_newer(

@@ -42,7 +42,6 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.errors import (
-    ClientClosedError,
     FencedMemberEpochError,
     IllegalStateError,
     KafkaConnectionError,
@@ -52,7 +51,7 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatResponse
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -88,13 +87,10 @@ class Cluster:
         self.connected = list[Node]()
         self.close_count = 0
         self.is_closed = threading.Event()
-        self.on_connection: Callable[[], object] | None = None
 
-    def connection(self, node: Node) -> Cluster:
+    def request(self, node: Node, request: object) -> HeartbeatResponse:
         self.connected.append(node)
-        if self.on_connection is not None:
-            self.on_connection()
-        return self
+        return HeartbeatResponse()
 
     def coordinator(self, group_id: str) -> int:
         return 2
@@ -102,6 +98,8 @@ class Cluster:
     def close(self) -> None:
         self.close_count += 1
         self.is_closed.set()
+
+    abort = hang_up = close
 
 
 class Voice:
@@ -114,6 +112,7 @@ class Voice:
         self.on_beat: Callable[[], object] | None = None
 
     def beat(self, send: Send, sent_as: Identity) -> tuple[Identity, Response]:
+        send(HeartbeatRequest())
         self.sent_as.append(sent_as)
         self.is_heard.set()
         if self.on_beat is not None:
@@ -154,12 +153,13 @@ class Stage:
         self.post_count = 0
         self.outcomes = list[Outcome]()
         self.is_blocked = True
-        self.pause: Callable[[float], None] | None = None
+        self.on_open: Callable[[], object] | None = None
         self.on_post: Callable[[], object] | None = None
         self.sender = Posting(self, self.clock)
 
-    def open(self, pause: Callable[[float], None]) -> BlockingCluster:
-        self.pause = pause
+    def open(self) -> BlockingCluster:
+        if self.on_open is not None:
+            self.on_open()
         return cast("BlockingCluster", self.cluster)
 
     def post(self, call: Callable[[], None]) -> None:
@@ -403,14 +403,12 @@ def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
     assert stage.cluster.connected == [NODE]
 
 
-def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage) -> None:
-    stage.cluster.on_connection = stage.sender.abandon
+def test_nothing_is_sent_by_a_client_that_is_made_while_it_ends(stage: Stage) -> None:
+    stage.on_open = stage.sender.abandon
     stage.sender.claim(stage.pulse())
     stage.turns(0.152)
     assert stage.voice.sent_as == []
-    assert stage.pause is not None
-    with pytest.raises(ClientClosedError):
-        stage.pause(100)
+    assert stage.cluster.connected == []
 
 
 def test_the_thread_wakes_when_there_is_something_to_do() -> None:
@@ -426,10 +424,7 @@ def test_the_thread_wakes_when_there_is_something_to_do() -> None:
     assert sender.claim(pulse)
     assert stage.voice.is_heard.wait(PATIENCE_S)
     sender.claim(None)
-    assert stage.pause is not None
-    paused_at = time.monotonic()
-    stage.pause(0.02)
-    assert time.monotonic() - paused_at >= 0.02
+    time.sleep(0.02)
     sender.abandon()
     thread.join(PATIENCE_S)
     assert 0.02 < time.monotonic() - began_at < IDLE_S
@@ -631,7 +626,7 @@ class Standing:
         self.heard = list[tuple[Outcome, float]]()
         self.thread = HeartbeatThread(
             "g",
-            lambda _: cast("BlockingCluster", self.cluster),
+            lambda: cast("BlockingCluster", self.cluster),
             self.take_outcome,
             scope=self.scope,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,7 +29,7 @@ class Speaking:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, pause: Callable[[float], None]) -> BlockingCluster:
+    def __call__(self) -> BlockingCluster:
         self.count += 1
         raise KafkaConnectionError("there is no other connection")
 

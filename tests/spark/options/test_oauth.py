@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
@@ -9,7 +10,6 @@ import pytest
 
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.client.blocking import run
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError, OptionError
 from aiokafka_lite.sasl import Secret
@@ -29,7 +29,7 @@ def provider(url: str, **settings: object) -> ClientCredentials:
 
 
 def token_of(credentials: ClientCredentials) -> str:
-    return run(credentials.token())
+    return asyncio.run(credentials.token())
 
 
 def parse(url: str, jaas: str = CREDENTIALS, **options: str) -> SourceOptions:

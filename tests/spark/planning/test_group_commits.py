@@ -76,7 +76,7 @@ async def test_lag_shows_in_kafka_s_own_tool(kafka: KafkaHandle, java_tools: Jav
         await wait(commits.commit, {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 9})
         await wait(commits.commit, {TopicPartition(topic, 0): 4, TopicPartition(topic, 1): 9})
     finally:
-        cluster.close()
+        await wait(cluster.close)
     described = await java_tools.run(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         *("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", group),
@@ -102,7 +102,7 @@ async def test_group_with_members_refuses_and_the_warning_says_so(
             with caplog.at_level(logging.WARNING, LOG):
                 await wait(GroupCommits(group, cluster).commit, {TopicPartition(topic, 0): 1})
         finally:
-            cluster.close()
+            await wait(cluster.close)
     (warning,) = [record.getMessage() for record in caplog.records if record.name == LOG]
     assert group in warning
     assert f"{topic}/0" in warning

@@ -8,8 +8,8 @@ import pytest
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -137,7 +137,7 @@ async def test_a_real_replica_of_the_rack_is_read_and_the_leader_when_it_is_down
     used: list[int] = []
     connection = BlockingCluster.connection
 
-    def noted(self: BlockingCluster, node: int | Node) -> BlockingConnection:
+    def noted(self: BlockingCluster, node: int | Node) -> Connection:
         used.append(node if isinstance(node, int) else node.id)
         return connection(self, node)
 

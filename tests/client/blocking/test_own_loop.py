@@ -1,0 +1,156 @@
+"""What happens while no loop runs, and what ends a call that waits."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aiokafka_lite.broker import BrokerConfig
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import ClientClosedError, KafkaConnectionError, RequestTimedOutError
+from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.structs import TopicPartition
+from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch
+
+NewCluster = Callable[..., BlockingCluster]
+REQUEST = MetadataRequest(topics=[])
+
+
+@pytest.fixture
+def cluster(broker: BrokerThread, new_cluster: NewCluster) -> BlockingCluster:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    return cluster
+
+
+# --- No loop runs ------------------------------------------------------------------------------
+def test_answers_are_kept_for_those_who_ask_later(cluster: BlockingCluster) -> None:
+    connection = cluster.connection(1)
+    first, second = (connection.send(REQUEST, timeout_s=TIMEOUT_S) for _ in range(2))
+    assert cluster.receive(second).brokers
+    assert cluster.receive(first).brokers
+
+
+def test_answer_that_came_in_time_is_taken_after_its_deadline(cluster: BlockingCluster) -> None:
+    exchange = cluster.connection(1).send(REQUEST, timeout_s=0.2)
+    time.sleep(0.3)
+    assert cluster.receive(exchange).brokers
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_large_answer_that_nobody_has_received_is_taken_after_its_deadline(
+    protocol: str, new_cluster: NewCluster
+) -> None:
+    # As when Spark's writer takes a minute for a batch: the socket's buffer holds a part of it.
+    with BrokerThread(BrokerConfig(security_protocol=protocol)) as broker:
+        context = None
+        if protocol == "SSL":
+            context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
+        broker.create_topic("flights", 1)
+        answer = PartitionData(
+            partition_index=0,
+            error_code=0,
+            high_watermark=1,
+            last_stable_offset=1,
+            aborted_transactions=None,
+            records=memoryview(bytes(24_000_000)),
+        )
+        topic = FetchableTopicResponse(topic="flights", partitions=[answer])
+        broker.on("Fetch").answer(FetchResponse(responses=[topic]))
+        servers = broker.bootstrap_servers
+        config = config_of(servers, security_protocol=protocol, ssl_context=context)
+        cluster = new_cluster(config, receive_buffer_bytes=64 * 1024)
+        cluster.refresh(["flights"])
+        request = fetch(cluster, TopicPartition("flights", 0))
+        connection = cluster.connection(next(iter(cluster.view.nodes)))
+        exchange = connection.send(request, timeout_s=0.5)
+        time.sleep(0.7)
+        records = cluster.receive(exchange).responses[0].partitions[0].records
+        assert records is not None
+        assert len(records) == 24_000_000
+
+
+def test_silent_peer_is_given_up_by_whoever_comes_late(
+    broker: BrokerThread, cluster: BlockingCluster
+) -> None:
+    connection = cluster.connection(1)
+    broker.on("Metadata").silence()
+    exchange = connection.send(REQUEST, timeout_s=0.1)
+    time.sleep(0.3)
+    with pytest.raises(RequestTimedOutError, match=r"no answer .* in 0\.1 s"):
+        cluster.receive(exchange)
+    assert cluster.request(1, REQUEST).brokers
+
+
+# --- Ends --------------------------------------------------------------------------------------
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+def test_interrupted_wait_closes_the_connections(
+    broker: BrokerThread, cluster: BlockingCluster
+) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    connection = cluster.connection(1)
+    broker.on("Metadata").silence()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.request(1, REQUEST)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert cluster.request(1, REQUEST).brokers
+    assert connection.is_closed
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_another_thread_ends_a_call_that_waits(
+    broker: BrokerThread, cluster: BlockingCluster, is_final: bool
+) -> None:
+    with broker.on("Metadata").hold() as rule, ThreadPoolExecutor(1) as executor:
+        request = executor.submit(cluster.request, 1, REQUEST)
+        rule.reached(timeout_s=TIMEOUT_S)
+        begun = time.monotonic()
+        (cluster.abort if is_final else cluster.hang_up)()
+        with pytest.raises(KafkaConnectionError, match="closed by this client"):
+            request.result(TIMEOUT_S)
+        assert time.monotonic() - begun < TIMEOUT_S / 2
+    if is_final:
+        with pytest.raises(ClientClosedError):
+            cluster.request(1, REQUEST)
+    else:
+        assert cluster.request(1, REQUEST).brokers
+
+
+def test_a_call_after_connections_were_closed_does_not_wait(cluster: BlockingCluster) -> None:
+    begun = time.monotonic()
+    for _ in range(20):
+        connection = cluster.connection(1)
+        cluster.hang_up()
+        cluster.settle()
+        assert connection.is_closed
+        assert cluster.request(1, REQUEST).brokers
+    assert time.monotonic() - begun < TIMEOUT_S
+
+
+def test_threads_take_turns(cluster: BlockingCluster) -> None:
+    started = threading.Barrier(4)
+
+    def ask(_: int) -> bool:
+        started.wait(TIMEOUT_S)
+        return all(cluster.request(1, REQUEST).brokers for _ in range(30))
+
+    with ThreadPoolExecutor(4) as executor:
+        assert list(executor.map(ask, range(4))) == [True] * 4
