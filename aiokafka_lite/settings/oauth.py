@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Final
 
 from aiokafka_lite._compat import override
@@ -24,6 +24,7 @@ from aiokafka_lite.sasl import Secret
 log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 16
 MAX_LOGGED_CHARACTERS: Final = 200
 RENEW_AT: Final = 0.8
 
@@ -84,7 +85,7 @@ class ClientCredentials(AbstractTokenProvider):
         opener = urllib.request.build_opener(_NoRedirects)
         try:
             with opener.open(self._request(), timeout=self._timeout_s) as response:
-                answer: object = json.loads(response.read(MAX_ANSWER_BYTES))
+                answer: object = json.loads(self._body(response, asked_at + self._timeout_s))
         except urllib.error.HTTPError as error:
             with error:
                 raise self._failure(
@@ -103,6 +104,16 @@ class ClientCredentials(AbstractTokenProvider):
         if isinstance(lifetime_s, (int, float)):
             self._kept_until += lifetime_s * RENEW_AT
         return Secret(token)
+
+    def _body(self, response: HTTPResponse, deadline: float) -> bytes:
+        body = b""
+        while piece := response.read1(PIECE_BYTES):  # the socket's timeout is for each piece
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                raise self._failure(f"returned more than {MAX_ANSWER_BYTES} bytes")
+            if self._clock() > deadline:
+                raise self._failure(f"did not respond within {self._timeout_s:g} s")
+        return body
 
     def _request(self) -> urllib.request.Request:
         pair = [self._client_id, self._client_secret.reveal().decode()]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs
@@ -28,6 +30,7 @@ class TokenServer:
         self.asked: list[Asked] = []
         self.answer: Callable[[], tuple[int, bytes]] = lambda: (200, b"{}")
         self.location: str | None = None
+        self.pause_s = 0.0  # after each byte of a body
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,7 +45,13 @@ class TokenServer:
                     self.send_header("Location", outer.location)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if not outer.pause_s:
+                    self.wfile.write(body)
+                    return
+                with suppress(OSError):  # the client does not wait for all
+                    for byte in body:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(outer.pause_s)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -137,9 +138,17 @@ def test_redirects_are_not_followed(server: TokenServer) -> None:
     assert len(server.asked) == 1
 
 
-def test_server_that_is_not_there_is_told() -> None:
+def test_server_that_is_not_there_or_does_not_end_its_answer_is_told(server: TokenServer) -> None:
     with pytest.raises(AuthenticationFailedError, match=r"127\.0\.0\.1 cannot be reached"):
         token_of(provider("http://127.0.0.1:1/token"))
+    server.give("x" * (1 << 20))
+    with pytest.raises(AuthenticationFailedError, match="returned more than 1048576 bytes"):
+        token_of(provider(server.url))
+    server.give("x")
+    server.pause_s, began = 0.05, time.monotonic()
+    with pytest.raises(AuthenticationFailedError, match=r"did not respond within 0\.2 s"):
+        token_of(provider(server.url, timeout_s=0.2))
+    assert time.monotonic() - began < 0.6
 
 
 @for_each(
