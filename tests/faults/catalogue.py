@@ -424,6 +424,8 @@ async def no_reads(stage: Stage) -> None:
 @fault("AP-10", "")
 async def suspended(stage: Stage) -> None:
     async def suspend() -> None:
+        await until_committed(stage)
+        await asyncio.sleep(0.5)
         assert stage.process is not None
         stage.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(12)
@@ -990,6 +992,19 @@ def secrets(variant: str, password: str, mechanism: str) -> None:
 secrets("PLAIN", "wonderland", "PLAIN")
 secrets("SCRAM", "wonderland", "SCRAM-SHA-256")
 secrets("wrong password", "looking-glass", "PLAIN")
+
+
+@fault("SE-12", "", ("confluent-kafka",))
+async def hostile_client_of_a_mock(stage: Stage) -> None:
+    """librdkafka's mock cluster gets a frame of 2 GiB."""
+    stage.task.update(mock=True, librdkafka={"test.mock.num.brokers": 1})
+    mock = await stage.until_word("mock")
+    incoming, outgoing = await asyncio.open_connection(mock["host"], mock["port"])
+    outgoing.write(struct.pack(">i", 2**31 - 1) + bytes(1_000))
+    with suppress(ConnectionError):
+        assert not await asyncio.wait_for(incoming.read(), 5)
+    outgoing.close()
+    stage.verdict = f"refuses it, at {mock['host']}"
 
 
 @fault("SE-13", "records")

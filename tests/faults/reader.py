@@ -227,6 +227,9 @@ class Confluent:
 
     async def open(self) -> None:
         topics: dict[str, int] = self._task["topics"]
+        if self._task.get("mock"):
+            (broker,) = self._consumer.list_topics(timeout=5).brokers.values()
+            tell(word="mock", host=broker.host, port=broker.port)
         if self._task["group"]:
             callbacks = {"on_assign": refuse} if self._task.get("listener_raises") else {}
             self._consumer.subscribe(list(topics), **callbacks)
