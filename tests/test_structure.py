@@ -17,7 +17,6 @@ INSIDERS = {
     "support/inside.py",
     "support/iterations.py",  # builds iterators without a consumer
     "support/small_answers.py",  # compares two insides, field by field
-    "model/pairs/planted.py",  # plants bugs in the inside
 }
 # Attributes of aiokafka's that programs use: public in all but their names.
 AIOKAFKA_NAMES = {

@@ -1080,6 +1080,7 @@ _SEAMS: Final = (
             ),
         ),
         ways=(*ACKS, *RUNS),
+        missed_because="50 seeds had no finished ranges when they sought the beginning",
     ),
     Bug(
         "a read finishes the records of other tasks",
@@ -1123,6 +1124,7 @@ _SEAMS: Final = (
             ),
         ),
         faults=("truncation", "unflushed"),
+        missed_because="50 seeds committed again at the same offset by chance",
     ),
     Bug(
         "a commit has the epoch of the first record",
@@ -1156,7 +1158,7 @@ _SEAMS: Final = (
     Bug(
         "a cancelled commit does not wait for its outcome",
         "A cancelled block of a transaction ends while EndTxn is in flight.",
-        "copied twice",
+        "commit back",
         (
             _edit(
                 "producing.transactions",
@@ -1219,6 +1221,7 @@ _SEAMS: Final = (
             ),
         ),
         ways=("copy batches",),
+        missed_because="50 seeds had no copied batch whose EndTxn got no response in time",
     ),
     Bug(
         "outputs of an aborted transaction count as written",
@@ -1278,6 +1281,7 @@ _SEAMS: Final = (
         ),
         ways=("letters in transactions",),
         faults=("lost answers", "crash", "power cut", "reset"),
+        missed_because="50 seeds fenced no producer of letters while EndTxn was in doubt",
     ),
     Bug(
         "a dead letter is written outside of its transaction",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -300,10 +300,10 @@ async def _copy_batches(member: Member, consumer: Consumer) -> None:
             try:
                 async with consumer.batch(max_records=MOST, timeout_ms=READ_S * 1000) as batch:
                     if records := [*batch]:
-                        with member.handling():
+                        with member.handling(), suppress(_GivenUpError):
                             await _copy_batch(member, producer, batch, records)
-            except _GivenUpError:
-                member.note_error(TransactionAbortableError("given up"), "batch: ")
+                if member.transaction is not None and not member.transaction.is_committed:
+                    member.note_error(TransactionAbortableError("given up"), "batch: ")
             except TAKEN_AWAY as error:
                 member.note_error(error, "batch: ")
 

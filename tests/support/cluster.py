@@ -99,10 +99,14 @@ class KafkaHandle:
                 if result.error_code:
                     raise for_code(result.error_code)(f"{name}: {result.error_message}")
             self._created.append(name)
-            await self._await_leaders(client, name, partitions)
+            (created,) = answer.topics
+            await self._await_leaders(client, name, partitions, created.topic_id)
         return name
 
-    async def _await_leaders(self, client: RawClient, name: str, partitions: int) -> None:
+    async def _await_leaders(
+        self, client: RawClient, name: str, partitions: int, topic_id: bytes = b""
+    ) -> None:
+        """Wait for the leaders of a topic, not of one that was deleted a moment ago."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         )
@@ -110,7 +114,8 @@ class KafkaHandle:
             cluster = await client.request(request)
             (topic,) = cluster.topics
             led = [p for p in topic.partitions if p.error_code == 0 and p.leader_id >= 0]
-            is_led = topic.error_code == 0 and len(led) == partitions
+            is_this = topic.topic_id == topic_id or not any(topic_id)
+            is_led = is_this and topic.error_code == 0 and len(led) == partitions
             # A real broker may name a leader before that leader is ready to serve.
             if is_led and await self._serves_all(cluster.brokers, name, led):
                 return

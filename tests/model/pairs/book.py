@@ -1,7 +1,7 @@
-"""Which record is where: what the logs of a round hold, over truncations and recreations.
+"""Which record is where: what the logs of a round hold, over recreations.
 
 Each record has a number of its own, which is its value. So a record that was written at the offset
-of another, in a log that was truncated or of a topic that was recreated, is not taken for that one.
+of another, of a topic that was recreated, is not taken for that one.
 """
 
 from __future__ import annotations
@@ -86,12 +86,6 @@ class Book:
         self.records += new
         log += new
         return new
-
-    def truncate(self, tp: TopicPartition, end: int) -> None:
-        """Note that a log lost all records from an offset on."""
-        log = self._logs[tp]
-        self.gone.update(each.number for each in log[end:])
-        del log[end:]
 
     def delete_before(self, tp: TopicPartition, begin: int) -> None:
         """Note that a log begins later now."""

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-from unittest import mock
 
-from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import consumer as consumer_module
-from aiokafka_lite.consumer.caller import as_if_running
-from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.producing import accumulator, lease
-from aiokafka_lite.producing import producer as producer_module
 from aiokafka_lite.structs import TopicPartition
 from tests.model.handling import committed_records
 from tests.model.pairs.book import Book, Written, number_in
-from tests.model.pairs.events import EVENTS, HINDRANCES, act
-from tests.model.pairs.journal import Journal, place, short
-from tests.model.pairs.logs import ALL_TROUBLES, EmbeddedLogs, Logs, Look, RealLogs
+from tests.model.pairs.events import EVENTS, act
+from tests.model.pairs.journal import Journal, place
+from tests.model.pairs.logs import ALL_TROUBLES, Logs, Look, RealLogs
 from tests.model.pairs.member import EXCUSED_S, Around, Member
 from tests.model.pairs.table import Pair, Table
 from tests.model.pairs.ways import WAYS, Way
-from tests.model.world import LivelockError, RealWorld, VirtualWorld, World, chances
+from tests.model.world import RealWorld, World
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS as PROTOCOLS
 
@@ -56,13 +48,12 @@ _SEEKS: Final = frozenset(("seek", "looked-up seek"))
 EPOCH_NS: Final = 1_700_000_000 * 10**9
 
 ENDINGS: Final = ("stop", "error out of async with")
-LOST: Final = "rebalance: lost"
 REBALANCES: Final = tuple(
     f"rebalance: {how}, {protocol}" for how in ("kept", "moved", "lost") for protocol in PROTOCOLS
 )
 COLUMNS: Final = ("auto-commit", *EVENTS, *ENDINGS, "kill", *REBALANCES, *ALL_TROUBLES)
 # Those that the conductor and the members choose.
-CHOSEN: Final = (*EVENTS, *ENDINGS, "kill", LOST, *ALL_TROUBLES)
+CHOSEN: Final = (*EVENTS, *ENDINGS, "kill", *ALL_TROUBLES)
 
 
 def _impossible() -> dict[Pair, str]:
@@ -152,29 +143,6 @@ def favoured_in(seed: int, columns: Sequence[str]) -> frozenset[str]:
     return frozenset(random.Random(f"{seed} favoured").sample(columns, min(FAVOURED, len(columns))))
 
 
-def promise(seed: int, plan: Plan, table: Table, least: int) -> int:
-    """Return how many of the pairs that have met less often a round may have."""
-    found, favoured = 0, favoured_in(seed, CHOSEN)
-    for _, protocol, ways in groups_of(seed, plan):
-        columns = [
-            each
-            for each in table.columns
-            if (each in _SEEKS) <= (not _is_without_seeks(seed))
-            and (each == "log truncated") <= _is_without_seeks(seed)
-            and (each == "assign") <= (protocol == "none")
-            and (each == "subscribe") <= (protocol != "none")
-            and ("rebalance" in each) <= each.endswith(protocol)
-        ]
-        for way in ways[:FIRST_WAYS]:
-            found += sum(
-                max(0, least - table.counts[way.name, each])
-                * (FAVOUR if favoured.intersection((each, each.partition(",")[0])) else 1)
-                for each in columns
-                if (way.name, each) not in table.impossible
-            )
-    return found
-
-
 def _is_without_seeks(seed: int) -> bool:
     """Whether nobody seeks in a round, so that logs can be truncated."""
     return seed // 3 % 2 == 0
@@ -228,11 +196,8 @@ class Course:
                 beside.append(asyncio.ensure_future(self._watch(look)))
             try:
                 await self._be_wild()
-                await self._truncate_all()
                 self._is_calm = True
                 self._is_writing = False
-                if isinstance(self._logs, EmbeddedLogs):
-                    self._logs.calm()
                 await asyncio.wait(beside[:1])
                 self._journal.note("conductor", "calm")
                 await self._rest()
@@ -260,7 +225,7 @@ class Course:
 
     def _around(self, name: str, protocol: str, outputs: str, letters: str, kind: str) -> Around:
         logs, session_s = self._logs, self._logs.session_s
-        group = name if logs.kind == "embedded" else unique(name)
+        group = unique(name)
         settings: dict[str, object] = {}
         if protocol != "none":
             settings |= PROTOCOLS[protocol]
@@ -275,8 +240,6 @@ class Course:
         left_out |= {"subscribe"} if protocol == "none" else {"assign"}
         if _is_without_seeks(self._seed):
             left_out |= _SEEKS
-        if not isinstance(logs, EmbeddedLogs):
-            left_out |= {*HINDRANCES}
         return Around(
             self._world,
             self._journal,
@@ -295,7 +258,6 @@ class Course:
             lambda: self._is_calm,
             [event for event in EVENTS if event not in left_out],
             self._favoured,
-            logs.hinder if isinstance(logs, EmbeddedLogs) else None,
         )
 
     def _join(self, group: Group) -> Member:
@@ -351,35 +313,15 @@ class Course:
             await self._pass(rng.uniform(0.1, 0.5))
 
     def _end_one(self, group: Group, member: Member) -> None:
-        is_embedded, protocol = self._logs.kind == "embedded", group.around.protocol
         endings = [*ENDINGS]
-        if is_embedded or protocol != "consumer":  # there a real Kafka waits for 45 s
+        if group.around.protocol != "consumer":  # there a real Kafka waits for 45 s
             endings.append("kill")
-        if is_embedded and protocol != "none":
-            endings += [LOST, LOST]  # it has a pair for each protocol
         endings += [each for each in endings if each in self._favoured] * (FAVOUR - 1)
         name = self._rng.choice([each for each in endings if each not in self._plan.without])
         if name == "kill":
             self._kill(group, member)
-        elif name == LOST:
-            self._lose(group, next((m for m in group.staying if m.in_hand()), member))
         else:
             member.ending = name
-
-    def _lose(self, group: Group, member: Member) -> None:
-        """Have the coordinator give up a member that is well."""
-        assert isinstance(self._logs, EmbeddedLogs)
-        assert member.actor is not None
-        try:
-            with as_if_running(member.actor.loop):
-                member_id = member.consumer.group_metadata().member_id
-            self._logs.broker.expire_session(group.around.group, member_id)
-        except (KafkaError, AttributeError):
-            return  # it is no member just now
-        member.is_given_up = True
-        member.in_hand_then = member.in_hand()
-        self._journal.note(member.name, "is given up by its coordinator")
-        self._journal.excuse(group.around.group, EXCUSED_S)
 
     async def _trouble(self, group: Group) -> None:
         troubles, table = self._logs.troubles, self._outcome.table
@@ -406,13 +348,6 @@ class Course:
             is_met = member in group.members if about is None else held & set(about)
             if is_met:
                 table.met(member.way.name, name)
-
-    async def _truncate_all(self) -> None:
-        """Let the last commits of some rounds be of records that replaced others."""
-        trouble = self._logs.troubles.get("log truncated")
-        if trouble is not None and "log truncated" not in self._plan.without:
-            for tp in sorted(self._logs.book.ends) if _is_without_seeks(self._seed) else ():
-                await trouble(tp, "")
 
     async def _pass(self, seconds: float) -> None:
         ends_at = self._world.now() + seconds
@@ -474,10 +409,6 @@ class Course:
             await asyncio.sleep(LOOK_EVERY_S)
         self._look_at_members()
         for group in self._groups if not journal.violations else ():
-            for tp, end in self._logs.truncated_commits(group.around.group).items():
-                words = f"{short(tp)}: its epoch ends at {end}"
-                journal.violate("of a lost log", group.around.group, words)
-        for group in self._groups if not journal.violations else ():
             for written in self._unfinished(group):
                 journal.violate("lost", group.around.group, place(written))
 
@@ -490,12 +421,11 @@ class Course:
         for group in self._groups:
             name = group.around.group
             commits = self._journal.groups[name].commits
-            truncated = self._logs.truncated_commits(name)
             for tp, end in self._logs.book.ends.items():
                 found = commits.get(tp)
                 offset = 0
                 if found is not None and found.life == self._logs.book.lives[tp]:
-                    offset = truncated.get(tp, found.offset)
+                    offset = found.offset
                 if offset < end:
                     left[f"{name} {tp.topic}/{tp.partition}"] = offset, end
             if not left and (unfinished := self._unfinished(group)):
@@ -552,59 +482,18 @@ class Course:
 
 
 # --- A round ------------------------------------------------------------------------------------
-def run_round(seed: int, address: str | None = None, plan: Plan | None = None) -> Outcome:
-    """Run one round on a fresh embedded broker, or on the Kafka at an address."""
+def run_round(seed: int, address: str, plan: Plan | None = None) -> Outcome:
+    """Run one round on the Kafka at an address."""
     rng = random.Random(f"{seed} round")
-    world: World = VirtualWorld() if address is None else RealWorld()
+    world = RealWorld()
     book = Book(rng, keys=KEYS, bad=BAD)
-    journal = Journal(book, world.now, is_exact=address is None)
+    journal = Journal(book, world.now)
     plan = plan or Plan()
     outcome = Outcome(journal, new_table(plan))
 
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Logs]:
-        if address is not None:
-            yield RealLogs(KafkaHandle("real", address), book, journal, rng)
-            return
-        async with Broker(
-            nodes=3,
-            rng=random.Random(rng.random()),
-            clock=lambda: _wall_clock_ns(world) // 1_000_000,
-            group_min_session_timeout_ms=100,
-            group_consumer_session_timeout_ms=2_000,
-            offsets_topic_partitions=1,
-            request_log_size=0,
-            stop_timeout_s=1.0,
-        ) as broker:
-            yield EmbeddedLogs(broker, book, journal, rng)
-            assert broker.failure is None, broker.failure
-
     async def main() -> None:
-        async with opened() as logs:
-            await Course(world, logs, plan, seed, outcome).run()
+        logs = RealLogs(KafkaHandle("real", address), book, journal, rng)
+        await Course(world, logs, plan, seed, outcome).run()
 
-    try:
-        with contextlib.ExitStack() as stack:
-            if address is None:
-                stack.enter_context(in_world(world, rng))
-            world.run(main)
-    except LivelockError as error:
-        journal.violate("goes round and round", "world", str(error))
+    world.run(main)
     return outcome
-
-
-def _wall_clock_ns(world: World) -> int:
-    return EPOCH_NS + int(world.now() * 1e9)
-
-
-@contextlib.contextmanager
-def in_world(world: World, rng: random.Random) -> Iterator[None]:
-    """Have what clients draw come from the seed, and their records' times from the world."""
-    patch = mock.patch.object
-    with (
-        patch(consumer_module, "chance_for", chances(rng)),
-        patch(producer_module, "chance_for", chances(rng)),
-        patch(accumulator, "wall_clock", lambda _: lambda: _wall_clock_ns(world)),
-        patch(lease, "wall_ms", lambda: _wall_clock_ns(world) // 1_000_000),
-    ):
-        yield

@@ -134,19 +134,8 @@ async def _cut(member: Member) -> None:
 
 
 # --- Brokers and other producers ----------------------------------------------------------------
-def _hindered(how: str) -> Event:
-    async def hinder(member: Member) -> None:
-        if member.around.hinder is not None:
-            member.note(member.around.hinder(member, how))
-
-    return hinder
-
-
 async def _fence(member: Member) -> None:
     """Start another producer under its transactional id, as a second copy of the program does."""
-    if member.around.hinder is not None and member.rng.random() < 0.5:
-        member.note(member.around.hinder(member, "end in doubt"))
-        await asyncio.sleep(0.3)
     producer = member.new_producer()
     try:
         await producer.start()
@@ -154,7 +143,6 @@ async def _fence(member: Member) -> None:
         await producer.stop()
 
 
-HINDRANCES: Final = ("answers late", "answer lost", "write refused")
 EVENTS: Final[Mapping[str, Event]] = {
     "commit()": _commit,
     "named commit": _named_commit,
@@ -170,7 +158,6 @@ EVENTS: Final[Mapping[str, Event]] = {
     "loop blocked for a session": _block_for_a_session,
     "connections cut": _cut,
     "producer fenced": _fence,
-    **{how: _hindered(how) for how in HINDRANCES},
 }
 """What can happen to one member, by its name in the table."""
 

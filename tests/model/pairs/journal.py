@@ -8,7 +8,6 @@ before. A rule that is broken is a violation:
 - repeated: a settled record is returned again, and no kill or missed session excuses that;
 - ahead: a commit covers a record that is not finished;
 - back: a commit covers less than the one before, and no seek explains that;
-- of a lost log: a commit at rest has the leader epoch of records that a truncation took away;
 - out of order: a record begins before an earlier one of its key, or partition, is finished;
 - twice, missing: the output of a transaction, or a dead letter, is not there exactly once.
 """
@@ -16,7 +15,7 @@ before. A rule that is broken is a violation:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -26,21 +25,15 @@ from tests.model.pairs.book import Book, Written
 SHOWN: Final = 12
 # For so long after a topic was recreated clients take the new one for the old one.
 RECREATED_S: Final = 3.0
-# For so long after a truncation commits are of the records that were lost.
-TRUNCATED_S: Final = 10.0
 LAST_LINES: Final = 4_000
 
 
 class Commit(NamedTuple):
-    """What a group has committed of a partition: an offset, and ranges finished behind it.
-
-    The leader epoch is that of the newest record of the ranges.
-    """
+    """What a group has committed of a partition: an offset, and ranges finished behind it."""
 
     offset: int
     ranges: tuple[tuple[int, int], ...]
     life: int
-    leader_epoch: int = -1
 
 
 @dataclass
@@ -75,22 +68,15 @@ class Journal:
     Args:
         book: Which records there are.
         now: Returns the world's time.
-        is_exact: Coordinators take commits by topic ids only, in transactions, too, and forget the
-            offsets of a topic at the moment when it is deleted.
     """
 
-    def __init__(self, book: Book, now: Callable[[], float], *, is_exact: bool) -> None:
+    def __init__(self, book: Book, now: Callable[[], float]) -> None:
         self._book = book
         self._now = now
-        self._is_exact = is_exact
         self.groups: dict[str, GroupState] = defaultdict(GroupState)
         self.violations: list[str] = []
         self._lines: list[str] = []
         self._recreated_at: dict[str, float] = {}
-        # When a log was truncated last, and the lowest of its ends since commits may be of others.
-        self._truncated: dict[TopicPartition, tuple[float, int]] = {}
-        # Leader epochs of which truncations left no record.
-        self._lost_epochs: dict[TopicPartition, set[int]] = defaultdict(set)
 
     # --- Lines ----------------------------------------------------------------------------
     def note(self, who: str, words: str) -> None:
@@ -128,7 +114,7 @@ class Journal:
         # A commit that was on its way while the application sought is no promise.
         is_promised = number in state.settled or (is_covered and not state.may_repeat[number])
         is_of_former = self.is_recreated(tp.topic) and number in self._book.gone
-        if not is_promised or is_excused or is_of_former:
+        if not is_promised or is_of_former:
             return
         state.settled.discard(number)
         state.repeated += 1
@@ -196,43 +182,6 @@ class Journal:
             state.covered.discard(each.number)
             state.may_repeat[each.number] += 1
 
-    def is_sought(self, tp: TopicPartition) -> bool:
-        """Whether an application has just sought: such a position has no leader epoch.
-
-        Nobody can tell then whether the log was truncated before it.
-        """
-        recently = self._now() - TRUNCATED_S
-        return any(state.sought_at.get(tp, -1.0) > recently for state in self.groups.values())
-
-    def truncated(self, tp: TopicPartition, end: int, lost_epochs: Set[int]) -> None:
-        """Note that a log ends at an offset now: what groups commit may go back to it.
-
-        For a while they commit what they have read of the lost records: with the leader epoch of
-        those, so that nobody takes it for a commit of the new ones. Ranges count no more if the log
-        has no record of their leader epoch. Members commit such ranges until they know.
-        """
-        at, lowest = self._truncated.get(tp, (-TRUNCATED_S, end))
-        is_recent = self._now() < at + TRUNCATED_S
-        self._truncated[tp] = self._now(), min(end, lowest) if is_recent else end
-        self._lost_epochs[tp] |= lost_epochs
-        for group, state in self.groups.items():
-            state.sought[tp].append(end)
-            commit = state.commits.get(tp)
-            if commit is not None and self._are_void(tp, commit):
-                self._unpromise(state, tp, commit.offset)
-            if lost_epochs:
-                self.unsettle(group, tp, self.first_unfinished(group, tp))
-
-    def _are_void(self, tp: TopicPartition, commit: Commit) -> bool:
-        """Whether nobody passes over the ranges of a commit any more."""
-        return commit.leader_epoch in self._lost_epochs[tp]
-
-    def _unpromise(self, state: GroupState, tp: TopicPartition, first: int) -> None:
-        """Take back the promise for what is finished, or committed, from an offset on."""
-        behind = {each.number for each in self._book.log(tp)[first:]}
-        state.covered -= behind
-        state.settled -= behind
-
     def deleted(self, topic: str) -> None:
         """Note that a topic is being deleted: its records may be returned still."""
         self._recreated_at[topic] = self._now()
@@ -245,9 +194,7 @@ class Journal:
         new one until a member's metadata tell it, as those of Java's client are.
         """
         self._recreated_at[topic] = self._now()
-        for tp in [each for each in self._lost_epochs if each.topic == topic]:
-            del self._lost_epochs[tp]
-        for state in self.groups.values() if not self._is_exact else ():
+        for state in self.groups.values():
             for tp in state.commits.keys() & set(self._book.partitions):
                 if tp.topic == topic and state.commits_by_name:
                     state.sought[tp].append(0)
@@ -299,19 +246,13 @@ class Journal:
         covered = self._covered_by(tp, commit)
         if before is None or before.life != commit.life:
             before = Commit(0, (), commit.life)
-        elif self._are_void(tp, before):
-            before = before._replace(ranges=())
         if lost := self._covered_by(tp, before) - covered:
             self._go_back(group, tp, before, commit, min(lost))
             state.covered.difference_update(log[offset].number for offset in lost)
-        if self._are_void(tp, commit):
-            covered = self._covered_by(tp, commit._replace(ranges=()))
-            self._unpromise(state, tp, commit.offset)
         early = [
             offset for offset in sorted(covered) if not self._is_done(group, log[offset].number)
         ]
-        is_by_name = state.commits_by_name and not self._is_exact
-        if early and is_by_name and self.is_recreated(tp.topic):
+        if early and state.commits_by_name and self.is_recreated(tp.topic):
             # A commit of the old topic: members who know that return the records, others skip them.
             state.passed_over.update(log[offset].number for offset in early)
             state.sought[tp].append(0)
@@ -323,9 +264,6 @@ class Journal:
     def _covered_by(self, tp: TopicPartition, commit: Commit) -> set[int]:
         """Return the offsets of the log's records that a commit says are finished."""
         end = len(self._book.log(tp))
-        truncated_at, new_end = self._truncated.get(tp, (-TRUNCATED_S, 0))
-        if self._now() < truncated_at + TRUNCATED_S:
-            end = min(end, new_end)
         covered = set(range(min(commit.offset, end)))
         for first, range_end in commit.ranges:
             covered.update(range(first, min(range_end, end)))
@@ -337,7 +275,7 @@ class Journal:
         sought = self.groups[group].sought[tp]
         if explained := [target for target in sought if target <= first_lost]:
             sought.remove(max(explained))
-        elif self._is_exact or not self.is_recreated(tp.topic):
+        elif not self.is_recreated(tp.topic):
             then = f"{before.offset} {before.ranges}, then {commit.offset} {commit.ranges}"
             self.violate("back", group, f"{short(tp)}: {then}")
 

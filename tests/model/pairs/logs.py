@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Final
 
-from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.broker.faults import Rule
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
-from aiokafka_lite.errors import KafkaError, NoError, TopicAuthorizationFailedError
-from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
 from tests.model.pairs.journal import Commit, Journal
-from tests.model.pairs.member import Member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.inside import cluster
 
 # The requests of members that are answered late, or whose answers are lost.
-OF_COMMITS: Final = ("OffsetCommit", "OffsetFetch")
-OF_TRANSACTIONS: Final = ("TxnOffsetCommit", "EndTxn", "Produce")
 
 # Tells the journal what a group has committed by now.
 Look = Callable[[], Awaitable[None]]
@@ -76,10 +70,6 @@ class Logs(ABC):
     def commits_of(self, group: str) -> AbstractAsyncContextManager[Look]:
         """Return what tells the journal what a group has committed, within a block."""
 
-    def truncated_commits(self, group: str) -> dict[TopicPartition, int]:
-        """Return where the next readers go back to, as their commits are of a truncated log."""
-        return {}
-
     def _see(
         self,
         group: str,
@@ -89,13 +79,11 @@ class Logs(ABC):
         topic_id: bytes | None,
     ) -> None:
         ranges: tuple[tuple[int, int], ...] = ()
-        leader_epoch = -1
         if entry.metadata and topic_id:
             finished = decode(topic_id, entry.offset, entry.metadata)
             if finished is not None:
                 ranges = tuple((first, end) for first, end in finished.ranges)
-                leader_epoch = finished.leader_epoch
-        self.journal.see_commit(group, tp, Commit(entry.offset, ranges, life, leader_epoch))
+        self.journal.see_commit(group, tp, Commit(entry.offset, ranges, life))
 
     # --- Troubles of every cluster ----------------------------------------------------------
     async def _delete_records(
@@ -125,142 +113,6 @@ class Logs(ABC):
     @abstractmethod
     async def _recreate_with(self, topic: str, partitions: int) -> Collection[TopicPartition]:
         """Delete a topic, and create it again."""
-
-
-class EmbeddedLogs(Logs):
-    """Logs of a broker in the conductor's loop."""
-
-    kind = "embedded"
-    session_s = 2.0
-
-    def __init__(self, broker: Broker, book: Book, journal: Journal, rng: random.Random) -> None:
-        super().__init__(KafkaHandle("embedded", broker.bootstrap_servers), book, journal, rng)
-        self.broker = broker
-        self._rules: list[Rule] = []
-
-    @asynccontextmanager
-    async def commits_of(self, group: str) -> AsyncIterator[Look]:
-        async def look() -> None:
-            ids = {topic: self.broker.topics[topic].topic_id for topic in self.topics}
-            for tp, each in self._committed(group):
-                if tp in self.book.lives:
-                    entry = OffsetAndMetadata(each.offset, each.metadata)
-                    self._see(group, tp, entry, self.book.lives[tp], ids[tp.topic])
-
-        yield look
-
-    def _committed(self, group: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
-        for node in self.broker.nodes.values():  # one of which coordinates the group
-            if node.groups.availability(group) is not NoError:
-                continue  # one that has just become the coordinator reads its log
-            for topic, found in node.groups.offsets.fetch_all(group).items():
-                for number, each in found.items():
-                    yield TopicPartition(topic, number), each
-
-    def truncated_commits(self, group: str) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        for tp, each in self._committed(group):
-            if tp not in self.book.ends or each.leader_epoch < 0:
-                continue
-            log = self.broker.partition(*tp).log
-            end = log.epochs.end_of(each.leader_epoch, log.log_end_offset).end_offset
-            if end < min(each.offset, log.log_end_offset):
-                found[tp] = end
-        return found
-
-    def hinder(self, member: Member, how: str) -> str:
-        """Let some of a member's next requests be answered late, not at all, or by a refusal."""
-        rng, around = member.rng, member.around
-        end = partial(self.broker.on, "EndTxn", client_id=member.name)
-        if how == "end in doubt":
-            # The answer is lost, and it is asked for again when another producer is there.
-            self._rules.append(end().disconnect(handled=True))
-            rule = end().delay(0.6)
-        elif how == "write refused":
-            on = self.broker.on(
-                "Produce", client_id=member.name, topic=(around.outputs, around.letters)
-            )
-            rule = on.fail(TopicAuthorizationFailedError)
-        else:
-            is_in_transaction = member.way.kind in ("transactions", "letters")
-            api = rng.choice(OF_TRANSACTIONS if is_in_transaction else OF_COMMITS)
-            on = self.broker.on(api, client_id=member.name)
-            if how == "answers late":
-                # Shorter than a session together: heartbeats may wait behind them.
-                # Only the answers: a commit that is handled late may pass the next one, which
-                # came on another connection. Kafka appends a commit when it takes the request.
-                rule = on.delay(rng.uniform(0.1, 0.7), rng.randint(1, 2), handled=True)
-            else:
-                rule = on.disconnect(handled=True)
-        self._rules.append(rule)
-        return repr(rule)
-
-    def calm(self) -> None:
-        """Answer all requests from now on."""
-        for rule in self._rules:
-            rule.remove()
-
-    async def create_other(self, name: str, partitions: int) -> str:
-        self.broker.create_topic(name, partitions)
-        return name
-
-    async def write(self, tp: TopicPartition, count: int) -> None:
-        for written in self.book.write(tp, count):
-            # Each is a batch of its own, so that a log can lose any number of them.
-            record = NewRecord(written.value, written.key, (), tp.partition)
-            self.broker.produce_all(tp.topic, [record])
-
-    async def _recreate_with(self, topic: str, partitions: int) -> Collection[TopicPartition]:
-        before = {tp for tp in self.book.partitions if tp.topic == topic}
-        self.book.close(topic)
-        self.broker.recreate_topic(topic, partitions)
-        self.book.open(topic, partitions)
-        self.journal.recreated(topic)
-        return before
-
-    async def _delete_before(self, tp: TopicPartition, begin: int) -> None:
-        self.broker.partition(*tp).log.delete_before(begin)
-
-    async def _move_leader(
-        self, tp: TopicPartition, group: str
-    ) -> Collection[TopicPartition] | None:
-        self.broker.move_leader(tp)
-        return {tp}
-
-    async def _move_coordinator(
-        self, tp: TopicPartition, group: str
-    ) -> Collection[TopicPartition] | None:
-        try:
-            self.broker.move_coordinator(group)
-        except KafkaError:
-            return ()
-        return None
-
-    async def _truncate(self, tp: TopicPartition, group: str) -> Collection[TopicPartition] | None:
-        before = len(self.book.log(tp))
-        if self.journal.is_sought(tp):
-            return ()
-        lost = self.rng.randint(1, 5)
-        epochs = self.broker.partition(*tp).log.epochs
-        lost_epochs = {epoch for epoch, _ in epochs.entries}
-        end = self.broker.truncate(tp, max(self.book.begins[tp], before - lost))
-        self.book.truncate(tp, end)
-        lost_epochs.difference_update(epoch for epoch, _ in epochs.entries)
-        self.journal.truncated(tp, end, lost_epochs)
-        if self.rng.random() < 0.5:  # so that the next commit is of the same offset
-            await self.write(tp, before - end)
-        return {tp}
-
-    @property
-    def troubles(self) -> Mapping[str, Trouble]:
-        return {
-            "leader move": self._move_leader,
-            "coordinator moved": self._move_coordinator,
-            "log truncated": self._truncate,
-            "topic recreated": self._recreate,
-            "topic recreated smaller": self._recreate_smaller,
-            "retention past the position": self._delete_records,
-        }
 
 
 class RealLogs(Logs):
@@ -341,9 +193,6 @@ class RealLogs(Logs):
 
 
 ALL_TROUBLES: Final = (
-    "leader move",
-    "coordinator moved",
-    "log truncated",
     "topic recreated",
     "topic recreated smaller",
     "retention past the position",

@@ -33,12 +33,11 @@ from tests.model.pairs.book import number_in
 from tests.model.pairs.journal import Journal, short
 from tests.model.pairs.table import Table
 from tests.model.pairs.ways import Way
-from tests.model.world import Actor, VirtualWorld, World
+from tests.model.world import Actor, World
 from tests.support.inside import commit_count
 
 Record = ConsumerRecord[Any, Any]
 LOOK_EVERY_S: Final = 0.02
-WAKES_WITHIN_S: Final = 0.5
 SOUGHT_WITHIN_S: Final = 2.0
 # A look-up that takes no longer takes no time.
 LOOKED_UP_S: Final = 0.001
@@ -100,8 +99,6 @@ class Around:
     events: Collection[str] = ()
     # Those that come more often than others in this round.
     favoured: Collection[str] = ()
-    # Where brokers can be told to: hinders some requests of a member, and returns which.
-    hinder: Callable[[Member, str], str] | None = None
 
 
 class Hand:
@@ -129,7 +126,6 @@ class Hand:
             tp,
             offset,
             number,
-            is_excused=member.has_just_woken or member.is_given_up,
         )
 
     async def work(self) -> None:
@@ -298,10 +294,6 @@ class Member:
         self.is_over = False
         self.is_reading = False
         self.blocked_at = 0.0
-        # Its coordinator has removed it from the group, and it has not been told yet.
-        self.is_given_up = False
-        # The partitions of which it had records in hand then.
-        self.in_hand_then: set[TopicPartition] = set()
         self.generation = -1
 
     # --- Notes ----------------------------------------------------------------------------
@@ -318,16 +310,9 @@ class Member:
         """Return the partitions of which it has records in hand."""
         return {item.tp for hand in self.hands for item in hand.items if self.holds(item)}
 
-    def meet(
-        self, event: str, tps: Collection[TopicPartition] | None = None, *, is_late: bool = False
-    ) -> None:
-        """Count an event that happens now, if records (of these partitions) are in hand.
-
-        Args:
-            is_late: The coordinator removed the member from the group a while ago: records that
-                were in hand then count, too.
-        """
-        in_hand = self.in_hand() | (self.in_hand_then & self.owned if is_late else set())
+    def meet(self, event: str, tps: Collection[TopicPartition] | None = None) -> None:
+        """Count an event that happens now, if records (of these partitions) are in hand."""
+        in_hand = self.in_hand()
         if in_hand and (tps is None or not in_hand.isdisjoint(tps)):
             self.around.table.met(self.way.name, event)
 
@@ -393,15 +378,6 @@ class Member:
                 words = f"{short(tp)}: {sought.offset} never came after a seek there"
                 self.violate("passed over after a seek", words)
 
-    @property
-    def has_just_woken(self) -> bool:
-        """Whether its loop was blocked until now, which it cannot know in virtual time.
-
-        A consumer notices by the system's clock, which stands still while virtual time passes.
-        """
-        is_virtual = isinstance(self.around.world, VirtualWorld)
-        return is_virtual and self.around.world.now() < self.blocked_at + WAKES_WITHIN_S
-
     def holds(self, item: Item) -> bool:
         """Whether a record's partition has been assigned ever since it was returned."""
         return not self.is_leaving and item.tp in self.owned and self.ages[item.tp] == item.age
@@ -434,8 +410,6 @@ class Member:
             if event.generation != self.generation:
                 self.meet(f"rebalance: kept, {protocol}", event.partitions & self.owned)
             self.generation = event.generation
-            if not self.owned:  # else it is told of its losses first
-                self.is_given_up = False
             self.owned |= event.partitions
             self.known |= event.partitions
             self._go(self.owned - event.partitions)
@@ -450,12 +424,10 @@ class Member:
         elif isinstance(event, (events.Revoked, events.Lost)):
             if protocol != "none" and not self.ending:
                 how = "moved" if isinstance(event, events.Revoked) else "lost"
-                is_lost = isinstance(event, events.Lost)
-                self.meet(f"rebalance: {how}, {protocol}", event.partitions, is_late=is_lost)
+                self.meet(f"rebalance: {how}, {protocol}", event.partitions)
             if isinstance(event, events.Lost):
                 # Nothing could be committed any more.
                 self.journal.excuse(self.around.group, EXCUSED_S)
-                self.is_given_up = False  # a revocation may have begun before that
             self.note(f"{event.name} {sorted(map(short, event.partitions))}: {event.reason}")
             if isinstance(event, events.Revoked):
                 self._check_waited(event.partitions)
