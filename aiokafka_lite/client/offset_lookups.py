@@ -1,4 +1,4 @@
-"""Looks up offsets from blocking threads, in one round trip.
+"""Looks up offsets for blocking code, in one round trip.
 
 All requests, for metadata and to the known leaders, are sent before the responses are received.
 """

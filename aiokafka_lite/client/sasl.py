@@ -3,8 +3,7 @@
     SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism needs
 
 Mechanisms hold conversations without I/O: generators that yield tokens and are sent the broker's
-challenges. Event loops and blocking clients run them with their own way of sending requests and of
-hashing.
+challenges. `Authenticator` runs them.
 
 References: KIP-43, KIP-84 (SCRAM), KIP-152, KIP-255 and KIP-342 (OAUTHBEARER), KIP-368; RFC 4616,
 RFC 5802, RFC 7628.
@@ -68,7 +67,7 @@ _MECHANISM_NAME: Final = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.
 
 
 async def off_the_loop(work: Callable[[], bytes]) -> bytes:
-    from aiokafka_lite._threads import compute  # here: blocking clients have no event loop
+    from aiokafka_lite._threads import compute  # here: parsing credentials needs no asyncio
 
     return await compute(work)
 
@@ -81,10 +80,9 @@ class Peer(Protocol):
 
 
 class Mechanism(ABC):
-    """A SASL mechanism with its credentials. If it `asks_users`, it may need an event loop."""
+    """A SASL mechanism with its credentials."""
 
     name: str
-    asks_users: bool = False
 
     @abstractmethod
     def converse(
@@ -188,7 +186,6 @@ class OAuthBearer(Mechanism):
     """A token of an OAuth server (RFC 7628). Each connection requests one from the provider."""
 
     name = "OAUTHBEARER"
-    asks_users = True
 
     def __init__(self, provider: AbstractTokenProvider) -> None:
         self._provider = provider

@@ -41,7 +41,6 @@ cdef class Wire:
     cdef public object peer
     cdef public FrameReader reader
     cdef public double received_at
-    cdef public double session_ends_at
     cdef public double session_lifetime_s
     cdef public object state
 

@@ -1,7 +1,7 @@
 """A connection to a broker without its socket: requests in flight, and their responses.
 
-`Connection` (event loops) and `BlockingConnection` (threads) are shells around a `Wire`: they move
-bytes, wait and keep timers. The wire encodes requests and matches responses to them.
+`Connection` is a shell around a `Wire`: it moves bytes, waits and keeps timers. The wire encodes
+requests and matches responses to them.
 
     state      requests                         ends by
     OPENING    ApiVersions, SASL                `trust`
@@ -244,8 +244,7 @@ class Pending(Asked, Generic[R_co]):
 class Wire:
     """A connection's requests and responses, and its state.
 
-    All fields are written only here. Two threads may use a wire at the same time if one asks and
-    one receives.
+    All fields are written only here.
 
     Attributes:
         peer: Host, port and node id, for messages.
@@ -282,7 +281,6 @@ class Wire:
         self._moved: tuple[Pending[Response] | None, float, int] = (None, 0.0, 0)
         self.muted_until = 0.0
         self.session_lifetime_s = 0.0
-        self.session_ends_at = math.inf
         self._session_began_at = 0.0
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
@@ -302,8 +300,6 @@ class Wire:
                 f"the connection to {self.peer} cannot change from state {before} to {state}"
             )
         self.state = state
-        if self.error is not None:  # another thread has just poisoned it
-            self.state = WireState.POISONED
 
     def trust(self) -> None:
         """End opening: responses may be large from now on."""
@@ -328,15 +324,14 @@ class Wire:
 
     def poison(self, error: KafkaError) -> bool:
         """Refuse all use; return whether this is the first error, which all requests get."""
-        is_first = self.error is None
-        if self.error is None:
-            self.error = error
+        if self.error is not None:
+            return False
+        self.error = error
         self.state = WireState.POISONED
-        # Each time, because another thread may have asked at the same time.
         pending, self.in_flight = self.in_flight, {}
         for each in pending.values():
-            each.fail(self.error)
-        return is_first
+            each.fail(error)
+        return True
 
     def orphan(self) -> None:
         """Refuse all use in a forked child; the requests belong to the parent."""
@@ -362,15 +357,6 @@ class Wire:
         choice = version, response_decoder(type(request), version)
         self._choices = {(type(request), request.usable_max_version): choice}
 
-    def check(self, request: AnyRequest[Response]) -> None:
-        """Raise the errors of `ask` that the request itself causes."""
-        if not request.expects_response:
-            raise IllegalArgumentError(
-                f"cannot wait for a response to {request!r}, because brokers send no response if "
-                "acks=0"
-            )
-        self.api_versions.choice(request.request_class, request.usable_max_version, peer=self.peer)
-
     def ask(
         self,
         pending: Pending[R],
@@ -393,7 +379,10 @@ class Wire:
             KafkaError: The wire was poisoned, or retired.
         """
         if not request.expects_response:
-            self.check(request)
+            raise IllegalArgumentError(
+                f"cannot wait for a response to {request!r}, because brokers send no response if "
+                "acks=0"
+            )
         newest = request.usable_max_version  # its values may need an older version
         if max_version is not None:
             newest = min(newest, max_version)
@@ -479,7 +468,7 @@ class Wire:
     def answer_limit_bytes(self) -> int:
         if self.state is WireState.OPENING:
             return UNCHECKED_BYTES
-        for pending in tuple(self.in_flight.values()):  # another thread may be asking
+        for pending in self.in_flight.values():
             if issubclass(pending.request_class, LARGE_ANSWERS):
                 return self._max_frame_bytes
         return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
@@ -557,7 +546,6 @@ class Wire:
         """Note an authentication; requests are accepted for `lifetime_s` (0: no limit)."""
         self._session_began_at = self._clock()
         self.session_lifetime_s = lifetime_s
-        self.session_ends_at = self._session_began_at + lifetime_s if lifetime_s else math.inf
 
     def renewal_at(self, rng: random.Random) -> float:
         """Draw when to authenticate again."""
@@ -565,43 +553,6 @@ class Wire:
             return math.inf
         delay_s = max(self.session_lifetime_s * rng.uniform(*RENEWED_AT), LEAST_RENEWAL_S)
         return self._session_began_at + delay_s
-
-
-class Wired:
-    """Properties of both kinds of connections."""
-
-    __slots__ = ()
-
-    wire: Wire
-
-    @property
-    def peer(self) -> str:
-        return self.wire.peer
-
-    @property
-    def api_versions(self) -> ApiVersions:
-        return self.wire.api_versions
-
-    @property
-    def error(self) -> KafkaError | None:
-        return self.wire.error
-
-    @property
-    def is_closed(self) -> bool:
-        return self.wire.error is not None
-
-    @property
-    def in_flight_count(self) -> int:
-        """Requests without a response, abandoned ones included."""
-        return len(self.wire.in_flight)
-
-    @property
-    def last_used(self) -> float:
-        return self.wire.last_used
-
-    @property
-    def muted_until(self) -> float:
-        return self.wire.muted_until
 
 
 def _overdue(pending: Pending[Response]) -> RequestTimedOutError:

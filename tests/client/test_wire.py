@@ -509,7 +509,6 @@ def test_a_session_is_renewed_well_before_it_ends_but_not_at_once(
     wire: Wire, lifetime_s: float
 ) -> None:
     wire.begin_session(lifetime_s)
-    assert wire.session_ends_at == 1000.0 + lifetime_s
     rng = random.Random(1)
     least, most = (max(part * lifetime_s, LEAST_RENEWAL_S) for part in RENEWED_AT)
     for _ in range(20):
@@ -518,7 +517,7 @@ def test_a_session_is_renewed_well_before_it_ends_but_not_at_once(
 
 def test_a_session_without_end_is_not_renewed(wire: Wire) -> None:
     wire.begin_session(0)
-    assert wire.renewal_at(random.Random(1)) == wire.session_ends_at == math.inf
+    assert wire.renewal_at(random.Random(1)) == math.inf
 
 
 def test_a_retired_wire_takes_answers_and_no_requests(wire: Wire) -> None:
@@ -569,12 +568,6 @@ def test_a_wire_moves_as_the_table_says_and_else_stays_where_it_is(
         assert before is not WireState.POISONED
         assert after not in TRANSITIONS[before]
     assert young.state is (after if after in TRANSITIONS[before] else before)
-
-
-def test_a_wire_that_another_thread_is_poisoning_stays_poisoned(young: Wire) -> None:
-    young.error = KafkaError("first the error, then the state")
-    young.trust()
-    assert young.state is WireState.POISONED
 
 
 def test_a_bootstrap_server_is_named_by_the_node_that_it_is(wire: Wire) -> None:
