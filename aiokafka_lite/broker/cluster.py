@@ -383,7 +383,10 @@ class EmbeddedCluster:
     # Groups (the cluster's settings for the coordinator)
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """Return the settings of a KIP-848 group."""
+        """Return the settings of a KIP-848 group. Each of its requests reads them a few times."""
+        return self.catalog.settings.of_groups(group_id, self._consumer_group_settings)
+
+    def _consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
         config = self.config
         value_of = partial(self.catalog.settings.group_value, group_id)
         return ConsumerGroupSettings(

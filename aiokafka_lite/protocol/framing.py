@@ -100,7 +100,10 @@ def encode_response_parts(response: Response, version: int, correlation_id: int)
     tags = _NO_TAGGED_FIELDS if _has_tagged_header(type(response), version) else b""
     parts = codec.encode_parts(response.for_version(version), version)
     size = _CORRELATION_ID.size + len(tags) + sum(map(len, parts))
-    small: list[Part] = [_RESPONSE_HEAD.pack(size, correlation_id), tags]
+    head = _RESPONSE_HEAD.pack(size, correlation_id)
+    if size < _LARGE_PART_BYTES:
+        return [b"".join((head, tags, *parts))]
+    small: list[Part] = [head, tags]
     buffers: list[Part] = []
     _gather(parts, small, buffers)
     if small:

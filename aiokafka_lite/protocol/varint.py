@@ -38,6 +38,8 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
 
 def skip_tagged_fields(view: memoryview, pos: int) -> int:
     """Skip a section of unknown tagged fields. Return the position after it."""
+    if not view[pos]:  # as in nearly all messages
+        return pos + 1
     return run_to_end(skip_tagged_fields_in_steps(view, pos))
 
 

@@ -7,9 +7,9 @@ the node, for all nodes, at the start, in Kafka. Kafka: kafka.server.ConfigHelpe
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict, TypeVar, cast
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.broker_defs import (
@@ -24,6 +24,8 @@ from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.protocol.messages.configs import DescribeConfigsSynonym
 
 ALL_NODES: Final = ""
+
+T = TypeVar("T")
 
 
 class ResourceType(enum.IntEnum):
@@ -68,6 +70,8 @@ class ClusterSettings:
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
         # The effective values of broker settings that `group_value` has looked up.
         self._group_defaults: dict[str, int] = {}
+        # What functions have made of them.
+        self._made_of_defaults: dict[object, object] = {}
 
     # Settings at run time
 
@@ -77,6 +81,7 @@ class ClusterSettings:
     def put(self, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
         """Replace a resource's own settings, unchecked."""
         self._group_defaults.clear()
+        self._made_of_defaults.clear()
         if settings:
             self._overrides[kind, name] = dict(settings)
         else:
@@ -116,6 +121,17 @@ class ClusterSettings:
             synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
             self._group_defaults[name] = int(synonyms[0].value or "")
         return self._group_defaults[name]
+
+    def of_groups(self, group_id: str, make: Callable[[str], T]) -> T:
+        """Return what a function makes of a group's values.
+
+        Groups without settings of their own share it, until a setting changes.
+        """
+        if (ResourceType.GROUP, group_id) in self._overrides:
+            return make(group_id)
+        if make not in self._made_of_defaults:
+            self._made_of_defaults[make] = make(group_id)
+        return cast("T", self._made_of_defaults[make])
 
     # Descriptions
 

@@ -8,7 +8,6 @@ this member one step towards its target.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -136,8 +135,7 @@ class ConsumerMachine:
         self.check_room(change.group, beat.member_id)
         member_id = beat.member_id or self.new_id()
         member = self._member_of(change, beat, member_id)
-        updated = dataclasses.replace(
-            member,
+        updated = member.changed_to(
             instance_id=member.instance_id if beat.instance_id is None else beat.instance_id,
             rack_id=member.rack_id if beat.rack_id is None else beat.rack_id,
             rebalance_timeout_ms=member.rebalance_timeout_ms
@@ -258,7 +256,7 @@ class ConsumerMachine:
             group.held_in,
         )
         reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
-        if reconciled != updated:
+        if reconciled is not updated and reconciled != updated:
             change.records.append(assignment_record(group.group_id, reconciled))
             self._time_revocation(change, reconciled)
         return reconciled
@@ -268,7 +266,7 @@ class ConsumerMachine:
     ) -> tuple[int, bool]:
         """Store the member's subscription. Return the group's epoch, and whether topics changed."""
         group = change.group
-        if updated != member:
+        if updated is not member and updated != member:
             change.records.append(member_record(group.group_id, updated))
         has_new_names = updated.topic_names != member.topic_names
         has_new_regex = updated.topic_regex != member.topic_regex

@@ -92,6 +92,12 @@ class ConsumerGroupMember:
             found = self.pending_revocation.get(topic_id, {}).get(partition)
         return found
 
+    def changed_to(self, **attributes: object) -> ConsumerGroupMember:
+        """Return this member if it has these attributes, otherwise a new object with them."""
+        if all(getattr(self, name) == value for name, value in attributes.items()):
+            return self
+        return dataclasses.replace(self, **attributes)  # type: ignore[arg-type]
+
     def left_for_now(self) -> ConsumerGroupMember:
         kept = {topic: dict.fromkeys(held, 0) for topic, held in self.assigned.items()}
         return dataclasses.replace(
