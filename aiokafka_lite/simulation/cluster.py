@@ -61,6 +61,7 @@ class SimulatedCluster:
             f"{address}:{PORT + n}" for n, address in enumerate(addresses)
         )
         self._read_to: dict[int, int] = {}
+        self._logs: dict[TopicPartition, tuple[tuple[object, ...], dict[int, bytes]]] = {}
 
     @property
     def hosts(self) -> list[str]:
@@ -114,7 +115,15 @@ class SimulatedCluster:
         """Add the records that a read_committed reader gets of some partitions."""
         for tp in partitions:
             facts.starts[tp] = self.broker.partition(*tp).log.log_start_offset
-            facts.logs[tp] = {
-                record.offset: record.value or b""
-                for record in self.broker.records(*tp, isolation_level="read_committed")
-            }
+            facts.logs[tp] = self._values(tp)
+
+    def _values(self, tp: TopicPartition) -> dict[int, bytes]:
+        """Return the values by offset. A log is read again if it has changed."""
+        partition = self.broker.partition(*tp)
+        log = partition.log
+        ends = log.log_start_offset, log.last_stable_offset, log.log_end_offset
+        state = (log, *ends, log.size, partition.leader_epoch)
+        if tp not in self._logs or self._logs[tp][0] != state:
+            records = self.broker.records(*tp, isolation_level="read_committed")
+            self._logs[tp] = state, {record.offset: record.value or b"" for record in records}
+        return self._logs[tp][1]

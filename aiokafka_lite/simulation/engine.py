@@ -44,6 +44,7 @@ from aiokafka_lite.simulation.schedule import Order
 
 # The folder of simloop.
 SIMLOOP: Final = simloop.__path__[0]
+Packet: Final = _net._Packet
 # A callback takes some time, or a wait below the clock's resolution would never end.
 CALLBACK_S: Final = 1e-6
 STEPS_OF_A_RUN: Final = 15_000
@@ -173,7 +174,7 @@ class Transport(_transports._SimStreamTransport):
         number, self._out_seq = self._out_seq, self._out_seq + 1
         net, (host, port), (peer, peer_port) = self._net, self._local, self._remote
         uid = net._new_uid()
-        packet = _net._Packet(kind, host, peer, port, peer_port, self._conn, number, payload, uid)
+        packet = Packet(kind, host, peer, port, peer_port, self._conn, number, payload, uid)
         net._transmit(packet)
 
     def _data_arrived(self, data: bytes) -> None:
@@ -196,11 +197,15 @@ class Transport(_transports._SimStreamTransport):
             if self._read_paused:
                 self._backlog.insert(0, data)
                 return
-            size = len(data)
-            buffer = self._protocol.get_buffer(size)
-            taken = min(len(buffer), size)
-            buffer[:taken] = data[:taken]
-            self._protocol.buffer_updated(taken)
+            protocol, size = self._protocol, len(data)
+            buffer = protocol.get_buffer(size)
+            if len(buffer) >= size:
+                buffer[:size] = data
+                protocol.buffer_updated(size)
+                return
+            taken = len(buffer)
+            buffer[:] = data[:taken]
+            protocol.buffer_updated(taken)
             data = data[taken:]
 
     def end_without_word(self) -> None:
@@ -336,7 +341,10 @@ class Network(_net.SimNetwork):
 
     def tasks_on(self, host: str) -> list[str]:
         """Return the names of the unfinished tasks of a host."""
-        return [task.get_name() for task in self._tasks[host] if not task.done()]
+        # Of finished tasks, `lost_errors` needs those whose error nobody has looked at.
+        kept = [task for task in self._tasks[host] if not task.done() or task._log_traceback]
+        self._tasks[host] = kept
+        return [task.get_name() for task in kept if not task.done()]
 
     def connections_of(self, host: str) -> int:
         return sum(end._local[0] == host for end in self._ends())
@@ -355,9 +363,12 @@ class Network(_net.SimNetwork):
         return bool(self._cut_links) and any((a, b) in links for links in self._cut_links)
 
     def _resolved(self, src: str, dst: str) -> Any:
-        if src in self._slow or dst in self._slow:
+        if self._is_slow(src, dst):
             return SLOW_S, 0.0, 0.0
         return super()._resolved(src, dst)
+
+    def _is_slow(self, src: str, dst: str) -> bool:
+        return bool(self._slow) and (src in self._slow or dst in self._slow)
 
     def _trace(self, verb: str, packet: Any) -> None:
         if self._loop.is_traced:
@@ -366,11 +377,22 @@ class Network(_net.SimNetwork):
     def _register_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks[_net._current_host.get()].append(task)
 
+    def _transmit(self, packet: Any) -> None:
+        src, dst = packet.src, packet.dst
+        if packet.kind == "dgram" or self._links:
+            super()._transmit(packet)
+        elif self._cut_links and self._is_cut(src, dst):
+            self._blackhole(packet)
+        else:
+            self._schedule(packet, SLOW_S if self._is_slow(src, dst) else self._default_latency)
+
     def _schedule(self, packet: Any, latency: tuple[float, float]) -> None:
-        self._trace("send", packet)
+        loop = self._loop
+        if loop.is_traced:
+            self._trace("send", packet)
         least_s, most_s = latency
         delay_s = least_s + (most_s - least_s) * self._rng.random()
-        self._loop.call_later(delay_s, self._deliver, packet, context=self._wire)
+        loop.add_timer(loop._now + delay_s, self._deliver, (packet,), self._wire)
 
     def _deliver(self, packet: Any) -> None:
         frozen = self._frozen_packets
@@ -381,7 +403,8 @@ class Network(_net.SimNetwork):
         elif self._cut_links and self._is_cut(packet.src, packet.dst):
             self._blackhole(packet)
         else:
-            self._trace("deliver", packet)
+            if self._loop.is_traced:
+                self._trace("deliver", packet)
             self._on_host(packet.dst).run(self._dispatch_stream, packet)
 
     def _dispatch_stream(self, packet: Any) -> None:
@@ -389,11 +412,15 @@ class Network(_net.SimNetwork):
         order = self._inbound.get(key)
         if order is None:
             order = self._inbound[key] = _net._InOrder(self)
-        if packet.seq == order._next and not order._early:
-            order._next += 1
+        if packet.seq != order._next or order._early:
+            order.push(packet)
+            return
+        order._next += 1
+        end = self._streams.get(key) if packet.kind == "data" else None
+        if end is None:
             self._dispatch_ready(packet)
         else:
-            order.push(packet)
+            end._data_arrived(packet.payload)
 
     def _dispatch_ready(self, packet: Any) -> None:
         if packet.kind == "data":
@@ -529,7 +556,7 @@ class Loop(simloop.SimLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.add_timer(self._now + delay, callback, args, context)
 
     def call_at(
         self,
@@ -538,6 +565,15 @@ class Loop(simloop.SimLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
+        return self.add_timer(when, callback, args, context)
+
+    def add_timer(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> SimulatedHandle:
         entry = SimulatedHandle(self._number(), callback, args, context, when)
         heappush(self._timers, (when, entry.number, entry))
         if self.is_traced:
@@ -569,37 +605,47 @@ class Loop(simloop.SimLoop):
                 ready.append(entry)
 
     def _step(self) -> None:
-        ready = self._ready
-        if not ready:
-            self._advance_clock()
-        index = self._choose(ready) if len(ready) > 1 else 0
-        self._choice_log.append(index)
-        entry = ready.pop(index)
-        if entry._cancelled:
-            return
-        context = entry._context
-        if self._frozen or self._dead or self.is_traced:
-            host = context.get(_net._current_host, _net.DRIVER)
-            if host in self._frozen:
-                self._frozen[host].append(entry)
-                return
-            if host in self._dead:
-                self._buried.append(entry)
-                return
-            if self.is_traced:
-                self._record("run", entry, host)
-        self.steps += 1
-        if self.steps > self._most_steps:
-            raise LivelockError(
-                f"{self._most_steps} callbacks by {self._now:.1f} virtual seconds: {entry.label}"
-            )
-        try:
-            context.run(entry._callback, *entry._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 — as asyncio's handles do
-            self.call_exception_handler({"message": "a callback failed", "exception": error})
-        self._now += CALLBACK_S
+        """Run callbacks until the loop stops or has none: a call for each takes longer."""
+        ready, timers, choose = self._ready, self._timers, self._choose
+        note_choice = self._choice_log.append
+        frozen, dead = self._frozen, self._dead
+        while not self._stopping and (ready or timers):
+            if not ready:
+                self._advance_clock()
+            index = choose(ready) if len(ready) > 1 else 0
+            note_choice(index)
+            entry = ready.pop(index)
+            if entry._cancelled:
+                continue
+            context = entry._context
+            if (frozen or dead or self.is_traced) and self._is_held(entry, context):
+                continue
+            self.steps += 1
+            if self.steps > self._most_steps:
+                raise LivelockError(
+                    f"{self._most_steps} callbacks by {self._now:.1f} virtual seconds: "
+                    f"{entry.label}"
+                )
+            try:
+                context.run(entry._callback, *entry._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 — as asyncio's handles do
+                self.call_exception_handler({"message": "a callback failed", "exception": error})
+            self._now += CALLBACK_S
+
+    def _is_held(self, entry: SimulatedHandle, context: Context) -> bool:
+        """Keep a callback whose host stands still, or is dead."""
+        host = context.get(_net._current_host, _net.DRIVER)
+        if host in self._frozen:
+            self._frozen[host].append(entry)
+            return True
+        if host in self._dead:
+            self._buried.append(entry)
+            return True
+        if self.is_traced:
+            self._record("run", entry, host)
+        return False
 
     def digest(self) -> str:
         """Return a digest of all choices so far. Equal runs have equal ones."""
