@@ -92,19 +92,25 @@ class GroupCluster(SimulatedCluster):
     def count_requests(self) -> None:
         """Count the requests that have arrived since the last call."""
         seen, self._seen_requests = self._seen_requests, self.broker.requests.total
-        for each in self.broker.requests:
-            if each.number > seen and (each.api != "Fetch" or each.error_codes):
+        new_count = self._seen_requests - seen
+        for each in [*self.broker.requests][-new_count:] if new_count else ():
+            if each.api != "Fetch" or each.error_codes:
                 client_id, second = each.client_id or "", int(each.arrived_at)
                 self._requests[client_id, each.node_id, each.api, second] += 1
 
-    def facts(self) -> GroupFacts:
-        """Return what the logs and the group have now."""
+    def progress(self) -> GroupFacts:
+        """Return the input and the commits as they are now."""
         facts = GroupFacts(
             committed=self.broker.committed(GROUP),
             attempts=self.loop.net.attempts,
             requests=self._requests,
         )
         self.add_logs(facts, self.input_partitions())
+        return facts
+
+    def facts(self) -> GroupFacts:
+        """Return what the logs and the group have now."""
+        facts = self.progress()
         for topic, values in ((OUTPUT, facts.output), (DEAD, facts.dead)):
             records = self.broker.records(topic, isolation_level="read_committed")
             values.extend(record.value or b"" for record in records)

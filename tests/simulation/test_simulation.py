@@ -17,14 +17,12 @@ from tests.support.rounds import LONG
 
 ROOT = Path(__file__).parents[2]
 PYTHON = os.environ.get("SIMULATION_PYTHON") or sys.executable
-# A seed of 10 virtual seconds has one or two faults, and takes a tenth of a second of one core. A
-# seed of 60 has up to ten, and takes four times as long.
 LENGTH_S = "10"
-SEEDS_OF_A_TEST = 250
-SEED_COUNT = 30_000 if LONG else 1_250
-LONG_LENGTH_S = "60"
-LONG_SEEDS_OF_A_TEST = 50
-LONG_SEED_COUNT = 1_000 if LONG else 50
+# How many seeds have how many virtual seconds: 2,000 in the short form. A seed of 5 has one fault,
+# one of 10 up to two, one of 60 up to ten. One of 10 takes 65 ms of a free core, one of 5 two
+# thirds of that, one of 60 four times as long.
+SEED_COUNTS = {"5": 950, "10": 30_000, "60": 1_000} if LONG else {"5": 950, "10": 1_000, "60": 50}
+SEEDS_OF_A_TEST = {"5": 950, "10": 500, "60": 50}
 # Other tests share the cores.
 TIMEOUT_S = 290
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
@@ -73,20 +71,17 @@ def simulate(*arguments: str, length_s: str = LENGTH_S) -> subprocess.CompletedP
     return run("-m", "tests.simulation", "--length", length_s, *arguments)
 
 
-def check_seeds(first: int, count: int, length_s: str) -> None:
-    seeds = f"{first}-{first + count - 1}"
+SEEDS = [
+    (length_s, f"{first}-{first + SEEDS_OF_A_TEST[length_s] - 1}")
+    for length_s, count in SEED_COUNTS.items()
+    for first in range(1, count, SEEDS_OF_A_TEST[length_s])
+]
+
+
+@pytest.mark.parametrize(("length_s", "seeds"), SEEDS)
+def test_seeds_break_no_rule(length_s: str, seeds: str) -> None:
     found = simulate("--seeds", seeds, "--jobs", "2", length_s=length_s)
     assert found.returncode == 0, found.stdout + found.stderr
-
-
-@pytest.mark.parametrize("first", range(1, SEED_COUNT, SEEDS_OF_A_TEST))
-def test_seeds_break_no_rule(first: int) -> None:
-    check_seeds(first, SEEDS_OF_A_TEST, LENGTH_S)
-
-
-@pytest.mark.parametrize("first", range(1, LONG_SEED_COUNT, LONG_SEEDS_OF_A_TEST))
-def test_long_seeds_break_no_rule(first: int) -> None:
-    check_seeds(first, LONG_SEEDS_OF_A_TEST, LONG_LENGTH_S)
 
 
 @pytest.mark.parametrize("implementation", ["", "python"])
