@@ -336,6 +336,12 @@ def test_rewritten_log_excuses_what_is_about_offsets() -> None:
     assert not story.broken_by(rules.commits_do_not_go_back)
 
 
+def test_key_may_be_handled_in_two_topics_at_once() -> None:
+    second = TopicPartition("in2", 0)
+    story = Story("run").add(4.2, Kind.RETURNED, "a", tp=second, offset=0, value=value(7))
+    assert not story.broken_by(rules.records_of_a_key_are_handled_one_by_one)
+
+
 def test_seek_and_older_commit_excuse_what_they_ask_for() -> None:
     story = Story().add(5.6, Kind.SOUGHT, "a", offset=0)
     story.add(5.7, Kind.RETURNED, "a", offset=0, value=value(0))
