@@ -3,6 +3,7 @@
 | fault | here |
 |---|---|
 | a hang of a process, a blocked loop | `freeze`, `thaw`: neither callbacks run nor packets arrive |
+| a signal | `send_signal`: the handler of the host runs, if it has one |
 | a killed process | `kill`: nothing of it runs again, not even a `finally`; peers get a reset |
 | a machine without power | the same, and peers get nothing |
 | a cut network | `cut`, `heal`: one way or both; packets are held, as TCP sends them again |
@@ -20,12 +21,14 @@ import asyncio
 import contextlib
 import gc
 import hashlib
+import inspect
 import random
+import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 try:
     import simloop
@@ -55,6 +58,7 @@ NEARLY: Final = 0.95
 LATENCY_S: Final = (0.0005, 0.005)
 # The latency to and from a slow host.
 SLOW_S: Final = (0.2, 1.5)
+UNCATCHABLE: Final = ("SIGKILL", "SIGSTOP")
 
 
 Links: TypeAlias = frozenset[tuple[str, str]]
@@ -97,6 +101,12 @@ class SimulatedHandle(asyncio.TimerHandle):
     def cancel(self) -> None:
         self._cancelled = True
         self._callback = self._args = None  # type: ignore[assignment]
+
+
+class _SignalHandler(NamedTuple):
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Context
 
 
 Choose: TypeAlias = Callable[[list[SimulatedHandle]], int]
@@ -487,6 +497,8 @@ class Loop(simloop.SimLoop):
         self._frozen: dict[str, list[SimulatedHandle]] = {}
         self._dead: set[str] = set()
         self._buried: list[SimulatedHandle] = []
+        # Each host is a process, which has its own.
+        self._signal_handlers: dict[tuple[str, signal.Signals], _SignalHandler] = {}
         self.steps = 0
 
     @property
@@ -533,6 +545,27 @@ class Loop(simloop.SimLoop):
         self._frozen.pop(host, None)
         self._dead.add(host)
         self._net.end_host(host, is_silent=is_silent)
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+        """Set the handler of a signal on the host that runs now."""
+        if asyncio.iscoroutine(callback) or inspect.iscoroutinefunction(callback):
+            raise TypeError("coroutines cannot be used with add_signal_handler()")
+        given = signal.Signals(sig)
+        if given.name in UNCATCHABLE:
+            raise RuntimeError(f"sig {sig} cannot be caught")
+        handler = _SignalHandler(callback, args, copy_context())
+        self._signal_handlers[self._net.here, given] = handler
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self._signal_handlers.pop((self._net.here, signal.Signals(sig)), None) is not None
+
+    def handles_signal(self, host: str, sig: signal.Signals) -> bool:
+        return (host, sig) in self._signal_handlers
+
+    def send_signal(self, host: str, sig: signal.Signals) -> None:
+        """Run the handler that a host has for a signal."""
+        callback, args, context = self._signal_handlers[host, sig]
+        self.call_soon(callback, *args, context=context)
 
     @property
     def unhandled(self) -> list[BaseException]:

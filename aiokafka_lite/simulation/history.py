@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     STOPPING = "stopping"
     STOPPED = "stopped"
     KILLED = "killed"
+    SIGNALLED = "signal"
     RAISED = "raised"
     FAULT = "fault"
     FAULT_OVER = "fault is over"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
@@ -41,6 +42,8 @@ IDEMPOTENT_RULES: Final = (
 )
 """Rules for topics that only idempotent or transactional producers write."""
 SHOWN: Final = 10
+# Signals that do not end a process without a handler.
+IGNORED: Final = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH")
 
 Main: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
@@ -93,6 +96,21 @@ class Application(Process):
         self._main = main
         self.error: BaseException | None = None
         super().__init__(loop, history, name, slot)
+
+    def receive(self, sig: signal.Signals) -> None:
+        self._history.note(Kind.SIGNALLED, self.name, note=sig.name)
+        if self._loop.handles_signal(self.name, sig):
+            self._loop.send_signal(self.name, sig)
+        elif sig is signal.SIGINT:  # as asyncio.run
+            self.task.cancel()
+        elif sig.name not in IGNORED:
+            self.kill(is_silent=False)
+
+    async def _end(self) -> None:
+        if self._loop.handles_signal(self.name, signal.SIGTERM):
+            self.receive(signal.SIGTERM)
+        else:
+            self.task.cancel()
 
     async def _live(self) -> None:
         self._history.note(Kind.JOINED, self.name)
@@ -170,6 +188,19 @@ class Kafka:
             slot = self._applications.new_slot()
             self._applications.mains[slot] = main
             self._applications.start(slot)
+
+    def send_signal(self, sig: int, *, process: int | None = None) -> None:
+        """Send a signal to processes.
+
+        A handler of `loop.add_signal_handler` runs next. Without one, the process ends as a real
+        one does: at once, or at SIGINT with a cancellation. It does not start again.
+
+        Args:
+            process: Its number, in the order of `start` from 0. None: all.
+        """
+        for each in self._applications.running:
+            if each.is_alive and process in (None, each.slot):
+                each.receive(signal.Signals(sig))
 
     def create_topic(
         self,

@@ -181,7 +181,7 @@ class Trial:
         while any(not each.done() for each in stopping):
             if self._loop.now > until_s:
                 left = ", ".join(process.name for process in alive if not process.is_stopped)
-                raise NotSettledError(f"processes do not stop after a cancellation: {left}")
+                raise NotSettledError(f"processes do not stop: {left}")
             await asyncio.wait(stopping, timeout=LOOK_EACH_S)
         self._look()
 

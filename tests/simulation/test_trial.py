@@ -8,6 +8,7 @@ import json
 import os
 import random
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -200,7 +201,48 @@ def test_process_that_does_not_stop_is_told() -> None:
         await asyncio.sleep(1)
 
     outcome = outcome_of(test, settle_s=5.0)
-    assert str(outcome.error) == "processes do not stop after a cancellation: p0.0"
+    assert str(outcome.error) == "processes do not stop: p0.0"
+
+
+def test_signal_ends_a_process_by_its_handler_or_kills_it() -> None:
+    ends: list[str] = []
+
+    def end(must_end: asyncio.Event, name: str) -> None:
+        ends.append(name)
+        must_end.set()
+
+    async def serve(name: str, sig: signal.Signals | None) -> None:
+        loop, must_end = asyncio.get_running_loop(), asyncio.Event()
+        with pytest.raises(RuntimeError, match="cannot be caught"):
+            loop.add_signal_handler(signal.SIGKILL, must_end.set)
+        if sig is not None:
+            loop.add_signal_handler(sig, end, must_end, name)
+        try:
+            await must_end.wait()
+        except asyncio.CancelledError:
+            ends.append(f"{name} is cancelled")
+            raise
+        assert sig is not None
+        assert loop.remove_signal_handler(sig)
+        assert not loop.remove_signal_handler(sig)
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(lambda: serve("first", signal.SIGTERM))
+        kafka.start(lambda: serve("second", None))
+        kafka.start(lambda: serve("stopped", signal.SIGTERM))
+        kafka.start(lambda: serve("third", None))
+        await asyncio.sleep(5.0)  # meanwhile a fault stops one
+        kafka.send_signal(signal.SIGCHLD)
+        kafka.send_signal(signal.SIGTERM, process=0)
+        kafka.send_signal(signal.SIGTERM, process=1)
+        kafka.send_signal(signal.SIGINT, process=3)
+        await asyncio.sleep(1.0)
+        assert not asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)  # the test's
+
+    outcome = outcome_of(test, fault("member stops", at_s=2.0, lasts_s=30.0, target=2), faults_s=20)
+    assert outcome.error is None
+    # The fault starts another one, which is stopped at the end of the test.
+    assert ends == ["stopped", "first", "third is cancelled", "stopped"]
 
 
 def test_error_of_a_process_fails_the_test_unless_it_is_kafkas() -> None:
