@@ -18,7 +18,7 @@ from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMembe
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import run_to_end
-from tests.fuzz import mutations, record_sets, structure
+from tests.fuzz import mutations, reading, record_sets, structure
 from tests.fuzz.corpus import Kind, recorded_of
 from tests.fuzz.engine import LARGEST_INPUT_BYTES, Broken, Target
 from tests.support.samples import BLOB_CLASSES, REQUEST_CLASSES, filled, versions
@@ -173,10 +173,10 @@ class Responses(Target):
         if len(frame) < 4:  # `Wire` closes the connection before it looks for a decoder
             return "short"
         decode = framing.response_decoder(cls, version)
+        if len(frame) > 4:
+            _compare_ways(cls, version, frame)
         with self.on_loop():
             message = decode(frame)
-        if content[VERSIONED.size + 4 :]:
-            _compare_with_steps(cls, version, frame)
         try:
             sent_on = framing.encode_response(message, version, 0)
         except (IllegalArgumentError, UnsupportedVersionError):
@@ -205,16 +205,15 @@ def _request_class(content: bytes) -> tuple[type[Request[Response]], int] | None
     return None if cls is None or not cls.versions.covers(version) else (cls, version)
 
 
-def _compare_with_steps(cls: type[Request[Response]], version: int, frame: memoryview) -> None:
+def _compare_ways(cls: type[Request[Response]], version: int, frame: memoryview) -> None:
     """Decode the message also in steps, as the broker does with large requests."""
     response = cls.response
     is_tagged = response.flexible.covers(version) and not response.has_plain_header
     body = frame[4 + is_tagged :]
     if is_tagged and frame[4]:
         return
-    decode = codec.decoder(response, version)
     ways: Sequence[Callable[[], Message]] = (
-        lambda: _decoded(decode, body),
+        lambda: _decoded(response, version, body),
         lambda: run_to_end(codec.decoder_in_steps(response, version)(body, True)),
     )
     answers = []
@@ -228,25 +227,22 @@ def _compare_with_steps(cls: type[Request[Response]], version: int, frame: memor
         raise Broken(f"{response.__name__} v{version} differs when it is decoded in steps")
 
 
-def _decoded(decode: MessageDecoder[Message], body: memoryview) -> Message:
-    """Decode a message that bytes may follow, and check that it ends inside the body."""
+def _decoded(cls: type[Message], version: int, body: memoryview) -> Message:
+    """Decode a message that bytes may follow. It has to end where the other reader says."""
+    decode: MessageDecoder[Message] = codec.decoder(cls, version)
+    end = reading.end_of(cls, version, bytes(body))
     try:
-        return decode(body)
-    except KafkaProtocolError:
         message = decode(body, True)
-    # The shortest body that is decoded ends where the message does.
-    too_short, enough = -1, len(body)
-    while enough - too_short > 1:
-        middle = (too_short + enough) // 2
-        try:
-            decode(body[:middle], True)
-            enough = middle
-        except KafkaProtocolError:
-            too_short = middle
+    except KafkaProtocolError:
+        if end is not None:
+            raise Broken(f"{cls.__name__} v{version} is refused") from None
+        raise
+    if end is None:
+        raise Broken(f"{cls.__name__} v{version} is accepted")
     try:
-        decode(body[:enough])
-    except KafkaProtocolError as error:
-        raise Broken("a message ends behind its last byte") from error
+        decode(body[:end])
+    except KafkaProtocolError:
+        raise Broken(f"{cls.__name__} v{version} has another end") from None
     return message
 
 
