@@ -50,7 +50,7 @@ from aiokafka_lite.client.versions import (
     ask_api_versions,
     not_negotiated,
 )
-from aiokafka_lite.client.wire import Pending, Wire, WireState
+from aiokafka_lite.client.wire import Pending, Wire, Wired, WireState
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,
@@ -110,7 +110,7 @@ class Exchange(Pending[R_co]):
                 self.connection.callback_failed(error)
 
 
-class Connection(Channel, asyncio.BufferedProtocol):
+class Connection(Wired, Channel, asyncio.BufferedProtocol):
     """Open from ``open`` until it is poisoned or closed. For one event loop.
 
     Attributes:
@@ -166,35 +166,6 @@ class Connection(Channel, asyncio.BufferedProtocol):
         self._graced_id: int | None = None
         self._graces = 0
         notify_of_forks(self)
-
-    @property
-    def peer(self) -> str:
-        return self.wire.peer
-
-    @property
-    def api_versions(self) -> ApiVersions:
-        return self.wire.api_versions
-
-    @property
-    def error(self) -> KafkaError | None:
-        return self.wire.error
-
-    @property
-    def is_closed(self) -> bool:
-        return self.wire.error is not None
-
-    @property
-    def in_flight_count(self) -> int:
-        """Requests without a response, abandoned ones included."""
-        return len(self.wire.in_flight)
-
-    @property
-    def last_used(self) -> float:
-        return self.wire.last_used
-
-    @property
-    def muted_until(self) -> float:
-        return self.wire.muted_until
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod

@@ -555,6 +555,46 @@ class Wire:
         return self._session_began_at + delay_s
 
 
+class Wired:
+    """Properties of a connection.
+
+    It is the first base, without which plain Python refuses a slot `__weakref__`.
+    """
+
+    __slots__ = ()
+
+    wire: Wire
+
+    @property
+    def peer(self) -> str:
+        return self.wire.peer
+
+    @property
+    def api_versions(self) -> ApiVersions:
+        return self.wire.api_versions
+
+    @property
+    def error(self) -> KafkaError | None:
+        return self.wire.error
+
+    @property
+    def is_closed(self) -> bool:
+        return self.wire.error is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests without a response, abandoned ones included."""
+        return len(self.wire.in_flight)
+
+    @property
+    def last_used(self) -> float:
+        return self.wire.last_used
+
+    @property
+    def muted_until(self) -> float:
+        return self.wire.muted_until
+
+
 def _overdue(pending: Pending[Response]) -> RequestTimedOutError:
     return RequestTimedOutError(f"no answer from {pending} in {round(pending.timeout_s, 3):g} s")
 
