@@ -121,6 +121,9 @@ class Member(Process):
             self.note_error(error)
             # Another one has its instance id.
             self.has_failed = not isinstance(error, FencedInstanceIdError)
+        finally:
+            for task in tuple(self.tasks):
+                task.cancel()
 
     async def _stop_reading(self, consumer: Consumer) -> None:
         """Stop as a clean end of `async with` does, and hold the result against the log."""
