@@ -255,7 +255,7 @@ def one_member_owns_a_partition(run: Run) -> Iterator[Violation]:
             continue
         if event.kind in (Kind.FAULT, Kind.FAULT_OVER):
             fault_at = event.at_s
-        elif event.kind in (Kind.KILLED, Kind.STOPPED, Kind.RAISED):
+        elif event.kind in (Kind.KILLED, Kind.STOPPED) or _is_fatal(event):
             for members in owners.values():
                 members.pop(event.who, None)
         elif event.tp is None:
@@ -340,6 +340,11 @@ def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
             yield Violation("repeated", f"{value!r} was handled {count} times without a fault")
 
 
+def _is_fatal(event: Event) -> bool:
+    """Whether a member ends by an error. Others have a batch returned again."""
+    return event.kind is Kind.RAISED and not event.note.startswith("batch")
+
+
 def _is_about_outage(event: Event) -> bool:
     """Whether a fault begins or ends that members notice as more than a delay."""
     if event.note.startswith("not possible"):
@@ -381,10 +386,10 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
             return
         elif event.kind is Kind.JOINED:
             alive.add(who)
-        elif event.kind in (Kind.STOPPING, Kind.KILLED, Kind.RAISED):
+        elif event.kind in (Kind.STOPPING, Kind.KILLED) or _is_fatal(event):
             alive.discard(who)
         left: list[TopicPartition] = []
-        if event.kind in (Kind.STOPPED, Kind.RAISED):
+        if event.kind is Kind.STOPPED or _is_fatal(event):
             left = [tp for tp, owner in owners.items() if owner == who]
         elif event.kind in (Kind.REVOKED, Kind.LOST) and event.tp is not None:
             left = [event.tp] if owners.get(event.tp) == who else []
@@ -421,7 +426,7 @@ def fenced_members_lose_partitions(run: Run) -> Iterator[Violation]:
                 del kept[who]
                 text = f"{who} keeps {min(tps)}, from which the coordinator has removed it"
                 yield Violation("kept", text, event.at_s)
-        if event.kind in (Kind.STOPPING, Kind.KILLED, Kind.RAISED):
+        if event.kind in (Kind.STOPPING, Kind.KILLED) or _is_fatal(event):
             owned.pop(event.who, None)
             kept.pop(event.who, None)
         elif event.kind is Kind.FENCED and owned[event.who]:

@@ -355,6 +355,13 @@ def test_removed_member_may_keep_partitions_in_an_outage() -> None:
     assert not story.broken_by(rules.fenced_members_lose_partitions)
 
 
+def test_error_of_a_batch_does_not_end_its_member() -> None:
+    story = Story(faults=(RESET,)).add(3.5, Kind.RAISED, "a", note="batch: given up")
+    assert "two owners" in story.add(40.0, Kind.ASSIGNED, "b").without(Kind.STOPPED).broken_by(
+        rules.one_member_owns_a_partition
+    )
+
+
 def test_partition_may_wait_after_an_outage() -> None:
     story = (
         waits().add(38.0, Kind.FAULT, "hang", tp=None).add(39.0, Kind.FAULT_OVER, "hang", tp=None)
