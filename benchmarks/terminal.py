@@ -17,7 +17,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from aiokafka_lite.cli.asking import ask_for_topics, bounds
+from aiokafka_lite.cli.asking import bounds
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import for_code
@@ -48,7 +48,7 @@ class Taken(NamedTuple):
 
 def fill(cluster: BlockingCluster, topic: str, record_count: int) -> None:
     """Create the topic and fill it, unless it is there."""
-    if topic in ask_for_topics(cluster, None).topics:
+    if topic in cluster.look(None).topics:
         return
     forever = CreatableTopicConfig(name="retention.ms", value="-1")
     wanted = CreatableTopic(
@@ -60,7 +60,7 @@ def fill(cluster: BlockingCluster, topic: str, record_count: int) -> None:
             raise for_code(created.error_code)(created.error_message or topic)
     while not all(cluster.view.leader(TopicPartition(topic, each)) for each in range(PARTITIONS)):
         time.sleep(0.1)
-        ask_for_topics(cluster, [topic])
+        cluster.look([topic])
     at_ms = int(time.time() * 1000)
     batch = build_batch(
         [(at_ms, b"key-%d" % n, b"%0*d" % (VALUE_BYTES, n), ()) for n in range(BATCH_RECORDS)]
@@ -114,7 +114,7 @@ def main() -> None:
     cluster = BlockingCluster(ClientConfig(bootstrap_servers=options.bootstrap))
     try:
         fill(cluster, topic, options.records)
-        ask_for_topics(cluster, [topic])
+        cluster.look([topic])
         tps = [TopicPartition(topic, each) for each in range(PARTITIONS)]
         begins, ends = bounds(cluster, tps)
         held = sum(ends.values()) - sum(begins.values())

@@ -17,26 +17,21 @@ from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offset_lookups import Lookups
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
-from aiokafka_lite.client.view import ClusterView, TopicView
+from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
 _WILDCARD: Final = re.compile(r"[*?[]")
 
 
-def ask_for_topics(cluster: BlockingCluster, topics: Collection[str] | None) -> ClusterView:
-    """Return the metadata of some topics, or of all. Without any broker there is no retry."""
-    return cluster.look(topics)
-
-
 def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
     """Return a topic and its partitions, or raise CommandError with the most similar name."""
-    topic = ask_for_topics(cluster, [name]).topics.get(name)
+    topic = cluster.look([name]).topics.get(name)
     error = UnknownTopicOrPartitionError if topic is None else topic.error
     if topic is not None and topic.partitions:
         return topic
     if error is None or issubclass(error, UnknownTopicOrPartitionError):
-        others = ask_for_topics(cluster, None).topics
+        others = cluster.look(None).topics
         raise CommandError(f"there is no topic {name}{nearest(name, others)}")
     raise error(f"topic {name} cannot be described: {why(error)}")
 

@@ -93,17 +93,14 @@ def _of_cluster(
 
 
 def _topics(cluster: BlockingCluster) -> list[str]:
-    from aiokafka_lite.cli.asking import ask_for_topics
-
-    topics = ask_for_topics(cluster, None).topics.values()
+    topics = cluster.look(None).topics.values()
     return [topic.name for topic in topics if not topic.is_internal]
 
 
 def _groups(cluster: BlockingCluster) -> list[str]:
-    from aiokafka_lite.cli.asking import ask_for_topics
     from aiokafka_lite.cli.groups.requests import list_groups
 
-    ask_for_topics(cluster, [])
+    cluster.look([])
     return [each.group_id for each in list_groups(cluster)]
 
 

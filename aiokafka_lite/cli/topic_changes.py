@@ -16,7 +16,7 @@ from aiokafka_lite.cli.arguments import (
     positive_int16,
     positive_int32,
 )
-from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, bounds, why
+from aiokafka_lite.cli.asking import ask_for_topic, bounds, why
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.output import Column, Row, add_json_option, counted, print_rows
 from aiokafka_lite.cli.problems import CommandError, UsageError, raise_if_any
@@ -165,7 +165,7 @@ def run_create(options: argparse.Namespace) -> int:
         timeout_ms=timeout_ms,
     )
     with connecting(options).cluster() as cluster:
-        ask_for_topics(cluster, [])
+        cluster.look([])
         response = cluster.request(_controller(cluster), request)
         problems: list[str] = []
         for result in response.topics:
@@ -186,7 +186,7 @@ def run_create(options: argparse.Namespace) -> int:
 def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicView:
     give_up_at = time.monotonic() + timeout_s
     while True:
-        topic = ask_for_topics(cluster, [name]).topics.get(name)
+        topic = cluster.look([name]).topics.get(name)
         partitions = {} if topic is None else topic.partitions
         if topic is not None and partitions and all(p.leader >= 0 for p in partitions.values()):
             return topic
@@ -216,7 +216,7 @@ def run_delete(options: argparse.Namespace) -> int:
             "cannot ask for confirmation, because the standard input is not a terminal: add --yes"
         )
     with connecting(options).cluster() as cluster:
-        known = ask_for_topics(cluster, None).topics
+        known = cluster.look(None).topics
         problems = [
             f"there is no topic {name}{nearest(name, known)}" for name in names if name not in known
         ]

@@ -15,7 +15,6 @@ from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import Subparsers, new_parser
 from aiokafka_lite.cli.asking import (
     ask_for_topic,
-    ask_for_topics,
     bounds,
     is_selected,
     unknown_names,
@@ -134,7 +133,7 @@ def add_describe_parser(subparsers: Subparsers) -> None:
 # --- topics --------------------------------------------------------------------------------
 def run_topics(options: argparse.Namespace) -> int:
     with connecting(options).cluster() as cluster:
-        known = ask_for_topics(cluster, None).topics
+        known = cluster.look(None).topics
         topics = [
             topic
             for _, topic in sorted(known.items())
@@ -189,7 +188,7 @@ def run_describe(options: argparse.Namespace) -> int:
     since = place(DEFAULT_SINCE) if options.since is None else options.since
     where = connecting(options)
     with where.cluster() as cluster:
-        known = ask_for_topics(cluster, options.topics).topics
+        known = cluster.look(options.topics).topics
         topics = [
             known[name]
             if name in known and known[name].partitions

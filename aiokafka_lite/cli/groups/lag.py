@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import Subparsers, new_parser, positive_seconds
-from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
+from aiokafka_lite.cli.asking import offsets_at
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import (
     DEAD,
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
 def lag_of(cluster: BlockingCluster, group_id: str, topics: list[str] | None = None) -> Lag:
     """Return the lags of a group, or raise CommandError with the most similar name."""
     # All topics, because committed offsets have topic ids.
-    view = ask_for_topics(cluster, None)
+    view = cluster.look(None)
     node, described = describe_one(cluster, group_id)
     offsets = committed(cluster, node, group_id)
     if described.state == DEAD and not offsets:

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from aiokafka_lite.cli.arguments import Subparsers, new_parser
-from aiokafka_lite.cli.asking import ask_for_topics, is_selected, unknown_names
+from aiokafka_lite.cli.asking import is_selected, unknown_names
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import GroupDescription, GroupListing, describe, list_groups
 from aiokafka_lite.cli.output import Column, Row, add_json_option, print_rows
@@ -68,7 +68,7 @@ def _a_state(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     with connecting(options).cluster() as cluster:
-        ask_for_topics(cluster, [])
+        cluster.look([])
         known = {
             each.group_id: each
             for each in list_groups(cluster)

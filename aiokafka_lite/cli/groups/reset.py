@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from aiokafka_lite.cli.arguments import Subparsers, new_parser, partition_numbers
-from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, partitions_of, why
+from aiokafka_lite.cli.asking import ask_for_topic, partitions_of, why
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import (
     DEAD,
@@ -89,7 +89,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     wanted = [_topic_and_partitions(each) for each in options.topic or ()]
     with connecting(options).cluster() as cluster:
-        ask_for_topics(cluster, None)
+        cluster.look(None)
         node, described = describe_one(cluster, options.group)
         _check_members(described)
         before = committed(cluster, node, options.group)
@@ -140,7 +140,7 @@ def _partitions(
     for name, numbers in wanted:
         topic = ask_for_topic(cluster, name)
         found.update(dict.fromkeys(partitions_of(topic, numbers, action="reset")))
-    ask_for_topics(cluster, None)
+    cluster.look(None)
     return sorted(found)
 
 
