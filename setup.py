@@ -23,7 +23,7 @@ from typing import Any
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError, CompileError
-from setuptools.modified import newer_group
+from setuptools.modified import newer, newer_group
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -76,6 +76,7 @@ IN_PLACE = (
 POOLED = ("aiokafka_lite/consumer/processing/job.py",)
 POOL = {"freelist": 2_000, "trashcan": True}  # Cython ignores these in a .pxd beside a .py
 LIBRARY = "aiokafka_lite._compiled"
+TRANSLATED = Path("build/cython")
 CHOICES = ("required", "optional", "none")
 
 
@@ -117,25 +118,38 @@ def extensions(wanted: str) -> list[Extension]:
             Extension(source.rpartition(".")[0].replace("/", "."), [source]) for source in sources
         ]
 
+    # Cython does not notice that the directives below have changed.
+    is_changed = any(newer(__file__, str(path)) for path in TRANSLATED.rglob("*.c"))
     unchecked = {"boundscheck": False, "wraparound": False}
-    # The types of fields and methods are in the .pxd beside each.
-    in_place = {"annotation_typing": False, "embedsignature": False}
+    # The types of fields and methods are in the .pxd beside each. Methods are those of built-in
+    # types: no functions of Cython, no pickling, and a single argument has no keyword. So less code
+    # is cold when a read has waited.
+    in_place = {
+        "annotation_typing": False,
+        "embedsignature": False,
+        "binding": False,
+        "always_allow_keywords": False,
+        "auto_pickle": False,
+    }
     compiled: list[Extension] = [
         *cythonize(
             to_compile(SOURCES),
-            build_dir="build/cython",
+            build_dir=str(TRANSLATED),
+            force=is_changed,
             language_level=3,
             compiler_directives={**unchecked, "embedsignature": False},
         ),
         *cythonize(
             to_compile(IN_PLACE),
-            build_dir="build/cython",
+            build_dir=str(TRANSLATED),
+            force=is_changed,
             language_level=3,
             compiler_directives=in_place,
         ),
         *cythonize(
             to_compile(POOLED),
-            build_dir="build/cython",
+            build_dir=str(TRANSLATED),
+            force=is_changed,
             language_level=3,
             compiler_directives=in_place | POOL,
         ),
