@@ -806,7 +806,6 @@ _GROUPS: Final = (
         protocols=("consumer",),
         faults=("recreated",),
         metadata_ms=300_000,
-        missed_because="2 of 6,000 seeds recreate a topic and keep metadata for long",
     ),
     Bug(
         "a former member asks for names",
