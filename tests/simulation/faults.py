@@ -167,7 +167,9 @@ class Faults(FaultRunner):
                 self._history.note(Kind.CUT_LOG, "recreated", tp, 0)
                 for number in range(FILLING):
                     value = f"w{tp.partition}x{fault.at_s}-{number}"
-                    self._broker.produce(INPUT, value, partition=tp.partition)
+                    # A compacted topic takes only records with a key, and keeps the last of each.
+                    key = value if self._world.plan.is_compacted else None
+                    self._broker.produce(INPUT, value, key=key, partition=tp.partition)
 
     async def _add_partitions(self, fault: Fault) -> None:
         topic = self._broker.topic(INPUT)
