@@ -546,7 +546,7 @@ class Loop(simloop.SimLoop):
         self._dead.add(host)
         self._net.end_host(host, is_silent=is_silent)
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
         """Set the handler of a signal on the host that runs now."""
         if asyncio.iscoroutine(callback) or inspect.iscoroutinefunction(callback):
             raise TypeError("coroutines cannot be used with add_signal_handler()")
