@@ -75,6 +75,7 @@ class Member(Process):
         self.transaction: TransactionBlock[Any, Any] | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self._handling_count = 0
+        self._error: Exception | None = None
         super().__init__(loop, history, name, slot)
 
     @property
@@ -109,6 +110,9 @@ class Member(Process):
                 except asyncio.CancelledError:
                     if not self._is_stopping:
                         raise
+                except Exception as error:
+                    self._fail(error)  # others get its partitions before the consumer is closed
+                    raise
                 if plan.seed % 3:  # others leave the block of `async with`
                     await self._stop_reading(consumer)
         except asyncio.CancelledError:
@@ -118,12 +122,19 @@ class Member(Process):
             if not self._is_stopping:
                 raise
         except Exception as error:  # noqa: BLE001 — the rules judge it
-            self.note_error(error)
-            # Another one has its instance id.
-            self.has_failed = not isinstance(error, FencedInstanceIdError)
+            self._fail(error)
         finally:
             for task in tuple(self.tasks):
                 task.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        """Note the error that ends the member, once."""
+        if error is self._error or isinstance(error, ConsumerStoppedError):
+            return
+        self._error = error
+        self.note_error(error)
+        # Another one has its instance id.
+        self.has_failed = not isinstance(error, FencedInstanceIdError)
 
     async def _stop_reading(self, consumer: Consumer) -> None:
         """Stop as a clean end of `async with` does, and hold the result against the log."""
