@@ -82,6 +82,8 @@ MOST_SILENCES: Final = 4
 
 # The time to list all topics, to find a similar name for a wrong one.
 MAX_NAMES_WAIT_S: Final = 2.0
+# The time to ask all other nodes for a coordinator.
+MAX_ELSEWHERE_S: Final = 5.0
 # Of Metadata (KIP-516).
 FIRST_WITH_TOPIC_IDS: Final = 10
 
@@ -455,32 +457,57 @@ class Cluster:
                     raise
             await asyncio.sleep(delay_s)
 
-    async def find_coordinator_elsewhere(self, node_id: int, key: str, key_type: int) -> int:
-        """Return the coordinator's node id, as reported by another node than this one.
+    async def find_coordinator_elsewhere(
+        self, node_id: int, key: str, key_type: int, give_up_at: float
+    ) -> int | None:
+        """Return this node's id if another node confirms that it is the coordinator.
 
         A node that was suspended considers itself the coordinator until it has read the cluster's
-        log. If no other node responds, the result is ``node_id``.
+        log, and another node's view may also be old. So the other nodes are asked in turn. If none
+        confirms it, the result is the first other name, None if they know no coordinator, or
+        ``node_id`` if no node responds in time.
 
         Raises:
-            BrokerResponseError: There is no coordinator now, or the client may not ask for it.
+            BrokerResponseError: The client may not ask for the coordinator.
         """
-        try:
-            return await self._find_coordinator_once(key, key_type, exclude=(node_id,))
-        except (IncompatibleBrokerVersion, KafkaConnectionError):
-            return node_id
+        give_up_at = min(give_up_at, self._loop.time() + MAX_ELSEWHERE_S)
+        asked = {node_id}
+        named: Node | None = None
+        is_unknown = False
+        while (other := self._next_to_ask(frozenset(asked))) is not None:
+            left_s = give_up_at - self._loop.time()
+            if left_s <= 0:
+                break
+            share_s = left_s / len(set(self.pool.node_ids()) - asked)
+            asked.add(other)
+            try:
+                async with timeout(share_s):
+                    response = await self.request(other, coordinator_request(key, key_type))
+                node = coordinator_of(key, response)
+            except (IncompatibleBrokerVersion, asyncio.TimeoutError, *PASSING_ERRORS):
+                continue
+            except BrokerResponseError as error:
+                if not error.retriable:
+                    raise
+                is_unknown = True
+                continue
+            if node.id == node_id:
+                return node_id
+            named = named or node
+        self.raise_if_closed()
+        if named is not None:
+            return self.add_node(named)
+        return None if is_unknown else node_id
 
-    async def _find_coordinator_once(
-        self, key: str, key_type: int, *, exclude: Iterable[int] = ()
-    ) -> int:
+    async def _find_coordinator_once(self, key: str, key_type: int) -> int:
         response, early = None, self._early_lookup
-        is_first = (key, key_type) == (self._first_group, GROUP_COORDINATOR) and not exclude
-        if early is not None and is_first:
+        if early is not None and (key, key_type) == (self._first_group, GROUP_COORDINATOR):
             await asyncio.wait([early])
             self._early_lookup = None
             response = None if early.cancelled() else early.result()
         if response is None:
             _, response = await self._ask_any(
-                coordinator_request(key, key_type), exclude=exclude, is_always_offered=True
+                coordinator_request(key, key_type), is_always_offered=True
             )
         return self.add_node(coordinator_of(key, response))
 

@@ -6,15 +6,20 @@ CONCURRENT_TRANSACTIONS (the previous transaction has not ended in all partition
 A node that was suspended, and is not the coordinator any more, answers from its old memory until it
 has read the cluster's log. It writes nothing in that time, because the log's new leader rejects it,
 but it may reject a transaction that began at the new coordinator. Therefore, a response that ends
-the producer counts only if another node names the same coordinator. Java's producer believes it.
+the producer counts only if another node names the same coordinator. Java's producer fails.
+
+The other nodes may know less, for example if they cannot reach the controllers. So a rejection that
+none confirms is returned at the deadline, or after a request timeout of disagreement. If the errors
+of a node should pass, but last for a second, other nodes are asked for the coordinator as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
@@ -46,6 +51,8 @@ TRANSACTION: Final = 1
 KEY_NAMES: Final = ("group", "transactional_id")
 # The previous transaction usually ends within milliseconds.
 CONCURRENT_BACKOFF_S: Final = 0.02
+# The time with such errors of one node until another node is asked for the coordinator.
+DOUBT_AFTER_S: Final = 1.0
 # After these errors the node may not be the coordinator any more. A garbled response ends the
 # connection. As with a lost response, the request may have been handled.
 MOVED: Final = (
@@ -56,13 +63,48 @@ MOVED: Final = (
     NotCoordinatorError,
     RequestTimedOutError,
 )
-# These end the producer. Coordinators answer them from memory.
+# These end the producer. Coordinators return them from memory.
 FROM_MEMORY: Final = (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
     ProducerFencedError,
 )
+
+
+class Doubts(Generic[R]):
+    """Responses to one request that count only if another node names the same coordinator.
+
+    `rejection` is the last rejection that no other node has confirmed. It is believed from
+    `believed_at` on, unless a node returns an error that should pass.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.rejection: R | None = None
+        self.believed_at = math.inf
+        # The node whose errors should pass, and when to ask others again.
+        self._busy: tuple[int, float] = (-1, math.inf)
+
+    def include(
+        self, node_id: int, response: R, codes: Iterable[int], error: KafkaError | None
+    ) -> bool:
+        """Return whether to ask other nodes. `error` is the response's error that should pass."""
+        now = asyncio.get_running_loop().time()
+        if error is not None:
+            if isinstance(error, MOVED):
+                return False
+            self.rejection, self.believed_at = None, math.inf
+            busy_id, doubtful_at = self._busy
+            if busy_id != node_id or now >= doubtful_at:
+                self._busy = node_id, now + DOUBT_AFTER_S
+            return busy_id == node_id and now >= doubtful_at
+        if not any(issubclass(for_code(code), FROM_MEMORY) for code in codes):
+            return False
+        if self.rejection is None:
+            self.believed_at = now + self._patience_s
+        self.rejection = response
+        return True
 
 
 class CoordinatorClient:
@@ -120,18 +162,23 @@ class CoordinatorClient:
         started_at = loop.time()
         backoff = Backoff(self._first_backoff_s, LONGEST_BACKOFF_S, self._rng)
         concurrent = Backoff(CONCURRENT_BACKOFF_S, self._first_backoff_s, self._rng)
+        doubts: Doubts[R] = Doubts(self._cluster.config.request_timeout_s)
         while True:
             moved_to: int | None = None
+            until = min(deadline, doubts.believed_at)
             try:
                 sent = request()
-                node_id = await self._find(deadline)
+                node_id = await self._find(until)
                 response = await self._cluster.request(node_id, sent)
                 error: KafkaError | None = self._passing(codes_of(response), retriable)
+                if doubts.include(node_id, response, codes_of(response), error):
+                    moved_to = await self._cluster.find_coordinator_elsewhere(
+                        node_id, self._key, self._key_type, until
+                    )
+                    if moved_to != node_id and (moved_to is not None or error is None):
+                        error = NotCoordinatorError(f"other nodes name node {moved_to}")
                 if error is None:
-                    moved_to = await self._find_new(node_id, codes_of(response))
-                    if moved_to == node_id:
-                        return response
-                    error = NotCoordinatorError(f"node {moved_to} is the coordinator now")
+                    return response
             except MOVED as lost:
                 if not lost.retriable:
                     raise
@@ -142,7 +189,9 @@ class CoordinatorClient:
                 self._cluster.invalidate()  # it does not know a topic of our metadata
             pause = concurrent if isinstance(error, ConcurrentTransactions) else backoff
             delay_s = pause.next_delay_s()
-            if loop.time() + delay_s >= deadline:
+            if loop.time() + delay_s >= min(deadline, doubts.believed_at):
+                if doubts.rejection is not None:
+                    return doubts.rejection
                 raise KafkaTimeoutError(
                     f"the coordinator of {KEY_NAMES[self._key_type]} {self._key!r} did not "
                     f"complete the request within {loop.time() - started_at:.1f} s. The last error "
@@ -159,12 +208,6 @@ class CoordinatorClient:
                 self._key, key_type=self._key_type, timeout_s=left_s
             )
         return self._node_id
-
-    async def _find_new(self, node_id: int, codes: Iterable[int]) -> int:
-        """Return the coordinator, which is not this node if its response is from old memory."""
-        if not any(issubclass(for_code(code), FROM_MEMORY) for code in codes):
-            return node_id
-        return await self._cluster.find_coordinator_elsewhere(node_id, self._key, self._key_type)
 
     def _passing(
         self, codes: Iterable[int], retriable: tuple[type[KafkaError], ...]

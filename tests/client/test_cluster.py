@@ -1301,6 +1301,69 @@ async def test_answer_about_another_group_is_not_taken(
 
 
 @pytest.mark.virtual_time
+async def test_other_nodes_confirm_a_coordinator_or_name_another(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    loop = asyncio.get_running_loop()
+    answers: list[int | Do] = []
+
+    def find(_: Asked) -> Answer:
+        answer = answers.pop(0)
+        if isinstance(answer, Do):
+            return answer
+        return coordinator(nodes[answer - 1]) if answer > 0 else coordinator(broker, -answer)
+
+    async with ScriptedBroker(2) as two, ScriptedBroker(3) as three, ScriptedBroker(4) as four:
+        nodes = [broker, two, three, four]
+        for node in nodes[1:]:
+            node.scripts[FindCoordinatorRequest] = find
+        broker.brokers = [each.as_broker for each in nodes]
+        cluster = new_cluster(quick_config(broker, request_timeout_s=40.0))
+        await cluster.start()
+
+        async def elsewhere(*script: int | Do, left_s: float = math.inf) -> int | None:
+            answers[:] = script
+            return await cluster.find_coordinator_elsewhere(1, "g", 0, loop.time() + left_s)
+
+        began_at = loop.time()
+        for script, expected, left in (
+            ([1, 9], 1, 1),
+            ([2, 1], 1, 0),
+            ([-15, 3, 1], 1, 0),
+            ([Do.CLOSE, 1], 1, 0),
+            ([2, 3, -15], 2, 0),
+            ([-15, -15, -14], None, 0),
+            ([-15, Do.CLOSE, Do.CLOSE], None, 0),
+            ([Do.CLOSE, Do.CLOSE, Do.CLOSE], 1, 0),
+        ):
+            assert (await elsewhere(*script), len(answers)) == (expected, left), script
+        assert loop.time() - began_at < 1.0
+        with pytest.raises(GroupAuthorizationFailedError):
+            await elsewhere(-30)
+        assert broker.count(FindCoordinatorRequest) == 0
+
+        # Silent nodes share the time.
+        began_at = loop.time()
+        assert await elsewhere(Do.NOTHING, Do.NOTHING, 4) == 4
+        assert await elsewhere(Do.NOTHING, Do.NOTHING, Do.NOTHING) == 1
+        assert 5.0 < loop.time() - began_at < 10.1
+        began_at = loop.time()
+        assert await elsewhere(Do.NOTHING, 1, left_s=0.3) == 1
+        assert await elsewhere(left_s=0.0) == 1
+        assert loop.time() - began_at <= 0.31
+        for node in nodes[1:]:  # and those whose packets are dropped
+            await node.stop()
+            node.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+            await node.start()
+        began_at = loop.time()
+        assert await elsewhere() == 1
+        assert 4.0 < loop.time() - began_at < 5.1
+        await cluster.close()
+        with pytest.raises(ClientClosedError):
+            await elsewhere()
+
+
+@pytest.mark.virtual_time
 async def test_a_try_without_an_answer_doubles_the_time_of_the_next(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ from aiokafka_lite.protocol.messages.transactions import EndTxnRequest, EndTxnRe
 pytestmark = pytest.mark.virtual_time
 Answer = KafkaError | Sequence[type[BrokerResponseError]]
 DEADLINE = 10.0
+ANOTHER = -7  # the next node
 
 
 class Asking:
@@ -47,21 +49,27 @@ class Asking:
         self.pool = self
         self.unreachable: list[int] = []
         self.doubted: list[tuple[int, str, int]] = []
-        self.successor: int | KafkaError = 1
+        self.successor: int | KafkaError | None = 1
+        self.config = SimpleNamespace(request_timeout_s=4.0)
         self.client = CoordinatorClient(
             cast("Cluster", self), "tx", TRANSACTION, first_backoff_s=0.1, rng=random.Random(1)
         )
-        self._codes: list[int] = []
+        self.codes: list[int] = []
+        # The node that handles every request.
+        self.good = -1
 
     async def find_coordinator(self, key: str, *, key_type: int, timeout_s: float) -> int:
         self.finds.append((key, key_type, timeout_s))
         return len(self.finds)
 
-    async def find_coordinator_elsewhere(self, node_id: int, key: str, key_type: int) -> int:
+    async def find_coordinator_elsewhere(
+        self, node_id: int, key: str, key_type: int, give_up_at: float
+    ) -> int | None:
+        assert give_up_at < math.inf
         self.doubted.append((node_id, key, key_type))
         if isinstance(self.successor, KafkaError):
             raise self.successor
-        return self.successor
+        return node_id + 1 if self.successor == ANOTHER else self.successor
 
     async def connect(self, node_id: int) -> object:
         if node_id in self.unreachable:
@@ -71,16 +79,21 @@ class Asking:
     async def request(self, node_id: int, request: object) -> EndTxnResponse:
         self.nodes.append(node_id)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if node_id == self.good:
+            answer = []
         if isinstance(answer, KafkaError):
             raise answer
-        self._codes = [error.errno for error in answer]
+        self.codes = [error.errno for error in answer]
         return EndTxnResponse()
 
     def invalidate(self) -> None:
         self.invalidations += 1
 
     async def ask(
-        self, *retriable: type[KafkaError], prepare: list[None] | None = None
+        self,
+        *retriable: type[KafkaError],
+        prepare: list[None] | None = None,
+        deadline: float = DEADLINE,
     ) -> EndTxnResponse:
         async def check() -> None:
             if prepare is not None:
@@ -88,8 +101,8 @@ class Asking:
 
         return await self.client.ask(
             EndTxnRequest,
-            lambda _: self._codes,
-            DEADLINE,
+            lambda _: self.codes,
+            deadline,
             retriable=retriable,
             prepare=None if prepare is None else check,
         )
@@ -121,7 +134,7 @@ async def test_an_error_decides_whether_and_whom_to_ask_again(
 
 
 async def test_what_ends_a_producer_is_believed_of_the_coordinator_only() -> None:
-    for successor, nodes in ((1, [1]), (7, [1, 7]), (CoordinatorNotAvailableError(), [1, 2])):
+    for successor, nodes in ((1, [1]), (7, [1, 7]), (None, [1, 2])):
         for error in FROM_MEMORY:
             asking = Asking([error], [])
             asking.successor = successor
@@ -131,6 +144,61 @@ async def test_what_ends_a_producer_is_believed_of_the_coordinator_only() -> Non
     asking.successor = GroupAuthorizationFailedError()
     with pytest.raises(GroupAuthorizationFailedError):
         await asking.ask()
+
+
+async def test_a_rejection_that_no_node_confirms_counts_after_a_while() -> None:
+    """The other nodes are outdated: they name nodes that reject it or are dead, or none."""
+    loop = asyncio.get_running_loop()
+    successors: list[tuple[int | None, list[Answer]]] = [
+        (ANOTHER, []),
+        (None, []),
+        (ANOTHER, [KafkaConnectionError(), [ProducerFencedError]] * 9),
+        (ANOTHER, [[CoordinatorNotAvailableError], [ProducerFencedError]] * 9),
+    ]
+    for number, (successor, more) in enumerate(successors):
+        asking = Asking([ProducerFencedError], *more)
+        asking.successor = successor
+        began_at = loop.time()
+        await asking.ask(deadline=(deadline := DEADLINE * (number + 1)))
+        assert asking.codes == [ProducerFencedError.errno]
+        assert 3.0 < loop.time() - began_at <= 4.0 < deadline - began_at
+        assert len(asking.nodes) > 2
+    began_at = loop.time()
+    await asking.ask(deadline=began_at + 1.0)
+    assert asking.codes == [ProducerFencedError.errno]
+    assert loop.time() - began_at <= 1.0
+
+
+async def test_a_rejection_is_refuted_by_the_node_that_handles_the_request() -> None:
+    asking = Asking([ProducerFencedError], [ConcurrentTransactions])
+    asking.successor = 7
+    with pytest.raises(KafkaTimeoutError):
+        await asking.ask()
+    assert asyncio.get_running_loop().time() > DEADLINE - 1
+
+
+@pytest.mark.parametrize("error", [ConcurrentTransactions, CoordinatorLoadInProgressError])
+async def test_a_node_that_stays_busy_is_compared_with_what_others_name(
+    error: type[BrokerResponseError],
+) -> None:
+    loop = asyncio.get_running_loop()
+    asking = Asking([error])
+    for asking.successor in (1, None):
+        asking.doubted.clear()
+        with pytest.raises(KafkaTimeoutError):
+            await asking.ask(deadline=loop.time() + 5)
+        assert set(asking.nodes) == {1}
+        assert 2 <= len(asking.doubted) <= 5  # once a second
+    asking, began_at = Asking(*([[error]] * 3), []), loop.time()
+    await asking.ask(deadline=loop.time() + 5)
+    assert loop.time() - began_at < 1
+    assert asking.doubted == []
+    asking, began_at = Asking([error]), loop.time()
+    asking.successor = 7
+    asking.good = 7
+    await asking.ask(deadline=loop.time() + 5)
+    assert (asking.nodes[-1], len(asking.doubted)) == (7, 1)
+    assert 1 <= loop.time() - began_at < 3
 
 
 async def test_an_error_that_the_caller_names_is_retried() -> None:

@@ -236,6 +236,27 @@ async def test_the_coordinator_moves_between_and_within_transactions(
     assert await committed_in(broker) == as_values(range(25))
 
 
+@pytest.mark.virtual_time
+async def test_a_fenced_producer_fails_whatever_the_other_nodes_know(broker: Broker) -> None:
+    def is_other(context: RequestContext, _: object) -> bool:
+        return context.node.id != broker.catalog.coordinator_of("__transaction_state", "tx")
+
+    loop = asyncio.get_running_loop()
+    finds = broker.on("FindCoordinator", when=is_other)
+    for are_outdated, least_s, most_s in ((False, 0.0, 1.0), (True, 30.0, 41.0)):
+        async with producer_of(broker, transactional_id="tx") as old:
+            await old.begin_transaction()
+            await asyncio.gather(*await send_numbers(old, "t", range(1)))
+            async with producer_of(broker, transactional_id="tx"):
+                pass
+            began_at = loop.time()
+            if are_outdated:
+                finds.fail(CoordinatorNotAvailableError, times=None)
+            with pytest.raises(ProducerFencedError):
+                await old.commit_transaction()
+            assert least_s <= loop.time() - began_at < most_s
+
+
 def move_transaction_coordinator(broker: Broker) -> None:
     topic = broker.known_topic("__transaction_state")
     for partition in topic.partitions:

@@ -94,6 +94,7 @@ class Coordinated(Line):
         self.held.set()
         self.changes = 0
         self.fatal: list[KafkaError] = []
+        self.config = SimpleNamespace(request_timeout_s=40.0)
         config: ProducerConfig = ProducerConfig(
             transactional_id="tx",
             retry_backoff_ms=10,
@@ -122,7 +123,9 @@ class Coordinated(Line):
     async def find_coordinator(self, key: str, *, key_type: int, timeout_s: float) -> int:
         return 3
 
-    async def find_coordinator_elsewhere(self, node_id: int, key: str, key_type: int) -> int:
+    async def find_coordinator_elsewhere(
+        self, node_id: int, key: str, key_type: int, give_up_at: float
+    ) -> int | None:
         return node_id
 
     async def connect(self, node_id: int, lane: object = None) -> object:
