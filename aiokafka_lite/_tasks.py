@@ -197,6 +197,8 @@ class TaskScope:
         self.failure = error
         if isinstance(error, LoopEndedError):
             log.info("%s: %s", self.name, error)
+        elif isinstance(error, (KeyboardInterrupt, SystemExit)):
+            pass  # the loop raises it in its caller, which ends the program
         elif not (self._is_closed and isinstance(error, KafkaError)):
             self._log_failure(f"task {task.get_name()} failed", error)
         self._end_after_failure(error)

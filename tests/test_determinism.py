@@ -394,7 +394,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "broker/server.py": {"chance": "secrets of a broker without a seed"},
         "broker/thread.py": {"thread": THREADED},
         "cli": dict.fromkeys(("clock", "descriptor", "thread"), COMMANDS),
-        "client/blocking_cluster.py": dict.fromkeys(("chance", "clock"), NO_LOOP),
+        "client/blocking_cluster.py": dict.fromkeys(("chance", "clock", "descriptor"), NO_LOOP),
         "client/connection.py": {"descriptor": "after a fork, or the end of a real loop"},
         "client/network_errors.py": {"descriptor": "parses an address without resolving it"},
         "client/offset_lookups.py": dict.fromkeys(("chance", "clock"), NO_LOOP),

@@ -10,12 +10,14 @@ import asyncio
 import logging
 import math
 import random
+import selectors
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from aiokafka_lite._compat import override
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.arguments import authenticator
@@ -25,7 +27,12 @@ from aiokafka_lite.client.cluster_requests import is_refused
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.view import ClusterView, Node
-from aiokafka_lite.errors import ClientClosedError, KafkaError
+from aiokafka_lite.errors import (
+    ClientClosedError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaError,
+)
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
@@ -48,18 +55,58 @@ LEAST_S: Final = 0.001
 TURNS: Final = 4
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Not uvloop's, which sends nothing before it runs again."""
+
+    _is_made = False
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        super().__init__(selector)
+        self._is_made = True
+
+    @override
+    def __del__(self) -> None:
+        if self._is_made:  # asyncio cannot close a loop without its sockets
+            super().__del__()
+
+
 class OwnLoop:
-    """An event loop for blocking code. Threads without a running loop use it, one at a time."""
+    """An event loop for blocking code. Threads without a running loop use it, one at a time.
+
+    Raises:
+        KafkaConnectionError: The process has no descriptors left.
+    """
 
     def __init__(self) -> None:
-        # Not uvloop's, which sends nothing before it runs again.
-        self._loop = asyncio.SelectorEventLoop()
+        try:
+            self._selector = selectors.DefaultSelector()
+            try:
+                self._loop = _Loop(self._selector)
+            except BaseException:
+                self._selector.close()
+                raise
+        except OSError as error:
+            raise KafkaConnectionError(f"cannot create an event loop: {error}") from error
         self._is_running = threading.Lock()
         notify_of_forks(self)
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """Run a coroutine to its end. An exception of a signal handler cancels it."""
+        """Run a coroutine to its end. An exception of a signal handler cancels it.
+
+        Raises:
+            IllegalStateError: An event loop runs in this thread.
+            KafkaConnectionError: This loop was closed.
+        """
+        if _runs_loop():
+            coroutine.close()
+            raise IllegalStateError(
+                "a blocking call cannot be made in a thread whose event loop runs, such as in a "
+                "notebook: make it in another thread, with asyncio.to_thread"
+            )
         with self._is_running:
+            if self._loop.is_closed():  # by another thread
+                coroutine.close()
+                raise KafkaConnectionError("the event loop of this client was closed")
             task = self._loop.create_task(coroutine)
             try:
                 return self._loop.run_until_complete(task)
@@ -79,7 +126,8 @@ class OwnLoop:
         self._loop.close()
 
     def note_fork(self) -> None:
-        leave_to_parent(-1, self._loop)  # closing it would change the epoll instance that both have
+        # Closing it, as garbage collection does, would change the epoll instance that both have.
+        leave_to_parent(self._selector.fileno(), self._loop)
 
 
 class BlockingCluster:
@@ -102,8 +150,11 @@ class BlockingCluster:
         self._mechanism = mechanism
         self._rng = random.Random()
         self._own: OwnLoop | None = None
-        self._cluster: Cluster
+        # The latest one. Without an own loop, only its view is used.
+        self._cluster: Cluster | None = None
         self._scope: TaskScope
+        # The call that runs, as the loop sees it.
+        self._call: asyncio.Task[object] | None = None
         self._deadline: float | None = None
         # Of the servers that the latest request for metadata tried.
         self._failures: list[KafkaError] = []
@@ -114,26 +165,52 @@ class BlockingCluster:
     def _run(
         self, ask: Callable[[Cluster], Coroutine[object, None, T]], *, catches_up: bool = True
     ) -> T:
-        if self._own is None and not self._is_closed:
-            own = OwnLoop()
-            own.run(self._make_cluster())
-            self._own = own
-        if self._own is None or self._is_closed:
-            raise ClientClosedError("the client is closed")
+        own, cluster = self._open()
 
-        async def caught_up() -> T:
-            if catches_up:
-                await _turn()
-            return await ask(self._cluster)
+        async def call() -> T:
+            self._call = asyncio.current_task()
+            try:
+                if catches_up:
+                    await _turn()
+                return await ask(cluster)
+            finally:
+                self._call = None
 
-        self._cluster.pool.give_up_at = self._deadline
+        cluster.pool.give_up_at = self._deadline
         try:
-            return self._own.run(caught_up())
-        except KafkaError:
+            return own.run(call())
+        except asyncio.CancelledError:
+            raise ClientClosedError("the call was ended, because the client is closed") from None
+        except Exception as error:
+            failure = self._scope.failure
+            if failure is not None and error.__cause__ is not failure:
+                raise KafkaConnectionError(
+                    f"the client failed, and connects again at the next call: {failure!r}"
+                ) from failure
+            if not isinstance(error, KafkaError):
+                self.hang_up()  # received bytes may be lost
             raise
         except BaseException:
-            self.hang_up()  # received bytes may be lost
+            self.hang_up()
             raise
+        finally:
+            if self._scope.failure is not None:
+                self._drop()
+
+    def _open(self) -> tuple[OwnLoop, Cluster]:
+        """Return the loop and the cluster. New ones begin with the view of those before."""
+        if self._own is None and not self._is_closed:
+            own = OwnLoop()
+            try:
+                own.run(self._make_cluster())
+            except BaseException:
+                own.close()
+                raise
+            self._own = own
+        own_or_none, cluster = self._own, self._cluster
+        if own_or_none is None or cluster is None or self._is_closed:
+            raise ClientClosedError("the client is closed")
+        return own_or_none, cluster
 
     async def _make_cluster(self) -> None:
         self._scope = TaskScope("blocking client")
@@ -143,7 +220,22 @@ class BlockingCluster:
             rng=self._rng,
             authenticate=authenticator(self._mechanism, self.config),
             level=logging.DEBUG,  # callers get the errors
+            view=self.view,
         )
+
+    def _drop(self) -> None:
+        """Close the loop and all connections."""
+        own, self._own = self._own, None
+        if own is not None:
+            try:
+                own.run(self._close())
+            finally:
+                own.close()
+
+    async def _close(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.close()
+        await self._scope.close()
 
     def note_fork(self) -> None:
         if self._own is not None:
@@ -168,7 +260,7 @@ class BlockingCluster:
     # --- Metadata --------------------------------------------------------------------------
     @property
     def view(self) -> ClusterView:
-        return ClusterView() if self._own is None else self._cluster.view
+        return ClusterView() if self._cluster is None else self._cluster.view
 
     def refresh(self, topics: Collection[str] | None) -> ClusterView:
         """Fetch metadata and return the new view of these topics, or of all for None.
@@ -190,13 +282,18 @@ class BlockingCluster:
 
     def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
         """Update the view from a response that passed ``cluster_requests.raise_for_metadata``."""
-        return self._cluster.apply_metadata(response, is_of_all=is_of_all)
+        return self._known().apply_metadata(response, is_of_all=is_of_all)
 
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
     ) -> bool:
         """Update the leader from an error response (KIP-951). Return False if it is not newer."""
-        return bool(self._cluster.apply_leader_hints({tp: (leader, leader_epoch)}, endpoints))
+        return bool(self._known().apply_leader_hints({tp: (leader, leader_epoch)}, endpoints))
+
+    def _known(self) -> Cluster:
+        if self._cluster is None:
+            raise IllegalStateError("no metadata was requested before")
+        return self._cluster
 
     # --- Requests --------------------------------------------------------------------------
     def connection(self, node: int | Node) -> Connection:
@@ -265,15 +362,25 @@ class BlockingCluster:
     # --- The end ---------------------------------------------------------------------------
     def hang_up(self) -> None:
         """Close all connections, and fail what waits for them. Any thread may call it."""
-        if (own := self._own) is not None:
+        own, cluster = self._own, self._cluster
+        if own is not None and cluster is not None:
             self._is_hanging_up = True
-            own.post(self._cluster.pool.disconnect)
+            own.post(cluster.pool.disconnect)
 
     def abort(self) -> None:
         """Fail the call that waits, and all later ones. Any thread may call it."""
         self._is_closed = True
-        if (own := self._own) is not None:
-            own.post(self._cluster.abort)
+        own, cluster = self._own, self._cluster
+        if own is None or cluster is None:
+            return
+
+        def end() -> None:
+            cluster.abort()
+            if (call := self._call) is not None:
+                # Requests fail first, with their own errors.
+                call.get_loop().call_soon(call.cancel)
+
+        own.post(end)
 
     def settle(self) -> None:
         """Finish what `hang_up` has begun, if no call has done so since."""
@@ -283,14 +390,15 @@ class BlockingCluster:
 
     def close(self) -> None:
         self._is_closed = True
-        own, self._own = self._own, None
-        if own is not None:
-            own.run(self._close())
-            own.close()
+        self._drop()
 
-    async def _close(self) -> None:
-        await self._cluster.close()
-        await self._scope.close()
+
+def _runs_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _turn() -> None:

@@ -121,7 +121,9 @@ class Cluster:
         rng: random.Random,
         authenticate: Authenticate | None = None,
         level: int = logging.WARNING,
+        view: ClusterView | None = None,
     ) -> None:
+        """`view` is what an earlier cluster of the same client has learned."""
         self.config = config
         self.pool = Pool(config, scope=scope, rng=rng, authenticate=authenticate, level=level)
         self._loop = asyncio.get_running_loop()
@@ -131,7 +133,8 @@ class Cluster:
             Node(-1 - index, address.host, address.port)
             for index, address in enumerate(config.bootstrap_addresses())
         ]
-        self.view = ClusterView()
+        self.view = ClusterView() if view is None else view
+        self.pool.cluster_id = self.view.cluster_id
         self._listeners: dict[Listener, Listening] = {}
         self._watched = WatchedTopics()
         # Watched topics that have existed: a request must not recreate them.
@@ -155,7 +158,7 @@ class Cluster:
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
         # Whether the pool has the bootstrap servers: until metadata arrive.
-        self._is_bootstrapping = True
+        self._is_bootstrapping = not self.view.nodes
         self.has_topic_ids = True
         # The node of the latest metadata, and those with older leader epochs.
         self._answered_by = -1

@@ -7,8 +7,9 @@
     spark.dataSource.register(KafkaDataSource)
     spark.read.format("aiokafka_lite").option("kafka.bootstrap.servers", "localhost:9092")
 
-All code here runs without an event loop, in processes that Spark forks. Modules import pyspark and
-pyarrow late, so that options and plans can be used without them.
+All code here is blocking, in processes that Spark forks. Each client has an event loop of its own,
+which runs while a call waits (`client.blocking_cluster`). Modules import pyspark and pyarrow late,
+so that options and plans can be used without them.
 """
 
 from __future__ import annotations

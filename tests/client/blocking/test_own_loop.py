@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import gc
+import selectors
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +17,15 @@ import pytest
 
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client import connection as connection_module
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.errors import ClientClosedError, KafkaConnectionError, RequestTimedOutError
+from aiokafka_lite.errors import (
+    ClientClosedError,
+    CoordinatorNotAvailableError,
+    IllegalStateError,
+    KafkaConnectionError,
+    RequestTimedOutError,
+)
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -132,6 +144,114 @@ def test_another_thread_ends_a_call_that_waits(
             cluster.request(1, REQUEST)
     else:
         assert cluster.request(1, REQUEST).brokers
+
+
+def test_another_thread_ends_a_call_that_pauses_between_two_tries(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    pauses = {"retry_backoff_s": TIMEOUT_S / 2, "retry_backoff_max_s": TIMEOUT_S / 2}
+    cluster = new_cluster(config_of(broker.bootstrap_servers, **pauses))
+    cluster.refresh([])
+    with ThreadPoolExecutor(1) as executor:
+        with broker.on("FindCoordinator").fail(CoordinatorNotAvailableError, times=None) as rule:
+            call = executor.submit(cluster.coordinator, "g")
+            rule.reached(timeout_s=TIMEOUT_S)
+            begun = time.monotonic()
+            cluster.abort()
+            with pytest.raises(ClientClosedError):
+                call.result(TIMEOUT_S)
+        assert time.monotonic() - begun < TIMEOUT_S / 4
+        executor.submit(cluster.close).result(TIMEOUT_S)  # it is not cancelled as well
+
+
+# --- Failures of the client itself -------------------------------------------------------------
+@pytest.mark.parametrize("failure", [RuntimeError("no more threads"), MemoryError()])
+def test_client_that_failed_while_it_connected_connects_again(
+    cluster: BlockingCluster, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    view = cluster.view
+    cluster.hang_up()
+    with monkeypatch.context() as patched:
+        patched.setattr(connection_module, "dial", failing(failure))
+        with pytest.raises(KafkaConnectionError, match="connects again") as raised:
+            cluster.request(1, REQUEST)
+    assert raised.value.__cause__ is failure
+    assert cluster.view is view
+    assert cluster.request(1, REQUEST).brokers
+
+
+def test_client_that_failed_in_a_callback_connects_again(cluster: BlockingCluster) -> None:
+    failure = MemoryError()
+
+    def fail(_: object) -> None:
+        raise failure
+
+    connection = cluster.connection(1)
+    connection.send(REQUEST, timeout_s=TIMEOUT_S, on_done=fail)
+    with pytest.raises(KafkaConnectionError) as raised:
+        cluster.receive(connection.send(REQUEST, timeout_s=TIMEOUT_S))
+    assert raised.value.__cause__ is failure
+    assert cluster.request(1, REQUEST).brokers
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit])
+def test_program_that_is_ended_in_a_background_task_logs_no_traceback(
+    cluster: BlockingCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: type[BaseException],
+) -> None:
+    cluster.hang_up()
+    with monkeypatch.context() as patched:
+        patched.setattr(connection_module, "dial", failing(failure()))
+        with pytest.raises(failure):
+            cluster.request(1, REQUEST)
+    assert not caplog.records
+    assert cluster.request(1, REQUEST).brokers
+
+
+def failing(failure: BaseException) -> Callable[..., object]:
+    async def fail(*_: object, **_arguments: object) -> None:
+        raise failure
+
+    return fail
+
+
+@pytest.mark.parametrize("made", [(selectors, "DefaultSelector"), (socket, "socketpair")])
+def test_process_without_descriptors_makes_its_loop_at_a_later_try(
+    broker: BrokerThread,
+    new_cluster: NewCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    made: tuple[object, str],
+) -> None:
+    module, name = made
+    make = getattr(module, name)
+    tries = iter([OSError(errno.EMFILE, "Too many open files"), None])
+
+    def limited() -> object:
+        if error := next(tries):
+            raise error
+        return make()
+
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    monkeypatch.setattr(module, name, limited)
+    with pytest.raises(KafkaConnectionError, match=r"cannot create an event loop.*open files"):
+        cluster.look([])
+    gc.collect()  # of the loop that was not made: it prints nothing
+    assert cluster.look([]).nodes
+
+
+async def test_call_in_the_thread_of_a_running_loop_is_refused(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    for _ in range(2):
+        with pytest.raises(IllegalStateError, match=r"asyncio\.to_thread"):
+            cluster.refresh([])
+        gc.collect()  # no coroutine, task or loop is left
+    view = await asyncio.to_thread(cluster.refresh, [])
+    assert view.nodes
+    await asyncio.to_thread(cluster.close)
 
 
 def test_a_call_after_connections_were_closed_does_not_wait(cluster: BlockingCluster) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
@@ -64,3 +66,36 @@ def test_forked_child_opens_connections_of_its_own_and_the_parent_goes_on(
         assert cluster.receive(exchange).brokers
         assert cluster.connection(1) is connection
         assert cluster.request(1, request).brokers
+
+
+EXITING_CHILD = """
+import asyncio, os, sys, threading
+from aiokafka_lite import _forks
+from aiokafka_lite.client.blocking_cluster import OwnLoop
+
+own = OwnLoop()
+own.run(asyncio.sleep(0))
+child = os.fork()
+if child == 0:
+    _forks._inherited.clear()  # as at a later time of the exit
+    sys.exit()
+os.waitpid(child, 0)
+
+async def posted() -> float:
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    begun = loop.time()
+    threading.Timer(0.1, own.post, [event.set]).start()
+    loop.call_later(5, event.set)
+    await event.wait()
+    return loop.time() - begun
+
+print(own.run(posted()) < 3)
+own.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_child_that_exits_leaves_the_parents_loop_as_it_is() -> None:
+    command = [sys.executable, "-X", "dev", "-c", EXITING_CHILD]
+    parent = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert parent.stdout == "True\n"
