@@ -184,7 +184,7 @@ class TaskScope:
             error = task.exception()
         elif may_be_cancelled or self._is_closed:
             return
-        elif self._is_loop_ending():
+        elif self.is_loop_ending():
             error = LoopEndedError(
                 f"task {task.get_name()} was cancelled because the event loop is shutting down"
             )
@@ -209,7 +209,7 @@ class TaskScope:
         else:
             log.error("%s: %s", self.name, what, exc_info=error)
 
-    def _is_loop_ending(self) -> bool:
+    def is_loop_ending(self) -> bool:
         """Whether every task of the loop is cancelled, as `asyncio.run` does at its end.
 
         A simulated loop has hosts, whose crash cancels their tasks, so those of this scope count.

@@ -321,7 +321,7 @@ class Transactions:
 
     async def begin(self) -> ProducerTransaction:
         """Begin a transaction, after the previous one has ended. Sends no request."""
-        if (ending := self.ending) is not None:
+        while (ending := self.ending) is not None:
             await asyncio.wait([ending])
         if self.state is not TransactionStage.READY:
             raise IllegalStateError(
@@ -556,24 +556,38 @@ class Transactions:
     async def outlast_commit(self, task: asyncio.Task[KafkaError | None]) -> None:
         """Wait for the end of a commit whose caller was cancelled, within the delivery timeout.
 
-        The transaction is aborted, unless EndTxn was sent.
+        The transaction is aborted, unless EndTxn was sent, or the event loop ends.
         """
         self._spoil_unless_committed()
         await _outlast(task)
-        if self.is_open:
+        if self.is_open and self._may_abort():
             await _outlast(self.begin_abort())
 
     def abandon(self) -> None:
-        """Abort the transaction in the background, unless EndTxn was sent to commit it."""
-        if (ending := self.ending) is not None:
-            self._spoil_unless_committed()
-            self._ending = self._scope.spawn(self._abort_after(ending), name="abort")
-        elif self.is_open:
-            self.begin_abort()
+        """Abort the transaction in the background, unless EndTxn was sent to commit it.
 
-    async def _abort_after(self, ending: asyncio.Task[KafkaError | None]) -> KafkaError | None:
+        If the producer or the event loop ends, the coordinator aborts it later.
+        """
+        ending, transaction = self.ending, self.current
+        # A commit whose record was lost is BROKEN.
+        is_committing = ending is not None and self.state in (_S.COMMITTING, _S.BROKEN)
+        if transaction is None or not (is_committing or self.is_open) or not self._may_abort():
+            return
+        if ending is None:
+            self.begin_abort()
+        else:
+            self._spoil_unless_committed()
+            aborting = self._abort_after(ending, transaction)
+            self._ending = self._scope.spawn(aborting, name="abort")
+
+    def _may_abort(self) -> bool:
+        return not self._scope.is_ending and not self._scope.is_loop_ending()
+
+    async def _abort_after(
+        self, ending: asyncio.Task[KafkaError | None], transaction: ProducerTransaction
+    ) -> KafkaError | None:
         await asyncio.wait([ending])
-        if not self.is_open:
+        if not self.is_open or self.current is not transaction:
             return None
         self._enter(TransactionStage.ABORTING)
         self.settle()

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import re
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
@@ -487,6 +488,86 @@ async def test_a_transaction_begins_after_the_end_of_the_one_before(tx: Coordina
     with pytest.raises(IllegalOperation, match="has ended"):
         tx.transactions.require(first)
     tx.transactions.require(second)
+
+
+async def test_the_abort_of_an_abandoned_commit_is_not_that_of_the_next(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    await tx.write()
+    tx.held.clear()
+    tx.transactions.begin_commit()
+    beginning = asyncio.ensure_future(tx.transactions.begin())
+    await tx.turn()
+    tx.transactions.abandon()
+    tx.held.set()
+    second = await beginning
+    for _ in range(3):
+        await tx.turn()
+    tx.transactions.require(second)
+
+
+async def test_a_commit_that_a_lost_record_spoils_is_aborted_when_abandoned(
+    tx: Coordinated,
+) -> None:
+    await tx.transactions.begin()
+    await tx.send(0)
+    tx.transactions.begin_commit()
+    await tx.turn()
+    tx.transactions.spoil(GroupAuthorizationFailedError())
+    tx.transactions.abandon()
+    (await tx.next()).respond()
+    await tx.transactions.begin()
+
+
+@pytest.mark.parametrize("is_committing", [True, False])
+async def test_no_transaction_is_aborted_when_the_producer_ends(
+    tx: Coordinated, *, is_committing: bool
+) -> None:
+    await tx.transactions.begin()
+    await tx.write()
+    tx.held.clear()
+    if is_committing:
+        tx.transactions.begin_commit()
+        await tx.turn()
+    tx.scope.cancel_all()
+    names = tx.scope.task_names
+    tx.transactions.abandon()
+    assert tx.scope.task_names == names
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not know who cancels it")
+@pytest.mark.parametrize("end", ["open", "committing", "outlasted"])
+def test_the_end_of_the_loop_starts_no_abort(end: str) -> None:
+    names: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def write(tx: Coordinated) -> None:
+        transactions = tx.transactions
+        await transactions.begin()
+        try:
+            await tx.write()
+            tx.held.clear()
+            if end == "open":
+                await tx.held.wait()
+            ending = transactions.begin_commit()
+            try:
+                await transactions.outcome(ending)
+            except asyncio.CancelledError:
+                if end == "outlasted":
+                    await transactions.outlast_commit(ending)
+                raise
+        finally:
+            transactions.abandon()
+            names.extend(tx.scope.task_names)
+
+    async def main() -> None:
+        tx = Coordinated(2)
+        await tx.transactions.start(tx.loop.time() + 10)
+        tasks.append(asyncio.ensure_future(write(tx)))
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert tasks[0].cancelled()
+    assert not [name for name in names if name.endswith(":abort")]
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
