@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._sockets import real_socket
 from aiokafka_lite._threads import resolve
+from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import (
@@ -47,30 +48,60 @@ async def dial(
 ) -> P:
     """Connect to the first address that accepts. Cancellation leaves no connection open."""
     loop = asyncio.get_running_loop()
+    # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
+    server_hostname = address.host.rstrip(".") if ssl_context else None
     failures: dict[str, BaseException] = {}
     timeout_s = limit.left_s()
     for host in await _resolve(address, timeout_s):
         try:
             async with timeout(limit.left_s()):
-                transport, protocol = await loop.create_connection(
-                    protocol_factory,
-                    host,
-                    address.port,
-                    ssl=ssl_context,
-                    # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
-                    server_hostname=address.host.rstrip(".") if ssl_context else None,
-                )
+                if receive_buffer_bytes is None or simulation_of(loop) is not None:
+                    transport, protocol = await loop.create_connection(
+                        protocol_factory,
+                        host,
+                        address.port,
+                        ssl=ssl_context,
+                        server_hostname=server_hostname,
+                    )
+                else:
+                    sock = await _connected(host, address.port, receive_buffer_bytes)
+                    try:
+                        transport, protocol = await loop.create_connection(
+                            protocol_factory,
+                            sock=sock,
+                            ssl=ssl_context,
+                            server_hostname=server_hostname,
+                        )
+                    except BaseException:
+                        sock.close()
+                        raise
         except asyncio.TimeoutError:
             failures[host] = TimeoutError()  # another class before Python 3.11
         except NETWORK_ERRORS as error:
             failures[host] = error
         else:
-            if (sock := real_socket(transport)) is not None:
-                keep_alive(sock)
-                if receive_buffer_bytes is not None:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+            if (real := real_socket(transport)) is not None:
+                keep_alive(real)
             return protocol
     raise not_connected(address, failures, timeout_s=timeout_s, uses_tls=ssl_context is not None)
+
+
+async def _connected(host: str, port: int, receive_buffer_bytes: int) -> socket.socket:
+    """Return a socket with a receive buffer of this size, which limits TCP's window.
+
+    The window's scale is fixed while connecting, so the size is set before.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    family, kind, protocol, _, sockaddr = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        await asyncio.get_running_loop().sock_connect(sock, sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 async def _resolve(address: Address, timeout_s: float) -> list[str]:

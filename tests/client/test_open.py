@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from typing import cast
 
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.connection import Connection
-from aiokafka_lite.client.dial import StepLimit
+from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,
     MAX_TRIES,
@@ -417,3 +419,55 @@ async def test_a_step_ends_by_the_deadline_of_all(
 ) -> None:
     assert asyncio.get_running_loop().time() == 0.0
     assert StepLimit(step_s, deadline).left_s() == left_s
+
+
+# --- The receive buffer ----------------------------------------------------------------------
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not report the window")
+@pytest.mark.every_loop
+async def test_size_of_the_receive_buffer_is_known_to_the_peer_from_the_handshake(
+    broker: ScriptedBroker,
+) -> None:
+    scales = {size: await scale_of_window(broker, size) for size in (None, 4096)}
+    assert scales[4096] == 0
+    assert scales[None] > 0
+
+
+async def scale_of_window(broker: ScriptedBroker, receive_buffer_bytes: int | None) -> int:
+    protocol = await dial(
+        Kept,
+        Address(broker.host, broker.port),
+        ssl_context=None,
+        limit=StepLimit(TIMEOUT_S),
+        receive_buffer_bytes=receive_buffer_bytes,
+    )
+    sock = protocol.transport.get_extra_info("socket")
+    if receive_buffer_bytes is not None:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= receive_buffer_bytes
+    report: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
+    protocol.transport.abort()
+    return report[6] >> 4  # tcpi_rcv_wscale
+
+
+class Kept(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_failures_with_a_receive_buffer_are_those_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    port = await closed_port()
+    if not is_known:
+        monkeypatch.setattr(socket, "SO_RCVBUF", 12_345)
+    with pytest.raises(KafkaConnectionError, match="refused" if is_known else "not available"):
+        await dial(
+            Kept,
+            Address("127.0.0.1", port),
+            ssl_context=None,
+            limit=StepLimit(TIMEOUT_S),
+            receive_buffer_bytes=4096,
+        )
