@@ -402,22 +402,28 @@ class Cluster:
         request: Request[R],
         *,
         timeout_s: float | None = None,
+        give_up_at: float = math.inf,
         failures: list[KafkaError] | None = None,
         exclude: Iterable[int] = (),
         is_always_offered: bool = False,
     ) -> tuple[int, R]:
         """As request_any. It also returns the node, and adds errors to ``failures``.
 
-        With ``is_always_offered``, a node without the request is skipped, and its next connections
+        ``give_up_at`` is for all nodes: each has a share of the time left. With
+        ``is_always_offered``, a node without the request is skipped, and its next connections
         request its versions again.
         """
         failures = [] if failures is None else failures
         excluded = set(exclude)
         incompatible: IncompatibleBrokerVersion | None = None
         while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
+            try_s = timeout_s
+            if try_s is not None and give_up_at < math.inf:
+                untried = len(set(self.pool.node_ids()) - excluded)
+                try_s = self._share_s(try_s, give_up_at, untried)
             excluded.add(node_id)
             try:
-                return node_id, await self.request(node_id, request, timeout_s=timeout_s)
+                return node_id, await self.request(node_id, request, timeout_s=try_s)
             except IncompatibleBrokerVersion as error:
                 if not is_always_offered:
                     raise
@@ -429,6 +435,13 @@ class Cluster:
         if incompatible is not None:
             raise incompatible
         raise no_usable_broker(failures)
+
+    def _share_s(self, timeout_s: float, give_up_at: float, untried: int) -> float:
+        """Return the time for one of the untried nodes. If it is silent, others have time left."""
+        now = self._loop.time()
+        left_s = give_up_at - now
+        share_s = max(left_s / untried, min(LEAST_TRY_S, TRY_SHARE * left_s))
+        return StepLimit(timeout_s, now + share_s).left_s()
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
         node_id = self.pool.least_loaded_node(exclude=excluded)
@@ -689,11 +702,8 @@ class Cluster:
     ) -> MetadataResponse:
         request = metadata_request(topics, may_create=may_create)
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
+        give_up_at = math.inf if self.pool.give_up_at is None else self.pool.give_up_at
         known = self.pool.node_ids()
-        if (give_up_at := self.pool.give_up_at) is not None:
-            now = self._loop.time()
-            share_s = (give_up_at - now) / len(known)  # a silent node leaves time for the others
-            timeout_s = StepLimit(timeout_s, now + share_s).left_s()
         try:
             unreachable = frozenset() if self.view.nodes else await self._connect_one(failures)
             if self._refresher is None:
@@ -701,6 +711,7 @@ class Cluster:
             self._answered_by, response = await self._ask_any(
                 request,
                 timeout_s=timeout_s,
+                give_up_at=give_up_at,
                 failures=failures,
                 exclude=unreachable,
                 is_always_offered=True,
@@ -717,6 +728,7 @@ class Cluster:
             self._answered_by, response = await self._ask_any(
                 request,
                 timeout_s=timeout_s,
+                give_up_at=give_up_at,
                 failures=failures,
                 exclude={*known, *unreachable},
                 is_always_offered=True,

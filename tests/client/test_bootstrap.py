@@ -218,3 +218,34 @@ async def test_a_server_that_is_silent_to_credentials_does_not_use_up_the_others
     async with timeout(3):
         await cluster.start()
     assert next(iter(cluster.view.nodes.values())).port == second.port
+
+
+@pytest.mark.virtual_time
+async def test_time_that_a_server_does_not_use_is_that_of_the_next(
+    brokers: list[ScriptedBroker], new_cluster: NewCluster
+) -> None:
+    first, *others = brokers
+    first.scripts[MetadataRequest] = lambda _: Do.CLOSE
+    for each in others:
+        each.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    began_at = asyncio.get_running_loop().time()
+    with pytest.raises(KafkaConnectionError, match="no answer") as caught:
+        await new_cluster(quick_config(*brokers, request_timeout_s=10.0)).start()
+    assert str(caught.value).count("in 4.5 s") == 2
+    assert asyncio.get_running_loop().time() - began_at == pytest.approx(9.0, abs=0.5)
+
+
+@pytest.mark.virtual_time
+async def test_start_that_is_aborted_between_two_tries_ends_as_closed(
+    brokers: list[ScriptedBroker], new_cluster: NewCluster
+) -> None:
+    broker = brokers[0]
+    broker.scripts[MetadataRequest] = lambda _: Do.CLOSE
+    pauses = {"retry_backoff_s": 2.0, "retry_backoff_max_s": 2.0}
+    cluster = new_cluster(quick_config(broker, request_timeout_s=30.0, **pauses))
+    starting = asyncio.ensure_future(cluster.start())
+    await broker.until(lambda: broker.count(MetadataRequest) == 1)
+    await asyncio.sleep(0.5)
+    cluster.abort()
+    with pytest.raises(ClientClosedError):
+        await starting
