@@ -8,15 +8,18 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import socket
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
-from http.client import HTTPException, HTTPResponse
-from typing import Final
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final, cast
 
-from aiokafka_lite._compat import override
+from aiokafka_lite._compat import Self, override
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.errors import AuthenticationFailedError
 from aiokafka_lite.sasl import Secret
@@ -37,13 +40,91 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class _TimeLimit:
+    """Ends a connection whose response has not ended in time.
+
+    A socket's timeout is that of each piece. Headers and chunks may have any number of pieces.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.is_over = False
+        self._socket: socket.socket | None = None
+        self._timer = threading.Timer(limit_s, self._end)
+        self._timer.daemon = True
+
+    def begin(self, connected: socket.socket) -> None:
+        self._socket = connected.dup()  # TLS takes over the descriptor
+        self._timer.start()
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self._socket is not None:
+            with suppress(OSError):  # the server has closed it
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._socket is not None:
+            self._timer.join()
+            self._socket.close()
+
+
+class _Connection(HTTPConnection):
+    limit: _TimeLimit
+
+    @override
+    def connect(self) -> None:
+        super().connect()
+        self.limit.begin(self.sock)
+
+
+class _TLSConnection(HTTPSConnection, _Connection):
+    """Calls `_Connection.connect` before the handshake."""
+
+
+class _Connecting:
+    """Creates the connection of a request, with its limit."""
+
+    def __init__(self, kind: type[_Connection], limit: _TimeLimit) -> None:
+        self._kind = kind
+        self._limit = limit
+
+    def __call__(self, host: str, /, **settings: Any) -> HTTPConnection:
+        connection = self._kind(host, **settings)
+        connection.limit = self._limit
+        return connection
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def __init__(self, limit: _TimeLimit) -> None:
+        super().__init__()
+        self._connecting = _Connecting(_Connection, limit)
+
+    @override
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._connecting, req)
+
+
+class _TLS(urllib.request.HTTPSHandler):
+    def __init__(self, limit: _TimeLimit) -> None:
+        super().__init__()
+        self._connecting = _Connecting(_TLSConnection, limit)
+
+    @override
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._connecting, req)
+
+
 class ClientCredentials(AbstractTokenProvider):
     """Requests tokens from a server's token endpoint, in the name of a client.
 
     Args:
         extensions: SASL extensions to send with each token (KIP-342).
         is_encoded: Encode name and password as in the RFC; Kafka's clients do not by default.
-        timeout_s: For connecting, and for the response.
+        timeout_s: For connecting, and then for the whole response.
     """
 
     def __init__(
@@ -82,20 +163,8 @@ class ClientCredentials(AbstractTokenProvider):
 
     def _fetch(self) -> Secret:
         asked_at = self._clock()
-        opener = urllib.request.build_opener(_NoRedirects)
-        try:
-            with opener.open(self._request(), timeout=self._timeout_s) as response:
-                answer: object = json.loads(self._body(response, asked_at + self._timeout_s))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._failure(
-                    f"answered with HTTP status {error.code}{_reason(error)}"
-                ) from None
-        except (OSError, HTTPException) as error:
-            cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise self._failure(f"cannot be reached: {cause}") from None
-        except ValueError:
-            raise self._failure("returned a response that is not JSON") from None
+        with _TimeLimit(self._timeout_s) as limit:
+            answer = self._answer(limit)
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(answer, dict) or not isinstance(token, str) or not token:
             raise self._failure("returned a response without an access_token")
@@ -105,15 +174,28 @@ class ClientCredentials(AbstractTokenProvider):
             self._kept_until += lifetime_s * RENEW_AT
         return Secret(token)
 
-    def _body(self, response: HTTPResponse, deadline: float) -> bytes:
-        body = b""
-        while piece := response.read1(PIECE_BYTES):  # the socket's timeout is for each piece
-            body += piece
-            if len(body) > MAX_ANSWER_BYTES:
+    def _answer(self, limit: _TimeLimit) -> object:
+        opener = urllib.request.build_opener(_NoRedirects, _Plain(limit), _TLS(limit))
+        try:
+            with opener.open(self._request(), timeout=self._timeout_s) as response:
+                body = _body(response)
+            if body is None:
                 raise self._failure(f"returned more than {MAX_ANSWER_BYTES} bytes")
-            if self._clock() > deadline:
-                raise self._failure(f"did not respond within {self._timeout_s:g} s")
-        return body
+            if not limit.is_over:  # else its end may be missing
+                return json.loads(body)
+            what = ""
+        except urllib.error.HTTPError as error:
+            with error:
+                what = f"answered with HTTP status {error.code}{_reason(error)}"
+            raise self._failure(what) from None
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            what = f"cannot be reached: {cause}"
+        except ValueError:
+            what = "returned a response that is not JSON"
+        if limit.is_over:
+            what = f"did not respond within {self._timeout_s:g} s"
+        raise self._failure(what)
 
     def _request(self) -> urllib.request.Request:
         pair = [self._client_id, self._client_secret.reveal().decode()]
@@ -139,10 +221,20 @@ class ClientCredentials(AbstractTokenProvider):
         return AuthenticationFailedError(text)
 
 
+def _body(response: HTTPResponse) -> bytes | None:
+    """Return a response's body, or None if it is too long."""
+    body = b""
+    while piece := response.read1(PIECE_BYTES):
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            return None
+    return body
+
+
 def _reason(error: urllib.error.HTTPError) -> str:
     """Return RFC 6749's error code in a response, such as invalid_client."""
     try:
-        answer: object = json.loads(error.read(MAX_ANSWER_BYTES))
+        answer: object = json.loads(_body(cast("HTTPResponse", error.fp)) or b"")
     except (ValueError, OSError, HTTPException):
         return ""
     code = answer.get("error") if isinstance(answer, dict) else None

@@ -31,6 +31,9 @@ class TokenServer:
         self.answer: Callable[[], tuple[int, bytes]] = lambda: (200, b"{}")
         self.location: str | None = None
         self.pause_s = 0.0  # after each byte of a body
+        # Sent instead of a response: this at once, and then these bytes with such pauses.
+        self.head = b""
+        self.drips: bytes | None = None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,6 +42,10 @@ class TokenServer:
                 kind, _, encoded = self.headers["Authorization"].partition(" ")
                 assert kind == "Basic"
                 outer.asked.append(Asked(form, base64.b64decode(encoded).decode()))
+                if outer.drips is not None:
+                    self.wfile.write(outer.head)
+                    self.drip(outer.drips)
+                    return
                 status, body = outer.answer()
                 self.send_response(status)
                 if outer.location is not None:
@@ -48,8 +55,11 @@ class TokenServer:
                 if not outer.pause_s:
                     self.wfile.write(body)
                     return
+                self.drip(body)
+
+            def drip(self, sent: bytes) -> None:
                 with suppress(OSError):  # the client does not wait for all
-                    for byte in body:
+                    for byte in sent:
                         self.wfile.write(bytes([byte]))
                         time.sleep(outer.pause_s)
 

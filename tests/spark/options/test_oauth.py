@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -138,17 +141,67 @@ def test_redirects_are_not_followed(server: TokenServer) -> None:
     assert len(server.asked) == 1
 
 
-def test_server_that_is_not_there_or_does_not_end_its_answer_is_told(server: TokenServer) -> None:
+def test_server_that_is_not_there_or_returns_too_much_is_told(server: TokenServer) -> None:
     with pytest.raises(AuthenticationFailedError, match=r"127\.0\.0\.1 cannot be reached"):
         token_of(provider("http://127.0.0.1:1/token"))
     server.give("x" * (1 << 20))
     with pytest.raises(AuthenticationFailedError, match="returned more than 1048576 bytes"):
         token_of(provider(server.url))
-    server.give("x")
-    server.pause_s, began = 0.05, time.monotonic()
-    with pytest.raises(AuthenticationFailedError, match=r"did not respond within 0\.2 s"):
+
+
+@pytest.mark.parametrize(
+    ("head", "dripped", "message"),
+    [
+        (b"", b"HTTP/1.1 200 OK", "did not respond within 0.2 s"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: " + b"x" * 99, "did not respond within 0.2 s"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: x\r\n" * 20, "did not respond within 0.2 s"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b'{"access_token": "x"}', "did not respond within 0.2 s"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"access_token": "x"}', b" " * 99, "did not respond within"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+            b" " * 99,
+            "did not respond within 0.2 s",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"1;" + b"x" * 99,
+            "did not respond within 0.2 s",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"1\r\n{\r\n" * 20,
+            "did not respond within 0.2 s",
+        ),
+        (b"HTTP/1.1 401 No\r\n\r\n", b'{"error": "invalid_client"}', "HTTP status 401"),
+        (b"HTTP/1.1 401 No\r\n", b"X: " + b"x" * 99, "HTTP status 401"),
+    ],
+)
+def test_a_slow_response_is_an_error_in_time(
+    server: TokenServer, head: bytes, dripped: bytes, message: str
+) -> None:
+    server.head, server.drips, server.pause_s = head, dripped, 0.05
+    began = time.monotonic()
+    with pytest.raises(AuthenticationFailedError, match=message):
         token_of(provider(server.url, timeout_s=0.2))
-    assert time.monotonic() - began < 0.6
+    assert time.monotonic() - began < 0.7
+
+
+def test_a_slow_handshake_is_an_error_in_time() -> None:
+    def drip(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        with accepted, contextlib.suppress(OSError):
+            for byte in b"\x16\x03\x03\x40\x00\x02" + b"\x00" * 99:  # part of a ServerHello
+                accepted.sendall(bytes([byte]))
+                time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(AuthenticationFailedError, match=r"did not respond within 0\.2 s"):
+            token_of(provider(f"https://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.2))
+        assert time.monotonic() - began < 0.7
+        thread.join()
 
 
 @for_each(
