@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiokafka_lite._compat import override
+from aiokafka_lite._compat import override, timeout_at
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.cluster import LEAST_S, Cluster
 from aiokafka_lite.client.cluster_requests import is_refused
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection, Exchange
@@ -32,6 +32,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaConnectionError,
     KafkaError,
+    RequestTimedOutError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
@@ -48,8 +49,8 @@ T = TypeVar("T")
 
 # How long connections to servers that were never reached are retried while they are refused.
 MAX_REFUSED_S: Final = 10.0
-# The least timeout, with which operations fail with their own errors.
-LEAST_S: Final = 0.001
+# How long a call may exceed its limit, because its operations have better errors.
+SLACK_S: Final = 0.05
 # Iterations of the loop after which the end of a stream has reached the pool: the socket is
 # readable, the transport closes, and its connection is lost.
 TURNS: Final = 4
@@ -163,16 +164,26 @@ class BlockingCluster:
         notify_of_forks(self)
 
     def _run(
-        self, ask: Callable[[Cluster], Coroutine[object, None, T]], *, catches_up: bool = True
+        self,
+        ask: Callable[[Cluster], Coroutine[object, None, T]],
+        *,
+        catches_up: bool = True,
+        limit_s: float = math.inf,
     ) -> T:
         own, cluster = self._open()
 
         async def call() -> T:
             self._call = asyncio.current_task()
             try:
-                if catches_up:
-                    await _turn()
-                return await ask(cluster)
+                if not catches_up:
+                    return await ask(cluster)
+                await _turn()
+                left_s = min(self.left_s, limit_s)
+                ends_at = None if left_s == math.inf else time.monotonic() + left_s + SLACK_S
+                async with timeout_at(ends_at):
+                    return await ask(cluster)
+            except asyncio.TimeoutError as error:
+                raise RequestTimedOutError(_out_of_time(cluster)) from error
             finally:
                 self._call = None
 
@@ -253,9 +264,9 @@ class BlockingCluster:
             return math.inf
         return max(LEAST_S, self._deadline - time.monotonic())
 
-    def _timeout_s(self, timeout_s: float | None, attempts: int = 1) -> float:
+    def _timeout_s(self, timeout_s: float | None) -> float:
         most_s = self.config.request_timeout_s if timeout_s is None else timeout_s
-        return min(most_s, self.left_s / attempts)
+        return min(most_s, self.left_s)
 
     # --- Metadata --------------------------------------------------------------------------
     @property
@@ -322,20 +333,28 @@ class BlockingCluster:
     def request(
         self, node: int | Node, request: AnyRequest[R], *, timeout_s: float | None = None
     ) -> R:
-        own_s = self._timeout_s(timeout_s)
-        return self._run(
-            lambda cluster: cluster.request(_node_id(cluster, node), request, timeout_s=own_s)
-        )
+        async def ask(cluster: Cluster) -> R:
+            node_id = _node_id(cluster, node)
+            await cluster.pool.connect(node_id)  # takes a part of the limit
+            own_s = self._timeout_s(timeout_s)
+            return await cluster.request(node_id, request, timeout_s=own_s)
+
+        return self._run(ask)
 
     def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
         """Ask one node after another. Their times are shares of the limit."""
-        own_s = self._timeout_s(timeout_s, max(1, len(self.view.nodes)))
-        return self._run(lambda cluster: cluster.request_any(request, timeout_s=own_s))
+        own_s = self._timeout_s(timeout_s)
+        give_up_at = math.inf if self._deadline is None else self._deadline
+        return self._run(
+            lambda cluster: cluster.request_any(request, timeout_s=own_s, give_up_at=give_up_at)
+        )
 
     def coordinator(self, group_id: str) -> int:
         """Add the group's coordinator to the view. Temporary errors are retried."""
         own_s = self._timeout_s(None)
-        return self._run(lambda cluster: cluster.find_coordinator(group_id, timeout_s=own_s))
+        return self._run(
+            lambda cluster: cluster.find_coordinator(group_id, timeout_s=own_s), limit_s=own_s
+        )
 
     def retrying(self, ask: Callable[[], T]) -> T:
         """Call until it succeeds, fails permanently, or ``request_timeout_s`` is over."""
@@ -405,6 +424,12 @@ async def _turn() -> None:
     """Process what has happened while the loop stood still."""
     for _ in range(TURNS):
         await asyncio.sleep(0)
+
+
+def _out_of_time(cluster: Cluster) -> str:
+    errors = filter(None, map(cluster.pool.last_error, cluster.pool.node_ids()))
+    reasons = "; ".join(dict.fromkeys(map(str, errors)))
+    return "the time limit of the call is over" + (f" ({reasons})" if reasons else "")
 
 
 def _node_id(cluster: Cluster, node: int | Node) -> int:

@@ -38,7 +38,6 @@ from aiokafka_lite.client.cluster_requests import (
 )
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate
-from aiokafka_lite.client.dial import StepLimit
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.view import ClusterView, Node
@@ -79,6 +78,8 @@ TRY_SHARE: Final = 0.25
 LEAST_TRY_S: Final = 2.0
 MOST_TRY_S: Final = 10.0
 MOST_SILENCES: Final = 4
+# The least timeout, with which requests fail with their own errors.
+LEAST_S: Final = 0.001
 
 # The time to list all topics, to find a similar name for a wrong one.
 MAX_NAMES_WAIT_S: Final = 2.0
@@ -352,16 +353,18 @@ class Cluster:
         lane: Lane = Lane.GENERAL,
         timeout_s: float | None = None,
         left_s: float = math.inf,
+        most_s: float = math.inf,
     ) -> R:
         """Send a request as `Pool.request` does. An unreachable node makes the view stale.
 
         By default the timeout is a part of the time left, for another attempt over another
-        connection.
+        connection. It is ``most_s`` at most.
         """
         asked = node_id, request.request_class
         is_one_of_several = timeout_s is None
         if timeout_s is None:
             timeout_s = self._try_s(self._silences.get(asked, 0), left_s)
+        timeout_s = min(timeout_s, most_s)
         try:
             response = await self.pool.request(node_id, request, lane=lane, timeout_s=timeout_s)
         except RequestTimedOutError:
@@ -380,21 +383,29 @@ class Cluster:
         first_s = max(LEAST_TRY_S, min(share_s, MOST_TRY_S))
         return min(total_s, first_s * 2.0**silences)
 
-    async def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
+    async def request_any(
+        self,
+        request: Request[R],
+        *,
+        timeout_s: float | None = None,
+        give_up_at: float = math.inf,
+    ) -> R:
         """Send a request to one node after another, the least loaded first, until one responds.
 
         Without ``timeout_s``, nodes that did not respond are asked again, within
-        ``request_timeout_s``.
+        ``request_timeout_s``. They share the time until ``give_up_at``.
         """
-        give_up_at = self._loop.time() + self.config.request_timeout_s
+        ends_at = self._loop.time() + self.config.request_timeout_s
         while True:
             failures: list[KafkaError] = []
             try:
-                _, response = await self._ask_any(request, timeout_s=timeout_s, failures=failures)
+                _, response = await self._ask_any(
+                    request, timeout_s=timeout_s, give_up_at=give_up_at, failures=failures
+                )
                 return response
             except KafkaConnectionError:
                 was_silent = any(isinstance(error, RequestTimedOutError) for error in failures)
-                if timeout_s is not None or not was_silent or self._loop.time() >= give_up_at:
+                if timeout_s is not None or not was_silent or self._loop.time() >= ends_at:
                     raise
 
     async def _ask_any(
@@ -417,13 +428,14 @@ class Cluster:
         excluded = set(exclude)
         incompatible: IncompatibleBrokerVersion | None = None
         while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
-            try_s = timeout_s
-            if try_s is not None and give_up_at < math.inf:
-                untried = len(set(self.pool.node_ids()) - excluded)
-                try_s = self._share_s(try_s, give_up_at, untried)
+            most_s = math.inf
+            if give_up_at < math.inf:
+                most_s = self._share_s(give_up_at, len(set(self.pool.node_ids()) - excluded))
             excluded.add(node_id)
             try:
-                return node_id, await self.request(node_id, request, timeout_s=try_s)
+                return node_id, await self.request(
+                    node_id, request, timeout_s=timeout_s, most_s=most_s
+                )
             except IncompatibleBrokerVersion as error:
                 if not is_always_offered:
                     raise
@@ -436,12 +448,11 @@ class Cluster:
             raise incompatible
         raise no_usable_broker(failures)
 
-    def _share_s(self, timeout_s: float, give_up_at: float, untried: int) -> float:
+    def _share_s(self, give_up_at: float, untried: int) -> float:
         """Return the time for one of the untried nodes. If it is silent, others have time left."""
-        now = self._loop.time()
-        left_s = give_up_at - now
+        left_s = max(LEAST_S, give_up_at - self._loop.time())
         share_s = max(left_s / untried, min(LEAST_TRY_S, TRY_SHARE * left_s))
-        return StepLimit(timeout_s, now + share_s).left_s()
+        return round(share_s, 3)  # for messages
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
         node_id = self.pool.least_loaded_node(exclude=excluded)
@@ -456,14 +467,15 @@ class Cluster:
         """Return the node id of a group's coordinator, which can be sent requests at once.
 
         Temporary errors are retried with backoff. If no broker supports the request, their versions
-        are requested once more.
+        are requested once more. A given timeout also limits the last try.
         """
         backoff = self._new_backoff()
         give_up_at = self._loop.time() + (timeout_s or self.config.request_timeout_s)
+        ends_at = math.inf if timeout_s is None else give_up_at
         may_be_offered = True
         while True:
             try:
-                return await self._find_coordinator_once(key, key_type)
+                return await self._find_coordinator_once(key, key_type, ends_at)
             except KafkaError as error:
                 may_pass = error.retriable
                 if isinstance(error, IncompatibleBrokerVersion):
@@ -515,7 +527,7 @@ class Cluster:
             return self.add_node(named)
         return None if is_unknown else node_id
 
-    async def _find_coordinator_once(self, key: str, key_type: int) -> int:
+    async def _find_coordinator_once(self, key: str, key_type: int, give_up_at: float) -> int:
         response, early = None, self._early_lookup
         if early is not None and (key, key_type) == (self._first_group, GROUP_COORDINATOR):
             await asyncio.wait([early])
@@ -523,7 +535,7 @@ class Cluster:
             response = None if early.cancelled() else early.result()
         if response is None:
             _, response = await self._ask_any(
-                coordinator_request(key, key_type), is_always_offered=True
+                coordinator_request(key, key_type), give_up_at=give_up_at, is_always_offered=True
             )
         return self.add_node(coordinator_of(key, response))
 

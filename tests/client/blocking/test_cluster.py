@@ -18,6 +18,7 @@ from aiokafka_lite.errors import (
     ClientClosedError,
     GroupAuthorizationFailedError,
     KafkaConnectionError,
+    KafkaError,
     RebootstrapRequiredError,
     UnknownTopicOrPartitionError,
 )
@@ -158,6 +159,45 @@ def test_silent_nodes_share_the_time_that_there_is(
         with pytest.raises(KafkaConnectionError, match="no answer"):
             cluster.request_any(MetadataRequest(topics=[]))
         assert rule.hits == 3
+
+
+def seconds_until_out_of_time(call: Callable[[], object], match: str) -> float:
+    began_at = time.monotonic()
+    with pytest.raises(KafkaError, match=match):
+        call()
+    return time.monotonic() - began_at
+
+
+def test_limit_includes_the_time_to_connect(broker: BrokerThread, new_cluster: NewCluster) -> None:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    cluster.hang_up()
+    with broker.on("ApiVersions").hold() as rule, broker.on("Metadata").silence(times=None):
+        connecting = threading.Timer(0.5, rule.release)
+        connecting.start()
+        cluster.limit(0.8)
+        request = MetadataRequest(topics=[])
+        assert seconds_until_out_of_time(lambda: cluster.request(1, request), "no answer") < 1.1
+        connecting.join()
+
+
+def test_limit_ends_the_lookup_of_a_coordinator(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    with broker.on("FindCoordinator").silence(times=None):
+        cluster.limit(0.4)
+        assert seconds_until_out_of_time(lambda: cluster.coordinator("g"), "no answer") < 1
+
+
+def test_limit_ends_the_wait_for_a_lost_node(broker: BrokerThread, new_cluster: NewCluster) -> None:
+    pauses = {"reconnect_backoff_s": 5.0, "reconnect_backoff_max_s": 5.0}
+    cluster = new_cluster(config_of(broker.bootstrap_servers, **pauses))
+    cluster.refresh([])
+    broker.stop_node(1)
+    cluster.limit(0.4)
+    assert seconds_until_out_of_time(lambda: cluster.connection(1), "time limit.*closed") < 1
 
 
 def test_a_node_with_the_id_0_is_a_node_as_any_other(new_cluster: NewCluster) -> None:
