@@ -24,13 +24,15 @@ class Forkable(Protocol):
 
 
 _members: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
+# Those that replace descriptors, which may fail.
+_owners: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
 # Keeps inherited objects alive in the child, because garbage collection would close them.
 _inherited: Final[list[object]] = []
 
 
-def notify_of_forks(member: Forkable) -> None:
+def notify_of_forks(member: Forkable, *, has_descriptor: bool = False) -> None:
     """Call `member.note_fork` in each forked child, as long as `member` lives."""
-    _members.add(member)
+    (_owners if has_descriptor else _members).add(member)
 
 
 def leave_to_parent(descriptor: int, owner: object) -> None:
@@ -43,8 +45,8 @@ def leave_to_parent(descriptor: int, owner: object) -> None:
 
 
 def _forked() -> None:
-    for member in tuple(_members):
-        with suppress(RuntimeError):
+    for member in (*_members, *_owners):
+        with suppress(RuntimeError, OSError):  # the others still have to know
             member.note_fork()
 
 

@@ -89,7 +89,7 @@ class OwnLoop:
         except OSError as error:
             raise KafkaConnectionError(f"cannot create an event loop: {error}") from error
         self._is_running = threading.Lock()
-        notify_of_forks(self)
+        notify_of_forks(self, has_descriptor=True)
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
         """Run a coroutine to its end. An exception of a signal handler cancels it.

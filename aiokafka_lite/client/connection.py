@@ -165,7 +165,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         # A request whose deadline waits for reads, and how often it has waited.
         self._graced_id: int | None = None
         self._graces = 0
-        notify_of_forks(self)
+        notify_of_forks(self, has_descriptor=True)
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
 import pytest
 
 from aiokafka_lite import _forks
-from aiokafka_lite._forks import leave_to_parent
+from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.wire import Wire
 
@@ -40,3 +41,39 @@ def test_sockets_of_the_parent_lead_nowhere_and_their_owners_are_kept(
     )
     wire.orphan()
     assert "host:9092 belongs to the parent process" in str(wire.error)
+
+
+class Member:
+    """Notes forks, which fails without a free descriptor."""
+
+    def __init__(self, noted: list[str], name: str, error: Exception | None = None) -> None:
+        self._noted = noted
+        self._name = name
+        self._error = error
+
+    def note_fork(self) -> None:
+        self._noted.append(self._name)
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_an_object_that_cannot_replace_its_descriptor_does_not_hide_the_fork_from_others() -> None:
+    noted: list[str] = []
+    full = OSError(errno.EMFILE, "too many open files")
+    owners = [Member(noted, "owner", full) for _ in range(3)]
+    members = [Member(noted, "member", RuntimeError("no loop")) for _ in range(3)]
+    for owner in owners:
+        notify_of_forks(owner, has_descriptor=True)
+    for member in members:
+        notify_of_forks(member)
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writing, " ".join(noted).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        found = pipe.read().decode().split()
+    os.waitpid(pid, 0)
+    assert found == ["member"] * 3 + ["owner"] * 3
+    assert noted == []
