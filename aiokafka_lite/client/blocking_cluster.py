@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiokafka_lite._compat import override, timeout_at
+from aiokafka_lite._compat import override, timeout, timeout_at
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.arguments import authenticator
@@ -172,18 +172,22 @@ class BlockingCluster:
     ) -> T:
         own, cluster = self._open()
 
-        async def call() -> T:
-            self._call = asyncio.current_task()
+        async def in_time() -> T:
+            if not catches_up:
+                return await ask(cluster)
+            await _turn()
+            left_s = min(self.left_s, limit_s)
+            ends_at = None if left_s == math.inf else time.monotonic() + left_s + SLACK_S
             try:
-                if not catches_up:
-                    return await ask(cluster)
-                await _turn()
-                left_s = min(self.left_s, limit_s)
-                ends_at = None if left_s == math.inf else time.monotonic() + left_s + SLACK_S
                 async with timeout_at(ends_at):
                     return await ask(cluster)
             except asyncio.TimeoutError as error:
                 raise RequestTimedOutError(_out_of_time(cluster)) from error
+
+        async def call() -> T:
+            self._call = asyncio.current_task()
+            try:
+                return await in_time()
             finally:
                 self._call = None
 
@@ -207,6 +211,22 @@ class BlockingCluster:
         finally:
             if self._scope.failure is not None:
                 self._drop()
+            elif self._mechanism is not None:
+                self._finish_renewals(own, cluster)
+
+    def _finish_renewals(self, own: OwnLoop, cluster: Cluster) -> None:
+        """Wait for renewals that the call has begun: between calls, their time would run out.
+
+        So after a call, all sessions are ready for requests.
+        """
+
+        async def finish() -> None:
+            with suppress(asyncio.TimeoutError):
+                async with timeout(min(self.config.connect_timeout_s, self.left_s)):
+                    await cluster.pool.until_renewed()
+
+        if cluster.pool.is_renewing:
+            own.run(finish())
 
     def _open(self) -> tuple[OwnLoop, Cluster]:
         """Return the loop and the cluster. New ones begin with the view of those before."""

@@ -119,7 +119,8 @@ class Lookups:
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
         lookups = [self._by_leader(query, failures) for query in queries]
-        # All are opened before requests are sent, because their timeouts start then.
+        # All are opened before requests are sent, because their timeouts start then. Renewals of
+        # sessions that began meanwhile have ended (`BlockingCluster`).
         connections = self._connections({node for lookup in lookups for node in lookup})
         metadata = self._send_metadata(connections.values()) if with_metadata else None
         sent = self._send(lookups, connections, failures)

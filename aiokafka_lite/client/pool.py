@@ -278,6 +278,17 @@ class Pool:
             else:
                 return connection
 
+    @property
+    def is_renewing(self) -> bool:
+        connected = (connection for _, connection in self._connected_slots())
+        return any(connection.wire.state is WireState.RENEWING for connection in connected)
+
+    async def until_renewed(self) -> None:
+        """Wait until no session is being renewed."""
+        while self.is_renewing:
+            for _, connection in tuple(self._connected_slots()):
+                await connection.until_renewed()
+
     def _known(self, node_id: int) -> NodeState:
         if self._is_closed:
             raise ClientClosedError("the client is closed")

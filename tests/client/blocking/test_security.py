@@ -14,16 +14,22 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.offset_lookups import Lookups
 from aiokafka_lite.client.sasl import Mechanism, mechanism_of
+from aiokafka_lite.client.wire import WireState
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     KafkaConnectionError,
     KafkaError,
 )
 from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.prepared import AnyRequest
+from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import TopicPartition
-from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch, records_of
+from tests.client.blocking.conftest import LATEST, TIMEOUT_S, config_of, fetch, records_of
 
 CANARY = "canary-51ad"  # a password that nothing may show
 ALL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -132,6 +138,58 @@ def test_session_is_renewed_although_no_loop_has_run(name: str, new_cluster: New
         assert shaken.hits == 2
         time.sleep(1.6)  # it is over
         assert cluster.request(1, MetadataRequest(topics=[])).brokers
+
+
+def test_renewal_that_a_call_has_begun_is_finished_in_it(new_cluster: NewCluster) -> None:
+    with (
+        secured("SASL_PLAINTEXT", connections_max_reauth_ms=1_500) as broker,
+        broker.on("SaslHandshake").delay(0.0, times=None) as shaken,
+    ):
+        config = config_for(broker, "SASL_PLAINTEXT", connect_timeout_s=0.5)
+        cluster = new_cluster(config, mechanism=mechanism_for(broker, "PLAIN"))
+        cluster.refresh([])
+        connection = cluster.connection(1)
+        in_flight = connection.send(MetadataRequest(topics=[]), timeout_s=TIMEOUT_S)
+        time.sleep(1.4)  # it is to be renewed by now
+        with broker.on("SaslAuthenticate").delay(0.1):
+            assert cluster.receive(in_flight).brokers
+        assert shaken.hits == 2
+        time.sleep(0.6)  # longer than a renewal may take
+        assert cluster.connection(1) is connection
+        assert cluster.request(1, MetadataRequest(topics=[])).brokers
+
+
+def test_no_offset_is_asked_for_while_a_session_is_renewed(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[WireState] = []
+    send = Connection.send
+
+    def noted(self: Connection, request: AnyRequest[Response], **arguments: object) -> object:
+        if request.request_class is ListOffsetsRequest:
+            states.append(self.wire.state)
+        return send(self, request, **arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "send", noted)
+    with secured("SASL_PLAINTEXT", connections_max_reauth_ms=1_500, nodes=2) as broker:
+        broker.create_topic("two", 2)
+        first, _ = broker.bootstrap_servers.split(",")
+        config = config_of(first, security_protocol="SASL_PLAINTEXT")
+        cluster = new_cluster(config, mechanism=mechanism_for(broker, "PLAIN"))
+        view = cluster.refresh(["two"])
+        tps = [TopicPartition("two", number) for number in (0, 1)]
+        assert {view.partition(tp).leader for tp in tps} == {1, 2}  # type: ignore[union-attr]
+        connection = cluster.connection(1)
+        time.sleep(1.0)
+        with (
+            broker.on("ApiVersions", node=2).delay(0.4),  # the session with node 1 is renewed
+            broker.on("SaslAuthenticate", node=1).delay(0.4) as renewed,
+        ):
+            lookups = Lookups(cluster, topics=["two"])
+            assert lookups.offsets(dict.fromkeys(tps, LATEST)) == [dict.fromkeys(tps, 0)]
+            assert renewed.hits == 1
+        assert states == [WireState.OPEN] * 2
+        assert cluster.connection(1) is connection
 
 
 # --- TLS ---------------------------------------------------------------------------------------
