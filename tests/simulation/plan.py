@@ -76,6 +76,25 @@ ALL_RARE: Final = (
     "recreated smaller",
     "topic deleted",
 )
+# Faults that members notice only as a delay.
+HARMLESS: Final = frozenset(
+    {
+        "leader moves",
+        "coordinator moves",
+        "member joins",
+        "member stops",
+        "throttling",
+        "pieces",
+        "clock skew",
+    }
+)
+# These change positions, or have records returned again.
+REPEATING_HABITS: Final = frozenset({"seeks", "stays away"})
+# These leave partitions without an owner for longer than a rebalance takes.
+WAITING_HABITS: Final = frozenset({"subscribes again", "unsubscribes", "stays away"})
+# Members notice a rebalance soon if heartbeats are a second apart, and handlers are not slower.
+PROMPT_HEARTBEAT_MS: Final = 1_000
+PROMPT_HANDLING_S: Final = 0.01
 # The kinds of faults of a seed that has few kinds, so that the same ones meet.
 FEW: Final = 4
 # The kinds of rare faults of a seed that has any.
@@ -123,6 +142,29 @@ class Plan:
     def calm_at_s(self) -> float:
         """When faults stop."""
         return self.length_s * FAULTY_SHARE
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether members notice its faults only as a delay."""
+        return all(fault.name in HARMLESS for fault in self.faults)
+
+    @property
+    def forbids_repeats(self) -> bool:
+        """Whether no record may be handled twice. A copy is, if its transaction fails."""
+        may_fail = (self.way in COPIES and self.faults) or self.listener == "raises"
+        is_asked_for = self.habit in REPEATING_HABITS or self.listener == "acts"
+        return self.is_harmless and not (may_fail or is_asked_for or self.way in ACKS)
+
+    @property
+    def forbids_waits(self) -> bool:
+        """Whether a partition gets its next owner before a session could end."""
+        return (
+            self.heartbeat_ms == PROMPT_HEARTBEAT_MS
+            and self.handling_s <= PROMPT_HANDLING_S
+            and self.habit not in WAITING_HABITS
+            and self.listener != "slow"
+            and not self.static
+        )
 
     def head(self) -> str:
         """Return one line about it."""

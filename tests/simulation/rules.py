@@ -28,7 +28,7 @@ from aiokafka_lite.simulation.rules import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import GroupFacts
-from tests.simulation.plan import ACKS, COPIES, LETTERS, READS, RUNS, Plan
+from tests.simulation.plan import COPIES, LETTERS, READS, RUNS, Plan
 
 SESSION_S: Final = 6.0
 # How long a member may take to notice that its session is over.
@@ -36,18 +36,6 @@ NOTICED_WITHIN_S: Final = 1.0
 # How long before it a fault excuses that two members own a partition.
 QUIET_S: Final = 20.0
 STOP_WITHIN_S: Final = 10.5
-# Faults that members notice only as a delay.
-HARMLESS: Final = frozenset(
-    {
-        "leader moves",
-        "coordinator moves",
-        "member joins",
-        "member stops",
-        "throttling",
-        "pieces",
-        "clock skew",
-    }
-)
 # Faults after which a partition waits for heartbeats only, not for the end of a session.
 PROMPT: Final = frozenset(
     {
@@ -69,9 +57,6 @@ SETTLES_S: Final = 15.0
 # How long a partition may wait for its next owner, if heartbeats are a second apart. It waits
 # for a heartbeat of its owner and one of the next, and for a new coordinator. A session is longer.
 PROMPT_S: Final = 4.0
-PROMPT_HEARTBEAT_MS: Final = 1_000
-# With slower handlers, a partition also waits for them.
-PROMPT_HANDLING_S: Final = 0.01
 # The most attempts to connect to one host, and requests of one kind to one node, in a second.
 MOST_ATTEMPTS: Final = 20
 MOST_REQUESTS: Final = 60
@@ -82,10 +67,6 @@ MEANT: Final = frozenset(
     {("names commits", "OffsetCommit"), ("commits", "OffsetCommit"), ("seeks", "OffsetFetch")}
 )
 READS_IN_ORDER: Final = frozenset({*READS, "batch", "copy batches"})
-# These change positions, or have records returned again.
-REPEATING_HABITS: Final = frozenset({"seeks", "stays away"})
-# These leave partitions without an owner for longer than a rebalance takes.
-WAITING_HABITS: Final = frozenset({"subscribes again", "unsubscribes", "stays away"})
 
 
 class Run(Evidence):
@@ -319,19 +300,15 @@ def confirmed_commits_are_there(run: Run) -> Iterator[Violation]:
 def healthy_members_repeat_nothing(run: Run) -> Iterator[Violation]:
     """Without a harmful fault, no record is handled twice and nothing raises.
 
-    A batch that a rebalance takes away is an exception. A copy is handled again if its transaction
-    fails.
+    A batch that a rebalance takes away is an exception.
     """
-    if any(fault.name not in HARMLESS for fault in run.plan.faults):
+    if not run.plan.is_harmless:
         return
     revoked = [event for event in run.history.of(Kind.RAISED) if event.note.startswith("batch")]
     for event in run.history.of(Kind.RAISED):
         if event not in revoked and not event.note.startswith("BoomError"):
             yield Violation("raised", f"{event.who}: {event.note}, without a fault", event.at_s)
-    plan = run.plan
-    may_fail = revoked or (plan.way in COPIES and plan.faults) or plan.listener == "raises"
-    is_asked_for = plan.habit in REPEATING_HABITS or plan.listener == "acts" or plan.way in ACKS
-    if may_fail or is_asked_for:
+    if revoked or not run.plan.forbids_repeats:
         return
     counts = Counter(event.value for event in run.history.of(Kind.HANDLED))
     logged = Counter(value for log in run.facts.logs.values() for value in log.values())
@@ -361,14 +338,7 @@ def _outages_after(count: int, event: Event) -> int:
 
 def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
     """After gentle faults, a partition gets its next owner before a session could end."""
-    plan = run.plan
-    if (
-        plan.heartbeat_ms != PROMPT_HEARTBEAT_MS
-        or plan.handling_s > PROMPT_HANDLING_S
-        or plan.habit in WAITING_HABITS
-        or plan.listener == "slow"
-        or plan.static
-    ):
+    if not run.plan.forbids_waits:
         return
     outages, noisy_until = 0, 0.0
     owners: dict[TopicPartition, str] = {}

@@ -182,7 +182,7 @@ def waits() -> Story:
 
 def prompt_story() -> Story:
     story = Story(faults=(RESET,)).without(Kind.STOPPING).without(Kind.STOPPED)
-    story.plan = dataclasses.replace(story.plan, heartbeat_ms=rules.PROMPT_HEARTBEAT_MS)
+    story.plan = dataclasses.replace(story.plan, heartbeat_ms=plan.PROMPT_HEARTBEAT_MS)
     return story.add(2.0, Kind.JOINED, "a", tp=None).add(2.0, Kind.JOINED, "b", tp=None)
 
 
