@@ -92,6 +92,16 @@ def choice() -> str:
     return wanted
 
 
+def has_old_translation() -> bool:
+    """Return whether to translate all modules, because this file has other directives since.
+
+    Cython does not notice that. Files of modules that are no longer compiled are not translated.
+    """
+    modules = (Path(source) for source in (*SOURCES, *IN_PLACE, *POOLED))
+    translated = (TRANSLATED / module.with_suffix(".c") for module in modules)
+    return any(newer(__file__, str(path)) for path in translated if path.exists())
+
+
 def extensions(wanted: str) -> list[Extension]:
     """Return what to compile; nothing where Cython is missing and need not be there."""
     if wanted == "none":
@@ -118,12 +128,11 @@ def extensions(wanted: str) -> list[Extension]:
             Extension(source.rpartition(".")[0].replace("/", "."), [source]) for source in sources
         ]
 
-    # Cython does not notice that the directives below have changed.
-    is_changed = any(newer(__file__, str(path)) for path in TRANSLATED.rglob("*.c"))
+    is_changed = has_old_translation()
     unchecked = {"boundscheck": False, "wraparound": False}
     # The types of fields and methods are in the .pxd beside each. Methods are those of built-in
-    # types: no functions of Cython, no pickling, and a single argument has no keyword. So less code
-    # is cold when a read has waited.
+    # types: no functions of Cython, no pickling, and a single argument has no keyword. So more
+    # of a read's code is still in the CPU's caches after a wait.
     in_place = {
         "annotation_typing": False,
         "embedsignature": False,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
 import tarfile
 import zipfile
 from email.parser import Parser
@@ -129,3 +131,28 @@ def test_extensions_carry_no_debugging_information(checkout: Path) -> None:
         assert library.filename == f"aiokafka_lite/{LIBRARY}{EXTENSION_SUFFIXES[0]}"
         assert all(f"PyInit_{source.stem}\0".encode() in code for source in sources)
         assert b".debug_info" not in code
+
+
+def test_all_is_translated_again_only_if_a_module_was_translated_before_setup_py_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(__file__).parents[1] / "setup.py"
+    monkeypatch.setenv("AIOKAFKA_LITE_EXTENSIONS", "none")
+    monkeypatch.setattr("setuptools.setup", lambda **_: None)
+    setup = runpy.run_path(str(source))
+    monkeypatch.chdir(tmp_path)
+    changed_at = source.stat().st_mtime
+
+    def translate(module: str, at: float) -> None:
+        translated = Path("build/cython", module).with_suffix(".c")
+        translated.parent.mkdir(parents=True, exist_ok=True)
+        translated.touch()
+        os.utime(translated, (at, at))
+
+    assert not setup["has_old_translation"]()
+    for module in (*setup["SOURCES"], *setup["IN_PLACE"], *setup["POOLED"]):
+        translate(module, changed_at + 1)
+    translate("aiokafka_lite/removed.py", changed_at - 1)
+    assert not setup["has_old_translation"]()
+    translate(setup["POOLED"][0], changed_at - 1)
+    assert setup["has_old_translation"]()
