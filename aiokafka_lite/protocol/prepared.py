@@ -1,4 +1,4 @@
-"""Requests that know more than their message: how to encode it faster, or its newest version."""
+"""Requests with their own encoding or newest version."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class ClusterSettings:
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
         # The effective values of broker settings that `group_value` has looked up.
         self._group_defaults: dict[str, int] = {}
-        # What functions have made of them.
+        # Cached results of `of_groups`.
         self._made_of_defaults: dict[object, object] = {}
 
     # Settings at run time
@@ -123,9 +123,9 @@ class ClusterSettings:
         return self._group_defaults[name]
 
     def of_groups(self, group_id: str, make: Callable[[str], T]) -> T:
-        """Return what a function makes of a group's values.
+        """Return a function's result for a group.
 
-        Groups without settings of their own share it, until a setting changes.
+        Groups without settings of their own share one result until a setting changes.
         """
         if (ResourceType.GROUP, group_id) in self._overrides:
             return make(group_id)

@@ -156,22 +156,20 @@ class HeartbeatSchedule:
         return self._told_change_count != self._change_count or subscribed != self.told_subscription
 
     def note_change(self, now: float) -> None:
-        """Have the coordinator told of the owned partitions at once."""
+        """Report the owned partitions at once."""
         self._change_count += 1
         self._is_unconfirmed = False
         self.note_unsettled(now)
         self._member.notify()
 
-    def confirm(self, now: float) -> bool:
+    def confirm(self, now: float) -> None:
         """Make the next heartbeat full if the coordinator may wait for the owned partitions.
 
         It may have withdrawn partitions whose topics were missing from the metadata. It withdraws
         others only after a confirmation, if their topics were deleted.
         """
-        if not self._is_unconfirmed:
-            return False
-        self.note_change(now)
-        return True
+        if self._is_unconfirmed:
+            self.note_change(now)
 
     def note_unsettled(self, now: float) -> None:
         self._unsettled_until = now + UNSETTLED_FOR_S
