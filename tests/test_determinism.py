@@ -419,7 +419,8 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             ("address", "chance", "clock", "thread"),
             "makes the simulation: a seed decides its clocks and random numbers",
         ),
-        "settings": dict.fromkeys(("chance", "clock", "descriptor"), COMMANDS),
+        "settings": dict.fromkeys(("chance", "descriptor"), COMMANDS),
+        "settings/oauth.py": {"clock": COMMANDS, "thread": "ends a request that blocks"},
         "spark": dict.fromkeys(
             ("address", "chance", "clock", "descriptor", "thread", "order"),
             "Spark's workers use blocking clients",
