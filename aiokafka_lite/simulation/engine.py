@@ -351,10 +351,13 @@ class Network(_net.SimNetwork):
 
     def tasks_on(self, host: str) -> list[str]:
         """Return the names of the unfinished tasks of a host."""
+        return [task.get_name() for task in self.unfinished_tasks(host)]
+
+    def unfinished_tasks(self, host: str) -> list[asyncio.Task[Any]]:
         # Of finished tasks, `lost_errors` needs those whose error nobody has looked at.
         kept = [task for task in self._tasks[host] if not task.done() or task._log_traceback]
         self._tasks[host] = kept
-        return [task.get_name() for task in kept if not task.done()]
+        return [task for task in kept if not task.done()]
 
     def connections_of(self, host: str) -> int:
         return sum(end._local[0] == host for end in self._ends())
@@ -495,9 +498,10 @@ class Loop(simloop.SimLoop):
         # Entries of hosts that stand still, to run later; of dead ones, kept so that no `finally`
         # runs when they are collected.
         self._frozen: dict[str, list[SimulatedHandle]] = {}
+        self._frozen_by: dict[str, set[str]] = {}
         self._dead: set[str] = set()
         self._buried: list[SimulatedHandle] = []
-        # Each host is a process, which has its own.
+        # Each host is a process, which has its own handlers.
         self._signal_handlers: dict[tuple[str, signal.Signals], _SignalHandler] = {}
         self.steps = 0
 
@@ -511,6 +515,15 @@ class Loop(simloop.SimLoop):
     @property
     def net(self) -> Network:
         return self._net
+
+    async def end_tasks(self, host: str) -> None:
+        """Cancel the tasks of a host but the current one, and wait for their end."""
+        current = asyncio.current_task(self)
+        others = [task for task in self._net.unfinished_tasks(host) if task is not current]
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
 
     def jump_wall_clock(self, offset_s: float) -> None:
         """Have the time of day of all clients differ from the cluster's."""
@@ -530,19 +543,23 @@ class Loop(simloop.SimLoop):
         with self._net.on(self._net.host(host).name):
             return self.create_task(work, name=name or host)
 
-    def freeze(self, host: str) -> None:
+    def freeze(self, host: str, *, by: str = "fault") -> None:
+        self._frozen_by.setdefault(host, set()).add(by)
         self._frozen.setdefault(host, [])
         self._net.freeze(host)
 
-    def thaw(self, host: str) -> None:
-        """Let a frozen host run its callbacks that have become due."""
-        if host in self._frozen:
+    def thaw(self, host: str, *, by: str = "fault") -> None:
+        """Let a frozen host run its callbacks that have become due, unless another froze it."""
+        causes = self._frozen_by.get(host, set())
+        causes.discard(by)
+        if host in self._frozen and not causes:
             self._ready.extend(self._frozen.pop(host))
             self._net.thaw(host)
 
     def kill(self, host: str, *, is_silent: bool) -> None:
         """`is_silent`: the machine has no power, so peers get no reset."""
         self._frozen.pop(host, None)
+        self._frozen_by.pop(host, None)
         self._dead.add(host)
         self._net.end_host(host, is_silent=is_silent)
 

@@ -42,8 +42,10 @@ IDEMPOTENT_RULES: Final = (
 )
 """Rules for topics that only idempotent or transactional producers write."""
 SHOWN: Final = 10
-# Signals that do not end a process without a handler.
+# Signals whose default action is none, and those that stop a process.
 IGNORED: Final = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH")
+STOPPING: Final = ("SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
+BY_SIGNAL: Final = "signal"
 
 Main: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
@@ -95,18 +97,43 @@ class Application(Process):
     def __init__(self, loop: Loop, history: History, name: str, slot: int, main: Main) -> None:
         self._main = main
         self.error: BaseException | None = None
+        self._is_suspended = False
+        # Signals for when it continues, in order.
+        self._pending: dict[signal.Signals, None] = {}
         super().__init__(loop, history, name, slot)
 
     def receive(self, sig: signal.Signals) -> None:
         self._history.note(Kind.SIGNALLED, self.name, note=sig.name)
+        if sig.name == "SIGCONT":
+            self._resume()
+        if self._is_suspended and sig.name != "SIGKILL":
+            self._pending[sig] = None
+        else:
+            self._act_on(sig)
+
+    def _act_on(self, sig: signal.Signals) -> None:
         if self._loop.handles_signal(self.name, sig):
             self._loop.send_signal(self.name, sig)
         elif sig is signal.SIGINT:  # as asyncio.run
             self.task.cancel()
+        elif sig.name in STOPPING:
+            self._is_suspended = True
+            self._loop.freeze(self.name, by=BY_SIGNAL)
         elif sig.name not in IGNORED:
             self.kill(is_silent=False)
 
+    def _resume(self) -> None:
+        self._is_suspended = False
+        self._loop.thaw(self.name, by=BY_SIGNAL)
+        pending, self._pending = self._pending, {}
+        for sig in pending:
+            if sig.name not in STOPPING and not self.is_killed:
+                self._act_on(sig)
+
     async def _end(self) -> None:
+        self._resume()
+        if self.is_killed:
+            return
         if self._loop.handles_signal(self.name, signal.SIGTERM):
             self.receive(signal.SIGTERM)
         else:
@@ -126,6 +153,8 @@ class Application(Process):
                 self.has_failed = not self._is_stopping
             else:
                 self.error = error
+        finally:
+            await self._loop.end_tasks(self.name)  # as asyncio.run
 
 
 class Applications(World):
@@ -192,13 +221,20 @@ class Kafka:
     def send_signal(self, sig: int, *, process: int | None = None) -> None:
         """Send a signal to processes.
 
-        A handler of `loop.add_signal_handler` runs next. Without one, the process ends as a real
-        one does: at once, or at SIGINT with a cancellation. It does not start again.
+        A handler of `loop.add_signal_handler` runs next. Without one, the process does as a real
+        one: it ends at once, or at SIGINT with a cancellation, and does not start again. It stops
+        until SIGCONT, at SIGSTOP and SIGTSTP. Signals such as SIGCHLD have no effect.
 
         Args:
             process: Its number, in the order of `start` from 0. None: all.
+
+        Raises:
+            ValueError: No process of this number was started.
         """
-        for each in self._applications.running:
+        running = self._applications.running
+        if process is not None and all(each.slot != process for each in running):
+            raise ValueError(f"there is no process {process}")
+        for each in running:
             if each.is_alive and process in (None, each.slot):
                 each.receive(signal.Signals(sig))
 

@@ -18,6 +18,7 @@ import types
 import uuid
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,6 +244,73 @@ def test_signal_ends_a_process_by_its_handler_or_kills_it() -> None:
     assert outcome.error is None
     # The fault starts another one, which is stopped at the end of the test.
     assert ends == ["stopped", "first", "third is cancelled", "stopped"]
+
+
+def test_signals_stop_a_process_until_it_continues() -> None:
+    ends: list[str] = []
+    ticks = {"a": 0, "b": 0, "c": 0}
+
+    async def serve(name: str) -> None:
+        loop = asyncio.get_running_loop()
+        if name == "c":
+            loop.add_signal_handler(signal.SIGTSTP, ends.append, "c keeps on")
+        try:
+            while True:
+                await asyncio.sleep(0.1)
+                ticks[name] += 1
+        except asyncio.CancelledError:
+            ends.append(name)
+            raise
+
+    async def test(kafka: Kafka) -> None:
+        for name in ticks:
+            kafka.start(partial(serve, name))
+        await asyncio.sleep(1.05)
+        kafka.send_signal(signal.SIGTSTP)
+        kafka.send_signal(signal.SIGTERM, process=0)
+        stopped = dict(ticks)
+        await asyncio.sleep(3.0)  # meanwhile a fault blocks "b"
+        assert (ticks["a"], ticks["b"]) == (stopped["a"], stopped["b"])
+        assert ticks["c"] > stopped["c"]
+        kafka.send_signal(signal.SIGSTOP, process=2)
+        kafka.send_signal(signal.SIGCONT)
+        await asyncio.sleep(1.0)
+        assert ticks["a"] == stopped["a"]  # it has ended
+        assert ticks["b"] > stopped["b"]
+        kafka.send_signal(signal.SIGSTOP, process=1)
+        kafka.send_signal(signal.SIGSTOP, process=2)
+        kafka.send_signal(signal.SIGKILL, process=2)
+        kafka.send_signal(signal.SIGCONT, process=2)
+        with pytest.raises(ValueError, match="no process 3"):
+            kafka.send_signal(signal.SIGTERM, process=3)
+
+    blocking = fault("loop blocked", at_s=2.0, lasts_s=0.5, target=1)
+    outcome = outcome_of(test, blocking, faults_s=3)
+    assert outcome.error is None
+    assert ends == ["c keeps on", "b"]  # which the end of the test continues
+
+
+def test_an_interrupt_ends_the_other_tasks_of_a_process_as_well() -> None:
+    ends: list[str] = []
+
+    async def wait(name: str) -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            ends.append(name)
+
+    async def serve(kept: list[object]) -> None:
+        kept.append(asyncio.create_task(wait("task")))
+        await wait("main")
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(partial(serve, []))
+        await asyncio.sleep(1.0)
+        kafka.send_signal(signal.SIGINT)
+        await asyncio.sleep(1.0)
+        assert ends == ["main", "task"]
+
+    assert outcome_of(test).error is None
 
 
 def test_error_of_a_process_fails_the_test_unless_it_is_kafkas() -> None:
