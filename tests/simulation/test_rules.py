@@ -334,6 +334,10 @@ def test_every_rule_was_seen_to_fail() -> None:
 def test_rewritten_log_excuses_what_is_about_offsets() -> None:
     story = commit_back().add(6.2, Kind.CUT_LOG, "truncation", offset=1)
     assert not story.broken_by(rules.commits_do_not_go_back)
+    # A truncation excuses the records of an abort whose marker it has removed, and keeps them.
+    for end, found in ((2, []), (1, ["aborted read"])):
+        story = aborted_read().add(4.5, Kind.CUT_LOG, "truncation", offset=end)
+        assert story.broken_by(shared.no_aborted_record_is_read) == found
 
 
 def test_key_may_be_handled_in_two_topics_at_once() -> None:
