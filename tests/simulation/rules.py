@@ -197,12 +197,14 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
     """A partition's commits rise, unless its log was rewritten.
 
     A seek, and a commit of a named offset, may lower them: then none of an earlier call follows.
+    A commit of records that were not handled since the seek was sent before the seek took effect.
     """
     highest: dict[TopicPartition, int] = {}
     calls: dict[tuple[TopicPartition, int], list[int]] = defaultdict(list)
     newest: dict[TopicPartition, int] = {}
+    handled_to: dict[TopicPartition, int] = {}  # since the last seek, if there was one
     judged = {id(event) for event, _ in judged_commits(run)}
-    events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT)]
+    events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT, Kind.HANDLED)]
     events.sort(key=lambda event: event.at_s + (event.kind is Kind.COMMITTED) * COMMIT_SLACK_S / 2)
     for number, event in enumerate(events):
         tp, before = event.tp, highest.get(event.tp, -1) if event.tp is not None else -1
@@ -212,6 +214,9 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
             calls[tp, event.offset].append(number)
         elif event.kind is Kind.SOUGHT and event.offset >= 0 and run.is_of_group(event.who):
             highest[tp] = min(before, event.offset)
+            handled_to[tp] = event.offset
+        elif event.kind is Kind.HANDLED and tp in handled_to and run.is_of_group(event.who):
+            handled_to[tp] = max(handled_to[tp], event.offset + 1)
         if id(event) not in judged:
             continue
         last_call = newest.get(tp, -1)
@@ -223,7 +228,8 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
         if event.offset < before:
             text = f"{place_of(tp, event.offset)} is committed after {before}"
             yield Violation("commit back", text, event.at_s)
-        highest[tp] = max(before, event.offset)
+        if event.offset <= handled_to.get(tp, event.offset):
+            highest[tp] = max(before, event.offset)
 
 
 # --- Owners ---------------------------------------------------------------------------------
