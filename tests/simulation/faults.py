@@ -41,8 +41,11 @@ class Faults(FaultRunner):
     async def _expire_session(self, fault: Fault) -> None:
         member = self._process(fault)
         if isinstance(member, Member) and member.consumer is not None:
-            self._broker.expire_session(GROUP, member.consumer.group_metadata().member_id)
-            self._history.note(Kind.FENCED, member.name)
+            session = GROUP, member.consumer.group_metadata().member_id
+            self._broker.expire_session(*session)
+            # A classic member that waits for a JoinGroup or SyncGroup response stays.
+            if session not in self._cluster.group_members():
+                self._history.note(Kind.FENCED, member.name)
 
     async def _evict_sessions(self, fault: Fault) -> None:
         for node in self._broker.nodes.values():

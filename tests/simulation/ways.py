@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -109,12 +118,24 @@ async def _arrow(member: Member, consumer: Consumer) -> None:
 
 
 # --- Blocks and acknowledgements ------------------------------------------------------------
+@contextmanager
+def _finishing(member: Member, records: Iterable[Record]) -> Iterator[None]:
+    """Owe no commit of these records if the block raises: they are returned again."""
+    try:
+        yield
+    except BaseException:
+        for record in records:
+            member.handled_to.pop(place(record), None)
+        raise
+
+
 async def _batch(member: Member, consumer: Consumer) -> None:
     while not member.must_end:
         try:
             async with consumer.batch(max_records=MOST, timeout_ms=READ_S * 1000) as batch:
-                await member.handle([*batch])
-                await batch.commit()
+                with _finishing(member, batch):
+                    await member.handle([*batch])
+                    await batch.commit()
         except BatchRevokedError as error:
             member.note_error(error, "batch: ")
 
@@ -300,7 +321,11 @@ async def _copy_batches(member: Member, consumer: Consumer) -> None:
             try:
                 async with consumer.batch(max_records=MOST, timeout_ms=READ_S * 1000) as batch:
                     if records := [*batch]:
-                        with member.handling(), suppress(_GivenUpError):
+                        with (
+                            member.handling(),
+                            suppress(_GivenUpError),
+                            _finishing(member, records),
+                        ):
                             await _copy_batch(member, producer, batch, records)
                 if member.transaction is not None and not member.transaction.is_committed:
                     member.note_error(TransactionAbortableError("given up"), "batch: ")
