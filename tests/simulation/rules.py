@@ -197,11 +197,12 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
     """A partition's commits rise, unless its log was rewritten.
 
     A seek, and a commit of a named offset, may lower them: then none of an earlier call follows.
-    A commit of records that were not handled since the seek was sent before the seek took effect.
+    A commit of records that were handled, but not since the seek, was sent before its effect.
     """
     highest: dict[TopicPartition, int] = {}
     calls: dict[tuple[TopicPartition, int], list[int]] = defaultdict(list)
     newest: dict[TopicPartition, int] = {}
+    handled: dict[TopicPartition, set[int]] = defaultdict(set)
     handled_to: dict[TopicPartition, int] = {}  # since the last seek, if there was one
     judged = {id(event) for event, _ in judged_commits(run)}
     events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT, Kind.HANDLED)]
@@ -215,8 +216,10 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
         elif event.kind is Kind.SOUGHT and event.offset >= 0 and run.is_of_group(event.who):
             highest[tp] = min(before, event.offset)
             handled_to[tp] = event.offset
-        elif event.kind is Kind.HANDLED and tp in handled_to and run.is_of_group(event.who):
-            handled_to[tp] = max(handled_to[tp], event.offset + 1)
+        elif event.kind is Kind.HANDLED and run.is_of_group(event.who):
+            handled[tp].add(event.offset)
+            if tp in handled_to:
+                handled_to[tp] = max(handled_to[tp], event.offset + 1)
         if id(event) not in judged:
             continue
         last_call = newest.get(tp, -1)
@@ -228,7 +231,8 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
         if event.offset < before:
             text = f"{place_of(tp, event.offset)} is committed after {before}"
             yield Violation("commit back", text, event.at_s)
-        if event.offset <= handled_to.get(tp, event.offset):
+        since_seek = range(handled_to.get(tp, event.offset), event.offset)
+        if handled[tp].isdisjoint(since_seek):
             highest[tp] = max(before, event.offset)
 
 
