@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.records import assignment_record, epoch_record
+from aiokafka_lite.errors import CoordinatorNotAvailableError, NoError, UnknownMemberIdError
 from aiokafka_lite.simulation.cluster import SimulatedCluster
 from aiokafka_lite.simulation.engine import Loop
 from aiokafka_lite.simulation.history import Facts
@@ -88,6 +92,29 @@ class GroupCluster(SimulatedCluster):
     def topic_for(self, number: int) -> str:
         """Return the topic of a record's key."""
         return SECOND if number % KEYS % 2 and self.broker.has_topic(SECOND) else INPUT
+
+    def raise_epoch(self, member_id: str) -> None:
+        """Give a member two newer epochs, as if it had not received the answers with them.
+
+        The coordinator refuses the epoch that the member has, and keeps the member.
+
+        Raises:
+            CoordinatorNotAvailableError: The group has no coordinator now.
+            UnknownMemberIdError: The group has no such member.
+        """
+        node = self.broker.nodes.get(self.broker.coordinator_of(GROUP))
+        if node is None or node.groups.availability(GROUP) is not NoError:
+            raise CoordinatorNotAvailableError(GROUP)
+        group = node.groups.groups.get(GROUP)
+        if not isinstance(group, ConsumerGroup) or member_id not in group.members:
+            raise UnknownMemberIdError(member_id)
+        member, epoch = group.members[member_id], group.epoch + 2
+        newer = dataclasses.replace(member, epoch=epoch, previous_epoch=epoch - 1)
+        records = [
+            epoch_record(GROUP, epoch, group.metadata_hash),
+            assignment_record(GROUP, newer),
+        ]
+        node.groups._append(GROUP, records)
 
     def count_requests(self) -> None:
         """Count the requests that have arrived since the last call."""

@@ -62,21 +62,17 @@ class Faults(FaultRunner):
         rule.remove()
 
     async def _fence(self, fault: Fault) -> None:
-        """Refuse a member's epoch or generation, once.
-
-        A coordinator refuses an epoch only if the member has another one there. So the member is
-        removed, or it would join again in the same epoch, and a late commit would be accepted.
-        """
+        """Have the coordinator refuse a member's epoch, or its generation once."""
         member = self._process(fault)
         if member is None:
             return
         if self._world.plan.protocol == "consumer":
-            await self._expire_session(fault)
-            request = self._broker.on("ConsumerGroupHeartbeat", client_id=member.name)
-            rule = request.fail(errors.FencedMemberEpochError)
-        else:
-            request = self._broker.on("Heartbeat", client_id=member.name)
-            rule = request.fail(errors.IllegalGenerationError)
+            if isinstance(member, Member) and member.consumer is not None:
+                self._cluster.raise_epoch(member.consumer.group_metadata().member_id)
+                self._history.note(Kind.FENCED, member.name)
+            return
+        request = self._broker.on("Heartbeat", client_id=member.name)
+        rule = request.fail(errors.IllegalGenerationError)
         await asyncio.sleep(max(fault.lasts_s, THROTTLED_WITHIN_S))
         rule.remove()
 
