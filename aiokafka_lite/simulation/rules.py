@@ -37,6 +37,15 @@ class Evidence:
         cuts = self.history.of(Kind.CUT_LOG)
         return {event.tp for event in cuts if event.tp is not None and event.who in REWRITTEN}
 
+    def recreated_at(self) -> dict[TopicPartition, float]:
+        """Return since when partitions have a new log. It may have been recreated only."""
+        other = {event.tp for event in self.history.of(Kind.CUT_LOG) if event.who == "truncation"}
+        return {
+            event.tp: event.at_s
+            for event in self.history.of(Kind.CUT_LOG)
+            if event.tp is not None and event.who == "recreated" and event.tp not in other
+        }
+
     def unread(self, kind: Kind) -> Iterator[tuple[TopicPartition, int, bytes]]:
         """Yield the records of the log that should have an event of a kind, and have none.
 
@@ -208,13 +217,26 @@ def judged_commits(run: Evidence) -> Iterator[tuple[Event, TopicPartition]]:
             yield event, event.tp
 
 
+def _commits_of_new_logs(run: Evidence) -> Iterator[tuple[Event, TopicPartition]]:
+    recreated_at = run.recreated_at()
+    for event in run.history.of(Kind.COMMITTED):
+        is_judged = run.group in (None, event.who) and event.tp in run.facts.logs
+        if event.tp is None or not is_judged or event.tp not in recreated_at:
+            continue
+        if event.at_s > recreated_at[event.tp] + COMMIT_SLACK_S:
+            yield event, event.tp
+
+
 def commits_cover_finished_records(run: Evidence) -> Iterator[Violation]:
-    """No commit is above a record that was not handled before it."""
+    """No commit is above a record that was not handled before it.
+
+    Of a recreated partition, those after that count: an offset of the former log may be above.
+    """
     handled_at: dict[bytes, float] = {}
     for event in run.history.of(Kind.HANDLED):
         handled_at.setdefault(event.value, event.at_s)
     checked: dict[TopicPartition, int] = defaultdict(int)
-    for event, tp in judged_commits(run):
+    for event, tp in (*judged_commits(run), *_commits_of_new_logs(run)):
         log = run.facts.logs[tp]
         for offset in range(checked[tp], event.offset):
             value = log.get(offset)

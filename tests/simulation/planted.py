@@ -54,6 +54,7 @@ class Bug:
         is_static: The same: members have instance ids.
         habits: The same: members have one of these habits.
         heartbeat_ms: The same: heartbeats have this interval.
+        auto_commit_ms: The same: auto-commit has this interval.
         metadata_ms: The same: metadata are kept so long.
         is_bounded: The same: buffers are small.
         has_reader: The same: a reader without a group seeks and pauses.
@@ -75,6 +76,7 @@ class Bug:
     is_static: bool = False
     habits: tuple[str, ...] = ()
     heartbeat_ms: int = 0
+    auto_commit_ms: int = 0
     metadata_ms: int = 0
     is_bounded: bool = False
     has_reader: bool = False
@@ -95,6 +97,7 @@ class Bug:
             and (not self.is_static or plan.static)
             and (not self.habits or plan.habit in self.habits)
             and self.heartbeat_ms in (0, plan.heartbeat_ms)
+            and self.auto_commit_ms in (0, plan.auto_commit_ms)
             and self.metadata_ms in (0, plan.metadata_ms)
             and (not self.is_bounded or plan.buffer_bytes is not None)
             and (not self.has_reader or plan.has_reader)
@@ -268,7 +271,7 @@ _COMMITS: Final = (
     Bug(
         "commit with the new topic's id",
         "Commits name topics, so offsets of a deleted one are committed for its successor.",
-        "lost",
+        "commit ahead",
         (
             _edit(
                 "consumer.commits.commits",
@@ -282,7 +285,8 @@ _COMMITS: Final = (
             ),
         ),
         protocols=CLASSIC,
-        faults=("recreated",),
+        faults=("recreated", "refilled", "recreated smaller", "topic deleted"),
+        auto_commit_ms=200,
     ),
     Bug(
         "a refused OffsetFetch reads as no committed offset",

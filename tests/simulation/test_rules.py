@@ -135,6 +135,11 @@ def key_twice() -> Story:
     return Story("run").add(4.2, Kind.RETURNED, "a", offset=7, value=value(7))
 
 
+def commit_of_a_former_log() -> Story:
+    story = Story().add(2.5, Kind.CUT_LOG, "recreated", offset=0)
+    return story.add(3.5, Kind.COMMITTED, "g", offset=2)
+
+
 def commit_ahead() -> Story:
     return Story().add(4.6, Kind.COMMITTED, "g", offset=2)
 
@@ -277,6 +282,7 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
     (rules.one_assignment_is_in_order, key_out_of_order, "order"),
     (rules.records_of_a_key_are_handled_one_by_one, key_twice, "key twice"),
     (shared.commits_cover_finished_records, commit_ahead, "commit ahead"),
+    (shared.commits_cover_finished_records, commit_of_a_former_log, "commit ahead"),
     (rules.commits_do_not_go_back, commit_back, "commit back"),
     (rules.one_member_owns_a_partition, two_owners, "two owners"),
     (
