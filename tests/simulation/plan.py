@@ -97,6 +97,8 @@ PROMPT_HEARTBEAT_MS: Final = 1_000
 PROMPT_HANDLING_S: Final = 0.01
 # The kinds of faults of a seed that has few kinds, so that the same ones meet.
 FEW: Final = 4
+# The share of seeds whose faults are all harmless, so that no record may be handled twice.
+GENTLE_SHARE: Final = 0.1
 # The kinds of rare faults of a seed that has any.
 RARE_KINDS: Final = 2
 
@@ -200,12 +202,13 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
     way = rng.choices(WAYS, [2 if way in READS else 1 for way in WAYS])[0]
     is_calm = rng.random() < 0.1
     count = 0 if is_calm else rng.randint(1, max(1, round(length_s / 6)))
+    is_gentle = random.Random(f"{seed}:gentle").random() < GENTLE_SHARE
     may_lose = rng.random() < 0.25
     faults = draw_faults(
         rng,
         count,
         length_s * FAULTY_SHARE,
-        _weights(rng, may_lose=may_lose),
+        _weights(rng, may_lose=may_lose, is_gentle=is_gentle),
         is_dense=rng.random() < 0.5,
     )
     pause_s = rng.choice((0.1, 0.25, 1.0))
@@ -251,8 +254,10 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
     )
 
 
-def _weights(rng: random.Random, *, may_lose: bool) -> dict[str, int]:
+def _weights(rng: random.Random, *, may_lose: bool, is_gentle: bool) -> dict[str, int]:
     """Return the faults that a seed may have: all, or a few kinds, so that the same ones meet."""
+    if is_gentle:
+        return {name: weight for name, weight in ALL_WEIGHTS.items() if name in HARMLESS}
     names = [name for name in ALL_WEIGHTS if name not in ALL_RARE]
     few = rng.random() < 0.4
     if few:

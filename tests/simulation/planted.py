@@ -253,6 +253,8 @@ _COMMITS: Final = (
                 "if waits and not gone:",
             ),
         ),
+        ways=NEXT_READS,
+        faults=("member joins", "member stops"),
         is_slow=True,
     ),
     Bug(
