@@ -91,7 +91,9 @@ HARMLESS: Final = frozenset(
 # These change positions, or have records returned again.
 REPEATING_HABITS: Final = frozenset({"seeks", "stays away"})
 # These leave partitions without an owner for longer than a rebalance takes.
-WAITING_HABITS: Final = frozenset({"subscribes again", "unsubscribes", "stays away"})
+WAITING_HABITS: Final = frozenset(
+    {"subscribes again", "subscribes to less", "unsubscribes", "stays away"}
+)
 # Members notice a rebalance soon if heartbeats are a second apart, and handlers are not slower.
 PROMPT_HEARTBEAT_MS: Final = 1_000
 PROMPT_HANDLING_S: Final = 0.01
