@@ -362,6 +362,14 @@ class Network(_net.SimNetwork):
     def connections_of(self, host: str) -> int:
         return sum(end._local[0] == host for end in self._ends())
 
+    def addresses_of(self, host: str) -> set[str]:
+        """Return the host's ends of its open connections, as "host:port"."""
+        return {
+            f"{host}:{end._local[1]}"
+            for end in self._ends()
+            if end._local[0] == host and not end._closing
+        }
+
     def _ends(self) -> list[Any]:
         return [*self._streams.values()]
 

@@ -117,6 +117,8 @@ class Faults(FaultRunner):
             return
         seen = answered[-1]
         client, answered_at = seen.client_id or "", seen.answered_at or 0.0
+        if seen.peer not in self._net.addresses_of(client):
+            return  # it had closed the connection, whose last requests a partition held
         self._net.reset(host_of(seen.node_id), client)
         await asyncio.sleep(answered_at + THROTTLE_S - self._loop.now)
         failed = self._history.of(Kind.RAISED)

@@ -18,7 +18,7 @@ from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, Ka
 from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.simulation.history import History, Kind
 from aiokafka_lite.simulation.world import Process
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.simulation import habits, ways
 from tests.simulation.applications import note_error
 from tests.simulation.cluster import GROUP, INPUT, PATTERN, RACKS, SECOND, SESSION_MS, GroupCluster
@@ -94,7 +94,7 @@ class Member(Process):
 
     async def _end(self) -> None:
         if self.plan.way in RUNS and self.consumer is not None:
-            await self._loop.start(self.name, self.consumer.stop(STOP_S))
+            await self._loop.start(self.name, self._stop(self.consumer))
         if not self._handling_count:
             self.task.cancel()
 
@@ -136,11 +136,17 @@ class Member(Process):
         # Another one has its instance id.
         self.has_failed = not isinstance(error, FencedInstanceIdError)
 
+    async def _stop(self, consumer: Consumer) -> dict[TopicPartition, OffsetAndMetadata]:
+        began_s = self.now()
+        left = await consumer.stop(STOP_S)
+        self.check_time("stop", began_s, STOP_S)
+        return left
+
     async def _stop_reading(self, consumer: Consumer) -> None:
         """Stop as a clean end of `async with` does, and hold the result against the log."""
         owed = {} if self.plan.way in (*RUNS, *ACKS) or self.plan.tasks > 1 else self.handled_to
         owed = dict(owed)
-        left = await consumer.stop(STOP_S)
+        left = await self._stop(consumer)
         for tp in sorted(owed.keys() - left.keys()):
             self.history.note(Kind.CONFIRMED, self.name, tp, owed[tp], note="by the stop")
 

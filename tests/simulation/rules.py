@@ -36,6 +36,8 @@ NOTICED_WITHIN_S: Final = 1.0
 # How long before it a fault excuses that two members own a partition.
 QUIET_S: Final = 20.0
 STOP_WITHIN_S: Final = 10.5
+# The delivery timeout of a producer, for which the end of a transaction may wait in an outage.
+DELIVERED_WITHIN_S: Final = 120.0
 # Faults after which a partition waits for heartbeats only, not for the end of a session.
 PROMPT: Final = frozenset(
     {
@@ -500,9 +502,13 @@ def failed_records_are_dead_letters(run: Run) -> Iterator[Violation]:
 
 # --- Ends -----------------------------------------------------------------------------------
 def members_stop_in_time(run: Run) -> Iterator[Violation]:
-    """`stop` takes no longer than its timeout, plus the time for which its loop was blocked."""
+    """A member ends within the timeout of `stop`, plus the time for which its loop was blocked.
+
+    A member that copies also ends its transaction and its producer, which have other timeouts.
+    """
     stopping: dict[str, Event] = {}
-    blocked_s = sum(fault.lasts_s for fault in run.plan.faults if fault.name == "loop blocked")
+    within_s = STOP_WITHIN_S + (DELIVERED_WITHIN_S if run.plan.way in COPIES else 0.0)
+    within_s += sum(fault.lasts_s for fault in run.plan.faults if fault.name == "loop blocked")
     for event in run.history.of(Kind.STOPPING, Kind.STOPPED, Kind.KILLED):
         if event.kind is Kind.STOPPING:
             stopping[event.who] = event
@@ -510,7 +516,7 @@ def members_stop_in_time(run: Run) -> Iterator[Violation]:
         begun = stopping.pop(event.who, None)
         if event.kind is Kind.STOPPED and begun is not None:
             took_s = event.at_s - begun.at_s
-            if took_s > STOP_WITHIN_S + blocked_s:
+            if took_s > within_s:
                 text = f"{event.who} took {took_s:.1f} s to stop"
                 yield Violation("late stop", text, event.at_s)
     for who, event in stopping.items():

@@ -149,7 +149,10 @@ def test_reset_loses_what_is_in_flight() -> None:
     async def course(loop: Loop, pair: Pair) -> None:
         writer = await pair.open()
         writer.write(b"1")
+        port = writer.get_extra_info("sockname")[1]
+        assert loop.net.addresses_of("c") == {f"c:{port}"}
         assert loop.net.reset("b", "c") == 1
+        assert not loop.net.addresses_of("c")
         await asyncio.sleep(1)
         assert not pair.got
         assert sorted(pair.ends) == ["b: reset", "c: reset"]

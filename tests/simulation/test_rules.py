@@ -62,7 +62,8 @@ class Story:
             self.add(4.5 + number, Kind.HANDLED, "a", offset=number, value=value(number))
         self.add(6.0, Kind.COMMITTED, "g", offset=2)
         self.add(7.0, Kind.STOPPING, "a")
-        self.add(8.0, Kind.STOPPED, "a")
+        # A member that copies may also wait for its transaction.
+        self.add(18.0 if way in plan.COPIES else 8.0, Kind.STOPPED, "a")
         if way in plan.COPIES:
             self.facts.output = [value(0), value(1)]
 

@@ -344,18 +344,24 @@ async def _copy_batch(
     records: Sequence[ConsumerRecord[Any, Any]],
 ) -> None:
     member.note_returned(records)
-    former, member.transaction = member.transaction, producer.transaction()
-    async with member.transaction as tx:
-        for record in records:
-            await tx.send(OUTPUT, record.value or b"", key=record.key)
-        for record in records:
-            await member.process(record)
-            member.note_handled(record)
-        if former is not None and member.rng.random() < LATE:
-            await _send_late(member, former)
-        tx.commit_offsets(batch)
-        if member.is_wild and member.rng.random() < GIVEN_UP:
-            raise _GivenUpError
+    former, transaction = member.transaction, producer.transaction()
+    member.transaction = transaction
+    before = dict(member.handled_to)
+    try:
+        async with transaction as tx:
+            for record in records:
+                await tx.send(OUTPUT, record.value or b"", key=record.key)
+            for record in records:
+                await member.process(record)
+                member.note_handled(record)
+            if former is not None and member.rng.random() < LATE:
+                await _send_late(member, former)
+            tx.commit_offsets(batch)
+            if member.is_wild and member.rng.random() < GIVEN_UP:
+                raise _GivenUpError
+    finally:
+        if not transaction.is_committed:
+            member.handled_to = before  # a stop commits no record of an aborted transaction
 
 
 async def _send_late(member: Member, former: TransactionBlock[Any, Any]) -> None:
