@@ -98,24 +98,20 @@ class _Connecting:
         return connection
 
 
-class _Plain(urllib.request.HTTPHandler):
+class _Opening(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens connections that have a limit."""
+
     def __init__(self, limit: _TimeLimit) -> None:
         super().__init__()
-        self._connecting = _Connecting(_Connection, limit)
+        self._limit = limit
 
     @override
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(self._connecting, req)
-
-
-class _TLS(urllib.request.HTTPSHandler):
-    def __init__(self, limit: _TimeLimit) -> None:
-        super().__init__()
-        self._connecting = _Connecting(_TLSConnection, limit)
+        return self.do_open(_Connecting(_Connection, self._limit), req)
 
     @override
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(self._connecting, req)
+        return self.do_open(_Connecting(_TLSConnection, self._limit), req)
 
 
 class ClientCredentials(AbstractTokenProvider):
@@ -175,7 +171,7 @@ class ClientCredentials(AbstractTokenProvider):
         return Secret(token)
 
     def _answer(self, limit: _TimeLimit) -> object:
-        opener = urllib.request.build_opener(_NoRedirects, _Plain(limit), _TLS(limit))
+        opener = urllib.request.build_opener(_NoRedirects, _Opening(limit))
         try:
             with opener.open(self._request(), timeout=self._timeout_s) as response:
                 body = _body(response)
