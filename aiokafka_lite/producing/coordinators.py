@@ -170,8 +170,9 @@ class CoordinatorClient:
                 sent = request()
                 node_id = await self._find(until)
                 response = await self._cluster.request(node_id, sent)
-                error: KafkaError | None = self._passing(codes_of(response), retriable)
-                if doubts.include(node_id, response, codes_of(response), error):
+                codes = tuple(codes_of(response))
+                error: KafkaError | None = self._passing(codes, retriable)
+                if doubts.include(node_id, response, codes, error):
                     moved_to = await self._cluster.find_coordinator_elsewhere(
                         node_id, self._key, self._key_type, until
                     )
