@@ -32,7 +32,7 @@ SHOWN: Final = 3
 # In one process. Each leaves up to 4 MB.
 SEEDS_AT_ONCE: Final = 25
 # Seeds that import, and compile codecs of, what most others need.
-WARM_UP: Final = (3, 6)
+WARM_UP: Final = (3, 5, 6)
 WARM_UP_S: Final = 10.0
 FORKING: Final = get_context("fork")
 # A seed takes less than a second; a callback that takes this long does not return.
