@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.broker.log.producers import (
@@ -103,8 +102,7 @@ class TransactionVersion(enum.IntEnum):
         return self >= TransactionVersion.EPOCH_PER_TRANSACTION
 
 
-@dataclass(frozen=True)
-class TransactionValue:
+class TransactionValue(NamedTuple):
     """The state of a transactional id. The log stores all but `last_epoch`.
 
     Attributes:
@@ -211,8 +209,7 @@ class Transaction:
             return ProducerFencedError
         if value.state is ONGOING:
             return self.fence(version, now_ms)
-        renewed = replace(
-            value,
+        renewed = value._replace(
             previous_producer_id=value.producer_id,
             timeout_ms=timeout_ms,
             state=EMPTY,
@@ -222,14 +219,14 @@ class Transaction:
         )
         if self.needs_producer_id and (expected is None or expected.epoch == value.epoch):
             last_epoch = NO_EPOCH if expected is None else value.epoch
-            return replace(renewed, producer_id=spare_producer_id, epoch=0, last_epoch=last_epoch)
+            return renewed._replace(producer_id=spare_producer_id, epoch=0, last_epoch=last_epoch)
         if self.needs_producer_id:
             return UnknownError
-        bumped = replace(renewed, epoch=value.epoch + 1)
+        bumped = renewed._replace(epoch=value.epoch + 1)
         if expected is None:
-            return replace(bumped, last_epoch=NO_EPOCH)
+            return bumped._replace(last_epoch=NO_EPOCH)
         if value.epoch in (NO_EPOCH, expected.epoch):
-            return replace(bumped, last_epoch=value.epoch)
+            return bumped._replace(last_epoch=value.epoch)
         if expected.epoch == value.last_epoch:  # a repeated request whose response was lost
             return renewed
         return ProducerFencedError
@@ -264,8 +261,7 @@ class Transaction:
         more = dict.fromkeys((*value.partitions, *partitions))
         if value.state is ONGOING and len(more) == len(value.partitions):
             return NoError
-        return replace(
-            value,
+        return value._replace(
             previous_producer_id=value.producer_id,
             state=ONGOING,
             partitions=tuple(more),
@@ -335,8 +331,7 @@ class Transaction:
         prepared = self._prepared(
             TransactionVersion.EPOCH_PER_TRANSACTION, now_ms, is_commit=is_commit
         )
-        return replace(
-            prepared,
+        return prepared._replace(
             next_producer_id=spare_producer_id if self.needs_producer_id else NO_PRODUCER_ID,
             # An abort without a transaction starts one to end it.
             started_ms=value.started_ms if value.state is ONGOING else now_ms,
@@ -351,14 +346,13 @@ class Transaction:
         prepared = self._prepared(version, now_ms, is_commit=False)
         if prepared.epoch > self.value.epoch:  # the abort bumps the epoch anyway
             return prepared
-        return replace(prepared, epoch=self.value.epoch + 1, last_epoch=NO_EPOCH)
+        return prepared._replace(epoch=self.value.epoch + 1, last_epoch=NO_EPOCH)
 
     def _prepared(
         self, version: TransactionVersion, now_ms: int, *, is_commit: bool
     ) -> TransactionValue:
         value = self.value
-        prepared = replace(
-            value,
+        prepared = value._replace(
             previous_producer_id=value.producer_id,
             next_producer_id=NO_PRODUCER_ID,
             state=PREPARE_COMMIT if is_commit else PREPARE_ABORT,
@@ -366,13 +360,12 @@ class Transaction:
             client_version=version,
         )
         if version.bumps_epochs and value.epoch < LAST_EPOCH:
-            return replace(prepared, epoch=value.epoch + 1, last_epoch=value.epoch)
+            return prepared._replace(epoch=value.epoch + 1, last_epoch=value.epoch)
         return prepared
 
     def complete(self, now_ms: int) -> TransactionValue:
         value = self.value
-        completed = replace(
-            value,
+        completed = value._replace(
             previous_producer_id=value.producer_id,
             next_producer_id=NO_PRODUCER_ID,
             state=COMPLETE_COMMIT if value.state is PREPARE_COMMIT else COMPLETE_ABORT,
@@ -380,7 +373,7 @@ class Transaction:
             updated_ms=now_ms,
         )
         if value.client_version.bumps_epochs and value.next_producer_id != NO_PRODUCER_ID:
-            return replace(completed, producer_id=value.next_producer_id, epoch=0)
+            return completed._replace(producer_id=value.next_producer_id, epoch=0)
         return completed
 
     # The transactional id is forgotten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -214,4 +213,4 @@ def test_only_idle_ids_expire(state: TransactionState) -> None:
 def test_value_that_does_not_follow_is_refused() -> None:
     transaction = machine()
     with pytest.raises(IllegalTransitionError, match="cannot change from Empty to CompleteCommit"):
-        transaction.become(replace(transaction.value, state=COMPLETE_COMMIT))
+        transaction.become(transaction.value._replace(state=COMPLETE_COMMIT))

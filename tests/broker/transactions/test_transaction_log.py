@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, partition_for
@@ -134,8 +132,7 @@ def test_old_layout_has_no_place_for_newer_fields() -> None:
     assert value[:2] == b"\x00\x00"
     assert decode_record(key, value) == (
         "txn",
-        replace(
-            VALUE,
+        VALUE._replace(
             previous_producer_id=-1,
             next_producer_id=-1,
             client_version=TransactionVersion.ORIGINAL,
