@@ -159,10 +159,9 @@ class TopicCatalog:
 
     def partition(self, topic: str | bytes, index: int) -> Partition:
         """Return a partition of a topic, which has this name or id."""
-        known = self.by_id(topic) if isinstance(topic, bytes) else self.by_name(topic)
-        partition = None if known is None else known.partition(index)
-        if partition is not None:
-            return partition
+        known = self._by_id.get(topic) if isinstance(topic, bytes) else self._topics.get(topic)
+        if known is not None and 0 <= index < len(known.partitions):
+            return known.partitions[index]
         if known is None and isinstance(topic, bytes):
             raise UnknownTopicIdError("there is no topic with the requested id")
         name: object = topic if known is None else known.name

@@ -16,7 +16,6 @@ from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey, Servi
 from aiokafka_lite.errors import (
     BrokerResponseError,
     KafkaError,
-    NoError,
     OffsetOutOfRangeError,
     UnknownError,
 )
@@ -26,11 +25,10 @@ from aiokafka_lite.records import end_offset
 
 READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1
-NO_REPLICA: Final = -1
 Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ReplicaReader:
     """A node that reads for a client, whose rack is "" if unknown.
 
@@ -63,13 +61,13 @@ class ReplicaReader:
 
     def end_offset(self, partition: Partition) -> int:
         """Return the node's high watermark."""
-        held_at = partition.held.get(self.node.id)
-        end = partition.high_watermark
-        return end if held_at is None else min(held_at, end)
+        end = partition.log.high_watermark
+        if not partition.held:
+            return end
+        return min(partition.held.get(self.node.id, end), end)
 
 
-@dataclass(frozen=True)
-class FetchLimits:
+class FetchLimits(NamedTuple):
     min_bytes: int
     max_bytes: int
     isolation_level: int
@@ -88,7 +86,7 @@ class Findings(NamedTuple):
     is_final: bool
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class FetchRead:
     """The reads of one request. Each read starts from the beginning.
 
@@ -114,10 +112,11 @@ class FetchRead:
                 self._served.append(target)
                 self.keys.append(partition.key)
                 # Any size is allowed for the first batch, so that the reader can pass it (KIP-74).
-                data = self._read(target, partition, left, at_least_one=size == 0)
-                read = len(data.records or b"")
-                size, left = size + read, max(left - read, 0)
-                is_final = is_final or _is_final(data)
+                data, ends_wait = self._read(target, partition, left, at_least_one=size == 0)
+                if data.records:
+                    read = len(data.records)
+                    size, left = size + read, max(left - read, 0)
+                is_final = is_final or ends_wait
             else:
                 data = error_data(target, partition)
             results.append((target, data))
@@ -137,7 +136,7 @@ class FetchRead:
                 available += partition.log.bytes_from(
                     target.asked.fetch_offset,
                     target.asked.partition_max_bytes,
-                    self._end_offset(target, partition),
+                    self._end_offset(target, partition, self.reader.end_offset(partition)),
                 )
             except KafkaError:
                 return True
@@ -147,34 +146,36 @@ class FetchRead:
 
     def _read(
         self, target: CachedPartition, partition: Partition, left: int, *, at_least_one: bool
-    ) -> PartitionData:
-        log, reader = partition.log, self.reader
+    ) -> tuple[PartitionData, bool]:
+        """Return what the response has of a partition, and whether that ends the wait."""
+        log, reader, asked = partition.log, self.reader, target.asked
         try:
-            reader.check_readable(partition, target.asked.current_leader_epoch)
+            reader.check_readable(partition, asked.current_leader_epoch)
             diverging = self._diverging(target, partition)
             preferred = reader.preferred_replica(partition)
             high_watermark = reader.end_offset(partition)
+            ends_wait = diverging is not None or preferred is not None
             records = (
-                log.read(
-                    target.asked.fetch_offset,
-                    min(target.asked.partition_max_bytes, left),
+                b""
+                if ends_wait
+                else log.read(
+                    asked.fetch_offset,
+                    min(asked.partition_max_bytes, left),
                     at_least_one=at_least_one,
-                    end_offset=self._end_offset(target, partition),
+                    end_offset=self._end_offset(target, partition, high_watermark),
                 )
-                if diverging is None and preferred is None
-                else b""
             )
         except BrokerResponseError as error:
             data = error_data(target, type(error))
             data.aborted_transactions = None
-            return data
+            return data, True
         data = PartitionData(
             partition_index=target.key.partition,
             high_watermark=high_watermark,
             last_stable_offset=min(log.last_stable_offset, high_watermark),
             log_start_offset=log.log_start_offset,
             aborted_transactions=(
-                _aborted_transactions(partition, target.asked.fetch_offset, records)
+                _aborted_transactions(partition, asked.fetch_offset, records)
                 if self._is_committed
                 else None
             ),
@@ -184,23 +185,26 @@ class FetchRead:
             data.diverging_epoch = diverging
         if preferred is not None:
             data.preferred_read_replica = preferred
-        return data
+        return data, ends_wait
 
     @property
     def _is_committed(self) -> bool:
         return self.limits.isolation_level == READ_COMMITTED
 
-    def _end_offset(self, target: CachedPartition, partition: Partition) -> int:
+    def _end_offset(
+        self, target: CachedPartition, partition: Partition, high_watermark: int
+    ) -> int:
         """Return the offset up to which the client may read.
 
         A position after the last stable offset is no error, because a transaction may have begun
         earlier.
         """
-        end_offset = self.reader.end_offset(partition)
         if not self._is_committed:
-            return end_offset
+            return high_watermark
         stable = partition.log.last_stable_offset
-        return min(max(stable, min(target.asked.fetch_offset, end_offset)), end_offset)
+        if stable >= high_watermark:
+            return high_watermark
+        return max(stable, min(target.asked.fetch_offset, high_watermark))
 
     @staticmethod
     def _diverging(target: CachedPartition, partition: Partition) -> EpochEndOffset | None:
@@ -238,12 +242,4 @@ def error_data(target: CachedPartition, error: type[BrokerResponseError]) -> Par
         error_code=error.errno or UnknownError.errno,
         high_watermark=NO_OFFSET,
         records=b"",
-    )
-
-
-def _is_final(data: PartitionData) -> bool:
-    return (
-        data.error_code != NoError.errno
-        or data.diverging_epoch.epoch != UNDEFINED_EPOCH
-        or data.preferred_read_replica != NO_REPLICA
     )

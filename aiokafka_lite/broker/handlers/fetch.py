@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.cluster import ClusterNode
@@ -64,7 +65,7 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | D
         request.rack_id,
         ctx.api_version >= FIRST_THAT_READS_FOLLOWERS,
     )
-    read = FetchRead(context.targets, limits, lambda target: _find(ctx, target), reader)
+    read = FetchRead(context.targets, limits, partial(_find, ctx), reader)
     findings = yield from read.read_in_steps()
     if (
         not read.keys

@@ -33,7 +33,7 @@ MODULES: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Delayed:
     """A response that waits for a change, or for its deadline.
 
