@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
@@ -57,6 +57,12 @@ def encode_request(
     return b"".join((head, name, tags, *parts))
 
 
+@lru_cache(1_000)  # clients may send any key
+def _is_flexible(api_key: int, version: int) -> bool:
+    cls = REQUESTS.get(api_key)
+    return cls is not None and cls.flexible.covers(version)
+
+
 class RequestFrame(NamedTuple):
     """A request whose header is decoded and whose body is still bytes."""
 
@@ -77,8 +83,7 @@ def decode_request(frame: memoryview) -> RequestFrame:
                 raise varint.bad_length("client_id", size, len(frame) - pos)
             client_id = str(frame[pos : pos + size], "utf-8")
             pos += size
-        cls = REQUESTS.get(api_key)
-        if cls is not None and cls.flexible.covers(version):
+        if _is_flexible(api_key, version):
             pos = varint.skip_tagged_fields(frame, pos)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise KafkaProtocolError(f"{len(frame)} bytes are not a valid request: {error}") from error
@@ -86,6 +91,7 @@ def decode_request(frame: memoryview) -> RequestFrame:
 
 
 # --- Responses -------------------------------------------------------------------------------
+@cache
 def _has_tagged_header(cls: type[Response], version: int) -> bool:
     return cls.flexible.covers(version) and not cls.has_plain_header
 

@@ -69,15 +69,13 @@ class Dispatcher:
             _fail(work, error)
 
     def _take(self, work: RequestWork, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
-        if isinstance(given, types.GeneratorType):
-            given = _begun(given)
-        answer = cast("Answer | Awaitable[Answer]", given)
+        answer = _begun(given) if isinstance(given, types.GeneratorType) else given
         if isinstance(answer, Response) or answer is None:
             work.processor.answer(work, answer)
         elif isinstance(answer, Delayed):
             self._delay(work, answer)
         else:
-            self._spawn(work, answer)
+            self._spawn(work, cast("Awaitable[Answer]", answer))
 
     def _spawn(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
         # If the scope ends before the task's first step, nothing awaits the handler's coroutine.
