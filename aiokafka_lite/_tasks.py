@@ -249,12 +249,7 @@ class TaskScope:
         """End every task after the loop was closed, on which a cancellation would never arrive."""
         self._is_closed = True
         for task in tuple(self._tasks):
-            # Otherwise asyncio warns that it was destroyed.
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            try:
-                task.get_coro().close()
-            except RuntimeError:  # its clean-up asked for the loop
-                pass
+            end_unfinished(task)
 
     async def close(self) -> None:
         """Cancel every task except the current one, and wait until all have ended.
@@ -270,6 +265,18 @@ class TaskScope:
     def _others(self) -> list[asyncio.Task[object]]:
         current = asyncio.current_task()
         return [task for task in self._tasks if task is not current]
+
+
+def end_unfinished(task: asyncio.Task[T]) -> None:
+    """End a task whose loop will not run again."""
+    if task.done():
+        return
+    # Otherwise asyncio warns that it was destroyed.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    try:
+        task.get_coro().close()
+    except RuntimeError:  # its clean-up asked for the loop
+        pass
 
 
 async def sleep_before(deadline: float, delay_s: float) -> bool:

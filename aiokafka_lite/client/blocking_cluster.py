@@ -15,11 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiokafka_lite._compat import override, timeout, timeout_at
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import TaskScope, end_unfinished
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import LEAST_S, Cluster
@@ -89,10 +89,24 @@ class OwnLoop:
         except OSError as error:
             raise KafkaConnectionError(f"cannot create an event loop: {error}") from error
         self._is_running = threading.Lock()
+        self._loop.set_exception_handler(self._note)
+        # The error of a callback or a background task. It may be a signal handler's.
+        self.failure: BaseException | None = None
         notify_of_forks(self, has_descriptor=True)
 
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.keys().isdisjoint(("handle", "protocol")):
+            loop.default_exception_handler(context)
+        else:
+            self.fail(context["exception"])
+
+    def fail(self, error: BaseException) -> None:
+        """End the call that waits: the error may have cost it a callback."""
+        self.failure = error
+        self._loop.stop()
+
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """Run a coroutine to its end. An exception of a signal handler cancels it.
+        """Run a coroutine to its end. After an exception of a signal handler, use only `discard`.
 
         Raises:
             IllegalStateError: An event loop runs in this thread.
@@ -113,10 +127,28 @@ class OwnLoop:
                 return self._loop.run_until_complete(task)
             except BaseException:
                 if not task.done():
+                    # The loop may have lost a callback that the task waits for.
                     task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        self._loop.run_until_complete(task)
+                    self._turn()
+                    end_unfinished(task)
+                if self.failure is not None:
+                    raise self.failure from None
                 raise
+
+    def _turn(self) -> None:
+        for _ in range(TURNS):
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+
+    def discard(self, last: Callable[[], object]) -> None:
+        """Make a last call on the loop, and close it without waiting for its tasks."""
+        with self._is_running:
+            try:
+                if not self._loop.is_closed():  # by another thread
+                    self._loop.call_soon(last)
+                    self._turn()
+            finally:
+                self._loop.close()
 
     def post(self, call: Callable[[], object]) -> None:
         """Make a call on the loop, now or when it runs next. Any thread may use it at any time."""
@@ -203,15 +235,15 @@ class BlockingCluster:
                     f"the client failed, and connects again at the next call: {failure!r}"
                 ) from failure
             if not isinstance(error, KafkaError):
-                self.hang_up()  # received bytes may be lost
+                self._discard()
             raise
         except BaseException:
-            self.hang_up()
+            self._discard()
             raise
         finally:
-            if self._scope.failure is not None:
-                self._drop()
-            elif self._mechanism is not None:
+            if own.failure is not None:
+                self._discard()
+            elif self._mechanism is not None and self._own is own:
                 self._finish_renewals(own, cluster)
 
     def _finish_renewals(self, own: OwnLoop, cluster: Cluster) -> None:
@@ -233,7 +265,7 @@ class BlockingCluster:
         if self._own is None and not self._is_closed:
             own = OwnLoop()
             try:
-                own.run(self._make_cluster())
+                own.run(self._make_cluster(own))
             except BaseException:
                 own.close()
                 raise
@@ -243,8 +275,8 @@ class BlockingCluster:
             raise ClientClosedError("the client is closed")
         return own_or_none, cluster
 
-    async def _make_cluster(self) -> None:
-        self._scope = TaskScope("blocking client")
+    async def _make_cluster(self, own: OwnLoop) -> None:
+        self._scope = TaskScope("blocking client", on_failure=own.fail)
         self._cluster = Cluster(
             self.config,
             scope=self._scope,
@@ -262,6 +294,18 @@ class BlockingCluster:
                 own.run(self._close())
             finally:
                 own.close()
+
+    def _discard(self) -> None:
+        """As `_drop`, after an exception that may have been raised between any two operations.
+
+        Received bytes and callbacks of the loop may be lost, so its tasks may never end.
+        """
+        own, self._own = self._own, None
+        if own is not None and self._cluster is not None:
+            try:
+                own.discard(self._cluster.abort)
+            finally:
+                self._scope.drop_all()
 
     async def _close(self) -> None:
         if self._cluster is not None:

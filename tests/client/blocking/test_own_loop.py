@@ -18,7 +18,7 @@ import pytest
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client import connection as connection_module
-from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.blocking_cluster import BlockingCluster, OwnLoop
 from aiokafka_lite.errors import (
     ClientClosedError,
     CoordinatorNotAvailableError,
@@ -125,6 +125,32 @@ def test_interrupted_wait_closes_the_connections(
         signal.signal(signal.SIGALRM, before)
     assert cluster.request(1, REQUEST).brokers
     assert connection.is_closed
+
+
+class Interruption(BaseException):
+    """What a signal handler may raise."""
+
+
+def test_call_that_is_interrupted_between_two_callbacks_ends(cluster: BlockingCluster) -> None:
+    for kind in (KeyboardInterrupt, Interruption, ValueError):
+        own = cluster._own
+        assert own is not None
+
+        def interrupt(own: OwnLoop = own, kind: type[BaseException] = kind) -> None:
+            # As when a signal comes after the loop has taken a callback from its queue.
+            own._loop._ready.clear()  # type: ignore[attr-defined]
+            raise kind
+
+        async def spin(_: object) -> None:
+            for _ in range(1_000_000):
+                await asyncio.sleep(0)
+
+        connection = cluster.connection(1)
+        own.post(interrupt)
+        with pytest.raises(kind):
+            cluster._run(spin)
+        assert connection.is_closed
+        assert cluster.request(1, REQUEST).brokers
 
 
 @pytest.mark.parametrize("is_final", [False, True])
