@@ -397,20 +397,24 @@ class BlockingCluster:
     def request(
         self, node: int | Node, request: AnyRequest[R], *, timeout_s: float | None = None
     ) -> R:
+        """A given timeout includes the time to connect."""
+
         async def ask(cluster: Cluster) -> R:
             node_id = _node_id(cluster, node)
             await cluster.pool.connect(node_id)  # takes a part of the limit
             own_s = self._timeout_s(timeout_s)
             return await cluster.request(node_id, request, timeout_s=own_s)
 
-        return self._run(ask)
+        return self._run(ask, limit_s=math.inf if timeout_s is None else timeout_s)
 
     def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
-        """Ask one node after another. Their times are shares of the limit."""
+        """Ask one node after another. Their times are shares of the limit, and of the timeout."""
         own_s = self._timeout_s(timeout_s)
-        give_up_at = math.inf if self._deadline is None else self._deadline
+        limit_s = min(self.left_s, math.inf if timeout_s is None else timeout_s)
+        give_up_at = time.monotonic() + limit_s
         return self._run(
-            lambda cluster: cluster.request_any(request, timeout_s=own_s, give_up_at=give_up_at)
+            lambda cluster: cluster.request_any(request, timeout_s=own_s, give_up_at=give_up_at),
+            limit_s=limit_s,
         )
 
     def coordinator(self, group_id: str) -> int:

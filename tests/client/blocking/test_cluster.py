@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -172,11 +173,15 @@ def test_limit_includes_the_time_to_connect(broker: BrokerThread, new_cluster: N
     cluster = new_cluster(config_of(broker.bootstrap_servers))
     cluster.refresh([])
     cluster.hang_up()
+    request = MetadataRequest(topics=[])
+    with broker.on("ApiVersions").hold():
+        for ask in (partial(cluster.request, 1), cluster.request_any):
+            asking = partial(ask, request, timeout_s=0.2)
+            assert seconds_until_out_of_time(asking, "time limit") < 0.6
     with broker.on("ApiVersions").hold() as rule, broker.on("Metadata").silence(times=None):
         connecting = threading.Timer(0.5, rule.release)
         connecting.start()
         cluster.limit(0.8)
-        request = MetadataRequest(topics=[])
         assert seconds_until_out_of_time(lambda: cluster.request(1, request), "no answer") < 1.1
         connecting.join()
 
