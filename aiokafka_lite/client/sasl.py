@@ -32,6 +32,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaConfigurationError,
     KafkaConnectionError,
+    KafkaError,
     KafkaProtocolError,
     NoError,
     UnsupportedSaslMechanismError,
@@ -199,8 +200,14 @@ class OAuthBearer(Mechanism):
             challenge = yield b"\x01"
 
     async def _ask_provider(self, secrets: list[Secret]) -> bytes:
+        kind = AuthenticationFailedError
         try:
-            given: object = await self._provider.token()
+            try:
+                given: object = await self._provider.token()
+            except Exception as error:
+                if not isinstance(error, KafkaError) or error.retriable:
+                    kind = TokenUnavailableError
+                raise
             extensions = dict(self._provider.extensions())
         except Exception as error:  # noqa: BLE001 -- the application's code
             failure = f"{type(error).__name__} at {_place(error)}"
@@ -213,7 +220,13 @@ class OAuthBearer(Mechanism):
             )
             return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
         # Without its text and cause, which may contain secrets.
-        raise AuthenticationFailedError(f"the token provider raised {failure}")
+        raise kind(f"the token provider raised {failure}")
+
+
+class TokenUnavailableError(AuthenticationFailedError):
+    """The provider has no token now, and may have one later."""
+
+    retriable = True
 
 
 def _token(given: object) -> bytes:

@@ -297,3 +297,4 @@ async def test_provider_that_gives_no_token_is_told_without_what_it_gave(
         await talk.first()
     assert "canary" not in "".join(traceback.format_exception(error.value))
     assert error.value.__cause__ is error.value.__context__ is None
+    assert error.value.retriable is isinstance(token, Exception)
