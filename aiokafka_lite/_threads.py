@@ -10,8 +10,9 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from aiokafka_lite._virtual import simulation_of
 
@@ -70,6 +71,37 @@ def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Fut
             done.set_result(result)
 
     loop.call_soon(do)
+    return done
+
+
+def wait_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+    """Do work that may wait long, in a thread that does not delay the end of the process."""
+    loop = asyncio.get_running_loop()
+    if simulation_of(loop) is not None:
+        return aside(loop, work)
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("T", result))
+
+    def do() -> None:
+        outcome: tuple[T | None, BaseException | None]
+        try:
+            outcome = work(), None
+        except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    try:
+        threading.Thread(target=do, name=f"aiokafka_lite-{name}", daemon=True).start()
+    except RuntimeError:  # no thread can be started
+        do()
     return done
 
 

@@ -1,6 +1,7 @@
 """Tokens from an OAuth 2.0 server by client credentials (KIP-768, RFC 6749 section 4.4).
 
-A token is used for four fifths of its lifetime.
+A token is renewed when four fifths of its lifetime are over, by a thread, so that no other
+connection waits. If that fails, the token is used until it expires.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import base64
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 import urllib.error
@@ -21,6 +23,7 @@ from typing import Any, Final, cast
 
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite.abc import AbstractTokenProvider
+from aiokafka_lite.client.sasl import TokenUnavailableError
 from aiokafka_lite.errors import AuthenticationFailedError
 from aiokafka_lite.sasl import Secret
 
@@ -30,6 +33,11 @@ MAX_ANSWER_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 16
 MAX_LOGGED_CHARACTERS: Final = 200
 RENEW_AT: Final = 0.8
+# After a failed renewal of a valid token.
+RENEW_AGAIN_AFTER_S: Final = 10.0
+# Statuses that a later request may not get, besides those of broken servers.
+PASSING_STATUSES: Final = frozenset({408, 425, 429})
+FIRST_STATUS_OF_SERVERS: Final = 500
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -144,14 +152,31 @@ class ClientCredentials(AbstractTokenProvider):
         self._timeout_s: Final = timeout_s
         self._clock: Final = clock
         self._kept: Secret | None = None
-        self._kept_until = 0.0
+        # When it is renewed, and when it expires.
+        self._kept_until = self._expires_at = 0.0
+        self._one_request = threading.Lock()
 
     @override
     async def token(self) -> str:
-        """Return a valid token. This blocks if it has to be requested."""
-        if self._kept is None or self._clock() >= self._kept_until:
-            self._kept = self._fetch()
-        return self._kept.reveal().decode()
+        from aiokafka_lite._threads import wait_in_thread  # here: parsing needs no asyncio
+
+        kept = self._kept
+        if kept is None or self._clock() >= self._kept_until:
+            kept = await wait_in_thread(self._renewed, name="token")
+        return kept.reveal().decode()
+
+    def _renewed(self) -> Secret:
+        with self._one_request:
+            if self._kept is not None and self._clock() < self._kept_until:  # by another thread
+                return self._kept
+            try:
+                self._kept = self._fetch()
+            except AuthenticationFailedError:
+                now = self._clock()
+                if self._kept is None or now >= self._expires_at:
+                    raise
+                self._kept_until = min(now + RENEW_AGAIN_AFTER_S, self._expires_at)
+            return self._kept
 
     @override
     def extensions(self) -> dict[str, str]:
@@ -165,9 +190,10 @@ class ClientCredentials(AbstractTokenProvider):
         if not isinstance(answer, dict) or not isinstance(token, str) or not token:
             raise self._failure("returned a response without an access_token")
         lifetime_s = answer.get("expires_in")
-        self._kept_until = asked_at
+        self._kept_until = self._expires_at = asked_at
         if isinstance(lifetime_s, (int, float)):
             self._kept_until += lifetime_s * RENEW_AT
+            self._expires_at += lifetime_s
         return Secret(token)
 
     def _answer(self, limit: _TimeLimit) -> object:
@@ -179,19 +205,22 @@ class ClientCredentials(AbstractTokenProvider):
                 raise self._failure(f"returned more than {MAX_ANSWER_BYTES} bytes")
             if not limit.is_over:  # else its end may be missing
                 return json.loads(body)
-            what = ""
+            is_late = True
         except urllib.error.HTTPError as error:
             with error:
                 what = f"answered with HTTP status {error.code}{_reason(error)}"
-            raise self._failure(what) from None
+            may_pass = error.code >= FIRST_STATUS_OF_SERVERS or error.code in PASSING_STATUSES
+            raise self._failure(what, may_pass=may_pass) from None
         except (OSError, HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            what = f"cannot be reached: {cause}"
+            is_late = limit.is_over or isinstance(cause, TimeoutError)
+            what, may_pass = f"cannot be reached: {cause}", not isinstance(cause, ssl.SSLError)
         except ValueError:
-            what = "returned a response that is not JSON"
-        if limit.is_over:
-            what = f"did not respond within {self._timeout_s:g} s"
-        raise self._failure(what)
+            is_late = limit.is_over
+            what, may_pass = "returned a response that is not JSON", False
+        if is_late:
+            what, may_pass = f"did not respond within {self._timeout_s:g} s", True
+        raise self._failure(what, may_pass=may_pass)
 
     def _request(self) -> urllib.request.Request:
         pair = [self._client_id, self._client_secret.reveal().decode()]
@@ -209,12 +238,12 @@ class ClientCredentials(AbstractTokenProvider):
             },
         )
 
-    def _failure(self, what: str) -> AuthenticationFailedError:
+    def _failure(self, what: str, *, may_pass: bool = False) -> AuthenticationFailedError:
         # Logged here, because an error of a provider is shown only by its class.
         host = urllib.parse.urlsplit(self._url).hostname
         text = f"the token endpoint at {host} {what}"
         log.warning("%s", text)
-        return AuthenticationFailedError(text)
+        return (TokenUnavailableError if may_pass else AuthenticationFailedError)(text)
 
 
 def _body(response: HTTPResponse) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 import threading
@@ -82,6 +83,59 @@ def test_token_is_kept_until_four_fifths_of_its_life_are_over(server: TokenServe
     assert token_of(credentials) == "first"
     now += 1
     assert token_of(credentials) == "second"
+
+
+def test_token_that_cannot_be_renewed_is_used_until_it_expires(server: TokenServer) -> None:
+    now = 1000.0
+    credentials = provider(server.url, clock=lambda: now)
+    server.give("first", expires_in=100)
+    assert token_of(credentials) == "first"
+    server.answer = lambda: (503, b"")
+    now += 81
+    for _ in range(3):
+        assert token_of(credentials) == "first"
+    assert len(server.asked) == 2
+    now += 18  # ten seconds after a failure another request is made
+    assert token_of(credentials) == "first"
+    assert len(server.asked) == 3
+    now += 2
+    with pytest.raises(AuthenticationFailedError, match="HTTP status 503"):
+        token_of(credentials)
+    server.give("second", expires_in=100)
+    assert token_of(credentials) == "second"
+
+
+def test_endpoint_that_fails_for_a_moment_ends_no_call(server: TokenServer) -> None:
+    config = BrokerConfig(security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("OAUTHBEARER",))
+    with BrokerThread(config) as broker:
+        token = broker.call(lambda each: each.oauth_token("reader"))
+        good = json.dumps({"access_token": token, "expires_in": 3600}).encode()
+        answers = iter([(503, b""), (429, b""), (200, good)])
+        server.answer = lambda: next(answers)
+        options = parse(server.url, **{"kafka.bootstrap.servers": broker.bootstrap_servers})
+        cluster = BlockingCluster(options.client, mechanism=options.mechanism)
+        try:
+            assert cluster.refresh([]).nodes
+        finally:
+            cluster.close()
+
+
+def test_slow_endpoint_blocks_no_loop_and_is_asked_once_by_all(server: TokenServer) -> None:
+    server.give("token", expires_in=100)
+    server.pause_s = 0.01
+
+    async def ask() -> int:
+        credentials = provider(server.url)
+        asking = asyncio.gather(credentials.token(), credentials.token())
+        turns = 0
+        while not asking.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        assert asking.result() == ["token", "token"]
+        return turns
+
+    assert asyncio.run(ask()) > 10
+    assert len(server.asked) == 1
 
 
 def test_token_of_unknown_life_serves_once(server: TokenServer) -> None:
