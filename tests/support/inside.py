@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Set
 from typing import Literal, NamedTuple
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer import AIOKafkaConsumer
@@ -350,3 +352,22 @@ def config(consumer: AIOKafkaConsumer) -> ConsumerConfig:
 def note_fork(producer: AIOKafkaProducer) -> None:
     """Let a producer believe that this is a forked child, which goes on with the loop."""
     producer._owner.note_fork()
+
+
+# --- The event loop of blocking calls -----------------------------------------------------------
+def wait_interrupted(cluster: BlockingCluster, error: type[BaseException]) -> None:
+    """Wait in a call whose loop is interrupted, as if it had just taken a callback to call it."""
+    own = cluster._own
+    assert own is not None
+    ready: deque[object] = own._loop._ready  # type: ignore[attr-defined]
+
+    def interrupt() -> None:
+        ready.clear()
+        raise error
+
+    async def wait(_used: Cluster) -> None:
+        for _ in range(1_000_000):
+            await asyncio.sleep(0)
+
+    own.post(interrupt)
+    cluster._run(wait)

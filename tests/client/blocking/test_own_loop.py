@@ -18,7 +18,7 @@ import pytest
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client import connection as connection_module
-from aiokafka_lite.client.blocking_cluster import BlockingCluster, OwnLoop
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import (
     ClientClosedError,
     CoordinatorNotAvailableError,
@@ -35,6 +35,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch
+from tests.support import inside
 
 NewCluster = Callable[..., BlockingCluster]
 REQUEST = MetadataRequest(topics=[])
@@ -133,22 +134,9 @@ class Interruption(BaseException):
 
 def test_call_that_is_interrupted_between_two_callbacks_ends(cluster: BlockingCluster) -> None:
     for kind in (KeyboardInterrupt, Interruption, ValueError):
-        own = cluster._own
-        assert own is not None
-
-        def interrupt(own: OwnLoop = own, kind: type[BaseException] = kind) -> None:
-            # As when a signal comes after the loop has taken a callback from its queue.
-            own._loop._ready.clear()  # type: ignore[attr-defined]
-            raise kind
-
-        async def spin(_: object) -> None:
-            for _ in range(1_000_000):
-                await asyncio.sleep(0)
-
         connection = cluster.connection(1)
-        own.post(interrupt)
         with pytest.raises(kind):
-            cluster._run(spin)
+            inside.wait_interrupted(cluster, kind)
         assert connection.is_closed
         assert cluster.request(1, REQUEST).brokers
 
