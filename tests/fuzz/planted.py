@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.decoding import DecoderSource
+from aiokafka_lite.protocol.wire import Field
 from tests.fuzz import broker_in_process
 from tests.fuzz.engine import MIB, Broken, Limits, Target
 
@@ -121,3 +124,38 @@ class Deaf(Planted):
     @override
     def fail(self, content: bytes) -> None:
         sum(range(1 << 62))
+
+
+# --- Decoders that are wrong, each in another way ------------------------------------------------
+class AlwaysSet(DecoderSource):
+    """Ignores flags."""
+
+    @override
+    def read_fixed(self, code: str, target: str) -> None:
+        super().read_fixed(code, target)
+        if code == "?":
+            self.flush()
+            self.line(f"{target} = True")
+
+
+class Nullable(DecoderSource):
+    """Takes a null for every length."""
+
+    @override
+    @contextmanager
+    def length_read(
+        self, code: str, limit: str, target: str, path: str, nullable: bool
+    ) -> Iterator[None]:
+        with super().length_read(code, limit, target, path, True):
+            yield
+
+
+class OtherInSteps(DecoderSource):
+    """Has other defaults if it decodes in steps."""
+
+    @override
+    def set_default(self, field: Field, target: str) -> None:
+        if self.in_steps and field.default == -1:
+            self.line(f"{target}.{field.slot} = 0")
+        else:
+            super().set_default(field, target)

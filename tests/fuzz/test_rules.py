@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol.decoding import DecoderSource
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.schema import Message
 from tests.fuzz import planted, running, totals
 from tests.fuzz.__main__ import main
-from tests.fuzz.engine import Found, Fuzzer, PeakMemory, Target, read_input, write_input
+from tests.fuzz.engine import (
+    Broken,
+    Found,
+    Fuzzer,
+    PeakMemory,
+    Target,
+    read_input,
+    write_input,
+)
+from tests.fuzz.targets.messages import compare_ways
+from tests.support.samples import versions
 
 EXECUTIONS = 40
 
@@ -62,6 +79,23 @@ def test_no_rule_is_broken_without_a_fault() -> None:
     fuzzer, inputs = fuzzed(planted.Sliced())
     assert not fuzzer.found
     assert any(content and content[0] >= 0x80 for content in inputs)
+
+
+def test_a_wrong_decoder_of_requests_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs: list[tuple[type[Message], int, bytes]] = [
+        (cls, version, codec.encode(cls(), version))
+        for cls in (FetchRequest, FindCoordinatorRequest, MetadataRequest)
+        for version in versions(cls)
+    ]
+    inputs.append((FindCoordinatorRequest, 0, b"\xff\xff"))
+    for make in ("decoder", "decoder_in_steps"):
+        monkeypatch.setattr(codec, make, getattr(codec, make).__wrapped__)  # not cached
+    for source in (planted.AlwaysSet, planted.Nullable, planted.OtherInSteps, None):
+        with monkeypatch.context() as patch:
+            patch.setattr(codec, "DecoderSource", source or DecoderSource)
+            with pytest.raises(Broken) if source else nullcontext():
+                for cls, version, content in inputs:
+                    compare_ways(cls, version, memoryview(content))
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ class Responses(Target):
             return "short"
         decode = framing.response_decoder(cls, version)
         if len(frame) > 4:
-            _compare_ways(cls, version, frame)
+            _compare_frame(cls, version, frame)
         with self.on_loop():
             message = decode(frame)
         try:
@@ -205,40 +205,43 @@ def _request_class(content: bytes) -> tuple[type[Request[Response]], int] | None
     return None if cls is None or not cls.versions.covers(version) else (cls, version)
 
 
-def _compare_ways(cls: type[Request[Response]], version: int, frame: memoryview) -> None:
-    """Decode the message also in steps, as the broker does with large requests."""
+def _compare_frame(cls: type[Request[Response]], version: int, frame: memoryview) -> None:
     response = cls.response
     is_tagged = response.flexible.covers(version) and not response.has_plain_header
-    body = frame[4 + is_tagged :]
-    if is_tagged and frame[4]:
-        return
+    if not (is_tagged and frame[4]):
+        compare_ways(response, version, frame[4 + is_tagged :])
+
+
+def compare_ways(cls: type[Message], version: int, body: memoryview) -> None:
+    """Decode a message that bytes may follow: at once, in steps, and with the other reader."""
     ways: Sequence[Callable[[], Message]] = (
-        lambda: _decoded(response, version, body),
-        lambda: run_to_end(codec.decoder_in_steps(response, version)(body, True)),
+        lambda: _decoded(cls, version, body),
+        lambda: run_to_end(codec.decoder_in_steps(cls, version)(body, True)),
     )
-    answers = []
+    answers: list[Message | str] = []
     for way in ways:
         try:
-            # As bytes: a float may be "not a number", which equals nothing.
-            answers.append(codec.encode(way(), version))
+            answers.append(way())
         except KafkaProtocolError as error:
-            answers.append(str(error).encode())
+            answers.append(str(error))
     if answers[0] != answers[1]:
-        raise Broken(f"{response.__name__} v{version} differs when it is decoded in steps")
+        raise Broken(f"{cls.__name__} v{version} differs when it is decoded in steps")
 
 
 def _decoded(cls: type[Message], version: int, body: memoryview) -> Message:
-    """Decode a message that bytes may follow. It has to end where the other reader says."""
     decode: MessageDecoder[Message] = codec.decoder(cls, version)
-    end = reading.end_of(cls, version, bytes(body))
+    found = reading.read(cls, version, bytes(body))
     try:
         message = decode(body, True)
     except KafkaProtocolError:
-        if end is not None:
+        if found is not None:
             raise Broken(f"{cls.__name__} v{version} is refused") from None
         raise
-    if end is None:
+    if found is None:
         raise Broken(f"{cls.__name__} v{version} is accepted")
+    other, end = found
+    if message != other:
+        raise Broken(f"{cls.__name__} v{version} has other values")
     try:
         decode(body[:end])
     except KafkaProtocolError:

@@ -17,12 +17,12 @@ from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Request
-from tests.fuzz import broker_in_process, mutations, scenario
+from tests.fuzz import broker_in_process, mutations, reading, scenario
 from tests.fuzz.broker_in_process import Loop, Transport
 from tests.fuzz.corpus import Kind, recorded_of
 from tests.fuzz.engine import MIB, Broken, Limits, Target
 from tests.fuzz.targets import sasl
-from tests.fuzz.targets.messages import mutated_body
+from tests.fuzz.targets.messages import compare_ways, mutated_body
 from tests.support.samples import REQUEST_CLASSES, filled
 
 TOPIC: Final = "t"
@@ -115,7 +115,8 @@ def prepare(broker: Broker) -> None:
 class Requests(Target):
     """The bytes of one connection to a broker with one topic, of some frames.
 
-    The broker answers each, or closes the connection. Every response is one of its version.
+    The broker answers each, or closes the connection. Every response is one of its version. Each
+    request is decoded as another reader does.
     """
 
     name = "requests"
@@ -183,9 +184,8 @@ class Requests(Target):
     def _check(self, frames: Sequence[bytes], answers: Sequence[bytes], *, is_ended: bool) -> str:
         expected: dict[int, set[tuple[int, int]]] = {}
         for frame in frames:
-            try:
-                head = framing.decode_request(memoryview(frame)[4:])
-            except KafkaProtocolError:
+            head = _head(memoryview(frame)[4:])
+            if head is None:
                 continue
             expected.setdefault(head.correlation_id, set()).add((head.api_key, head.version))
         if any(HANDSHAKE_WITH_BARE_TOKENS in each for each in expected.values()):
@@ -234,6 +234,25 @@ class RequestsWithSasl(Requests):
                     answer = sized(token)
                 found.append(b"".join([*sent, shake, answer, conversations()[level]]))
         return found
+
+
+def _head(frame: memoryview) -> framing.RequestFrame | None:
+    """Decode a request in all ways, and return its header. None if it is malformed."""
+    found = reading.read_request_header(bytes(frame))
+    try:
+        head = framing.decode_request(frame)
+    except KafkaProtocolError:
+        if found is not None:
+            raise Broken("the header of a request is refused") from None
+        return None
+    if found is None:
+        raise Broken("the header of a request is accepted")
+    if (head[:4], len(frame) - len(head.body)) != found:
+        raise Broken("the header of a request has other values")
+    cls = REQUESTS.get(head.api_key)
+    if cls is not None and cls.versions.covers(head.version):
+        compare_ways(cls, head.version, head.body)
+    return head
 
 
 def _is_response(answer: bytes, api_key: int, version: int) -> bool:
