@@ -19,12 +19,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import hashlib
 import inspect
 import random
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from itertools import count
@@ -104,9 +107,16 @@ class SimulatedHandle(asyncio.TimerHandle):
 
 
 class _SignalHandler(NamedTuple):
+    """A handler, and `given`, which `signal.getsignal` returns."""
+
     callback: Callable[..., object]
     args: tuple[Any, ...]
     context: Context
+    given: Any
+
+
+def _ignore(*_: object) -> None:
+    pass
 
 
 Choose: TypeAlias = Callable[[list[SimulatedHandle]], int]
@@ -509,8 +519,11 @@ class Loop(simloop.SimLoop):
         self._frozen_by: dict[str, set[str]] = {}
         self._dead: set[str] = set()
         self._buried: list[SimulatedHandle] = []
-        # Each host is a process, which has its own handlers.
+        # Each host is a process, which has its own handlers, generators and threads.
         self._signal_handlers: dict[tuple[str, signal.Signals], _SignalHandler] = {}
+        # By id, because a generator has no weak references when it is collected.
+        self._generators: dict[int, tuple[weakref.ref[AsyncGenerator[Any, Any]], str]] = {}
+        self._without_executor: set[str] = set()
         self.steps = 0
 
     @property
@@ -578,19 +591,108 @@ class Loop(simloop.SimLoop):
         given = signal.Signals(sig)
         if given.name in UNCATCHABLE:
             raise RuntimeError(f"sig {sig} cannot be caught")
-        handler = _SignalHandler(callback, args, copy_context())
+        handler = _SignalHandler(callback, args, copy_context(), _ignore)
         self._signal_handlers[self._net.here, given] = handler
 
     def remove_signal_handler(self, sig: int) -> bool:
         return self._signal_handlers.pop((self._net.here, signal.Signals(sig)), None) is not None
 
+    def set_signal(self, sig: int, handler: Any) -> Any:
+        """Do as `signal.signal` on the host that runs now."""
+        given = signal.Signals(sig)
+        if given.name in UNCATCHABLE:
+            raise OSError(errno.EINVAL, f"{given.name} cannot be caught")
+        if not callable(handler) and handler not in (signal.SIG_IGN, signal.SIG_DFL):
+            raise TypeError("signal handler must be SIG_IGN, SIG_DFL, or a callable object")
+        previous, key = self.get_signal(given), (self._net.here, given)
+        if handler in (signal.SIG_DFL, signal.default_int_handler):
+            self._signal_handlers.pop(key, None)
+        else:
+            callback = handler if callable(handler) else _ignore
+            args = given, None  # no frame
+            self._signal_handlers[key] = _SignalHandler(callback, args, copy_context(), handler)
+        return previous
+
+    def get_signal(self, sig: int) -> Any:
+        """Do as `signal.getsignal` on the host that runs now."""
+        given = signal.Signals(sig)
+        if (handler := self._signal_handlers.get((self._net.here, given))) is not None:
+            return handler.given
+        return signal.default_int_handler if given is signal.SIGINT else signal.SIG_DFL
+
     def handles_signal(self, host: str, sig: signal.Signals) -> bool:
         return (host, sig) in self._signal_handlers
 
-    def send_signal(self, host: str, sig: signal.Signals) -> None:
-        """Run the handler that a host has for a signal."""
-        callback, args, context = self._signal_handlers[host, sig]
-        self.call_soon(callback, *args, context=context)
+    def send_signal(self, host: str, sig: signal.Signals, interrupt: Callable[[], object]) -> None:
+        """Run the handler that a host has for a signal.
+
+        `interrupt` ends the host's process if the handler raises SystemExit or KeyboardInterrupt.
+        """
+        callback, args, context, _ = self._signal_handlers[host, sig]
+
+        def handle() -> None:
+            try:
+                callback(*args)
+            except (SystemExit, KeyboardInterrupt):
+                interrupt()
+
+        self.call_soon(handle, context=context)
+
+    # What asyncio.run does at the end of a process
+
+    def run_forever(self) -> None:
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._generator_began, self._generator_left)
+        try:
+            super().run_forever()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _generator_began(self, generator: AsyncGenerator[Any, Any]) -> None:
+        # Another one may have had its id. They stay in the order in which they began.
+        self._generators.pop(id(generator), None)
+        self._generators[id(generator)] = weakref.ref(generator), self._net.here
+
+    def _generator_left(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Close a generator that nobody refers to, unless its process or the run has ended."""
+        _, host = self._generators.pop(id(generator))
+        if self._running and host not in self._dead:
+            context = self._net._on_host(host)
+            self.call_soon(self.create_task, generator.aclose(), context=context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close the generators of the host that runs now."""
+        here = self._net.here
+        found = [ref() for ref, host in self._generators.values() if host == here]
+        left = [each for each in found if each is not None]
+        closing = (each.aclose() for each in left)
+        for generator, error in zip(
+            left, await asyncio.gather(*closing, return_exceptions=True), strict=True
+        ):
+            if isinstance(error, Exception):
+                message = f"an error occurred during closing of asynchronous generator {generator}"
+                self.call_exception_handler({"message": message, "exception": error})
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait until calls in threads of the host that runs now have run, and refuse others."""
+        here = self._net.here
+        self._without_executor.add(here)
+        jobs = [
+            entry._callback._future
+            for entry in self._ready
+            if isinstance(entry._callback, _loop._ExecutorJob)
+            and entry._context.get(_net._current_host, _net.DRIVER) == here
+        ]
+        if jobs:
+            await asyncio.wait(jobs)
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        if executor is None and self._net.here in self._without_executor:
+            raise RuntimeError("Executor shutdown has been called")
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        return future
 
     @property
     def unhandled(self) -> list[BaseException]:

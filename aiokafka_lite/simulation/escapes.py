@@ -125,6 +125,8 @@ def _at_now(original: Callable[..., Any], position: int = 0) -> Callable[..., An
 
 
 LOCALTIME: Final = time.localtime
+GET_SIGNAL: Final = signal.getsignal
+SET_SIGNAL: Final = signal.signal
 OF_TUPLES: Final = (time.strftime, time.asctime)
 # Names of modules, and what they are in a run. Older versions of Python do not audit all of them.
 REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
@@ -143,6 +145,8 @@ REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
     (os, "urandom", lambda size: _guard.rng.randbytes(size)),
     (random, "_urandom", lambda size: _guard.rng.randbytes(size)),
     (threading.Thread, "start", lambda thread: _guard.refuse(THREAD)),
+    (signal, "signal", lambda sig, handler: _guard.loop.set_signal(sig, handler)),
+    (signal, "getsignal", lambda sig: _guard.loop.get_signal(sig)),
 )
 
 
@@ -193,7 +197,7 @@ def _of_others() -> Iterator[tuple[object, dict[str, Any]]]:
 def _names() -> list[_Name]:
     """Return what a run replaces, also in modules that have imported it by its name."""
     names = [_Name(owner, name, getattr(owner, name), here) for owner, name, here in REPLACED]
-    known = {id(each.original): each for each in names if each.owner in (time, os)}
+    known = {id(each.original): each for each in names if each.owner in (time, os, signal)}
     for module, held in _of_others():
         for name, value in [*held.items()]:
             if id(value) in known:
@@ -206,14 +210,14 @@ def _signals_noted() -> Iterator[None]:
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for each in signal.valid_signals():
-            if callable(handler := signal.getsignal(each)):
+            if callable(handler := GET_SIGNAL(each)):
                 handlers[each] = handler
-                signal.signal(each, _guard.handling(handler))
+                SET_SIGNAL(each, _guard.handling(handler))
     try:
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            SET_SIGNAL(number, handler)
 
 
 @contextlib.contextmanager

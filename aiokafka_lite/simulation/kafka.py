@@ -113,7 +113,7 @@ class Application(Process):
 
     def _act_on(self, sig: signal.Signals) -> None:
         if self._loop.handles_signal(self.name, sig):
-            self._loop.send_signal(self.name, sig)
+            self._loop.send_signal(self.name, sig, self.task.cancel)
         elif sig is signal.SIGINT:  # as asyncio.run
             self.task.cancel()
         elif sig.name in STOPPING:
@@ -154,7 +154,10 @@ class Application(Process):
             else:
                 self.error = error
         finally:
-            await self._loop.end_tasks(self.name)  # as asyncio.run
+            # As asyncio.run.
+            await self._loop.end_tasks(self.name)
+            await self._loop.shutdown_asyncgens()
+            await self._loop.shutdown_default_executor()
 
 
 class Applications(World):
@@ -221,9 +224,10 @@ class Kafka:
     def send_signal(self, sig: int, *, process: int | None = None) -> None:
         """Send a signal to processes.
 
-        A handler of `loop.add_signal_handler` runs next. Without one, the process does as a real
-        one: it ends at once, or at SIGINT with a cancellation, and does not start again. It stops
-        until SIGCONT, at SIGSTOP and SIGTSTP. Signals such as SIGCHLD have no effect.
+        A handler of `signal.signal` or `loop.add_signal_handler` runs next. If it raises
+        SystemExit, the process ends with a cancellation. Without a handler, the process does as a
+        real one: it ends at once, or at SIGINT with a cancellation, and does not start again. It
+        stops until SIGCONT, at SIGSTOP and SIGTSTP. Signals such as SIGCHLD have no effect.
 
         Args:
             process: Its number, in the order of `start` from 0. None: all.

@@ -17,7 +17,7 @@ import time
 import types
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,6 +313,95 @@ def test_an_interrupt_ends_the_other_tasks_of_a_process_as_well() -> None:
     assert outcome_of(test).error is None
 
 
+def test_signal_handlers_of_a_process_are_its_own() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signals = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    seen: list[Any] = []
+
+    def leave(*args: Any) -> None:
+        seen.append(args)
+        sys.exit(0)
+
+    async def serve(handler: Any) -> None:
+        seen.append([signal.signal(each, handler) for each in signals])
+        seen.append(signal.getsignal(signal.SIGUSR1))
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            seen.append("ends")
+
+    async def test(kafka: Kafka) -> None:
+        with pytest.raises(OSError, match="SIGKILL cannot be caught"):
+            signal.signal(signal.SIGKILL, leave)
+        with pytest.raises(TypeError, match="signal handler must be"):
+            signal.signal(signal.SIGTERM, None)
+        for handler, sig, results in (
+            (leave, signal.SIGTERM, [leave, (signal.SIGTERM, None), "ends"]),
+            (signal.SIG_IGN, signal.SIGUSR1, [signal.SIG_IGN]),
+            (signal.SIG_DFL, signal.SIGINT, [signal.SIG_DFL, "ends"]),
+        ):
+            seen.clear()
+            kafka.start(partial(serve, handler))
+            await asyncio.sleep(1.0)
+            kafka.send_signal(sig)
+            await asyncio.sleep(1.0)
+            assert seen == [[signal.SIG_DFL] * 2 + [signal.default_int_handler], *results]
+            kafka.send_signal(signal.SIGKILL)  # one ignores the others
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    outcome = outcome_of(test)
+    assert outcome.error is None
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_process_ends_as_with_asyncio_run(*, is_explicit: bool) -> None:
+    seen: list[object] = []
+
+    async def numbers(name: str) -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(0.1)
+            seen.append(name)
+
+    async def serve(kept: list[object]) -> None:
+        loop = asyncio.get_running_loop()
+        async for _ in numbers("left"):
+            break
+        await asyncio.sleep(0.2)
+        assert seen == ["left"]
+        for name in ("first", "second"):
+            kept.append(numbers(name))
+            await anext(kept[-1])  # type: ignore[call-overload]
+        loop.run_in_executor(None, seen.append, "in a thread")
+        if is_explicit:
+            await loop.shutdown_asyncgens()
+            await loop.shutdown_default_executor()
+            with pytest.raises(RuntimeError, match="Executor shutdown has been called"):
+                await asyncio.to_thread(print)
+
+    async def test(kafka: Kafka) -> None:
+        kept: list[object] = []
+        kafka.start(partial(serve, kept))
+        await asyncio.sleep(1.0)
+        assert seen == ["left", "in a thread", "first", "second"]
+        await asyncio.to_thread(print, end="")  # another process has its own threads
+
+        async def killed() -> None:
+            async for _ in numbers("killed"):
+                await asyncio.sleep(1_000)
+
+        kafka.start(killed)
+        await asyncio.sleep(1.0)
+        kafka.send_signal(signal.SIGKILL)
+        await asyncio.sleep(1.0)
+
+    assert outcome_of(test).error is None
+    assert seen == ["left", "in a thread", "first", "second"]
+
+
 def test_error_of_a_process_fails_the_test_unless_it_is_kafkas() -> None:
     from aiokafka_lite.errors import KafkaConnectionError
 
@@ -410,17 +499,17 @@ async def starting_a_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("escape", "name"),
+    ("escape", "name", "is_swallowed"),
     [
-        (sleeping, "time.sleep"),
-        (in_a_thread, "time.sleep"),
-        (starting_a_thread, "a thread"),
-        (connecting, "a real socket"),
-        (resolving, "a real name lookup"),
-        (starting_a_process, "another process"),
+        (sleeping, "time.sleep", True),
+        (in_a_thread, "time.sleep", False),
+        (starting_a_thread, "a thread", False),
+        (starting_a_thread, "a thread", True),
+        (connecting, "a real socket", False),
+        (resolving, "a real name lookup", False),
+        (starting_a_process, "another process", False),
     ],
 )
-@pytest.mark.parametrize("is_swallowed", [False, True])
 def test_escape_is_named(escape: Callable[[], Any], name: str, *, is_swallowed: bool) -> None:
     async def test(kafka: Kafka) -> None:
         try:
