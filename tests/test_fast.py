@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any
@@ -126,8 +127,15 @@ def test_a_file_that_needs_a_package_that_is_not_installed_is_skipped(
     assert found.outcome == outcome
 
 
-def test_what_is_kept_names_files_that_exist() -> None:
-    gone = [file for file in durations.kept() if not (durations.ROOT / file).exists()]
+def test_what_is_kept_names_files_and_tests_that_exist() -> None:
+    gone = []
+    for file, each in durations.kept().items():
+        path = durations.ROOT / file
+        text = path.read_text("utf-8") if path.exists() else ""
+        gone += [] if text else [file]
+        for name in (slow.partition("::")[0] for slow in each.slow):
+            if re.search(rf"^(async def|def|class) {name}\b|^{name} = ", text, re.M) is None:
+                gone.append(f"{file}::{name}")
     assert gone == [], "make durations"
 
 
