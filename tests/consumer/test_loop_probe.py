@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 
+from aiokafka_lite._tasks import Event
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.monitoring import loop_probe
@@ -82,10 +84,16 @@ async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
                 block(4.0)
 
     probe.start()
+    unrelated = Event()
+    waiting = asyncio.create_task(unrelated.wait())  # a task of the package
+    await asyncio.sleep(0)
+    references = sys.getrefcount(unrelated)
     working = asyncio.create_task(handle_records(), name="worker")
     event = await next_event(buffers.state)
     probe.stop()
     working.cancel()
+    assert sys.getrefcount(unrelated) == references  # a look at its locals would keep them
+    waiting.cancel()
     assert re.fullmatch(
         r"the application, after it received records of t/0 up to offset 4 "
         r"\(task worker, .*test_loop_probe.py:\d+, handle_records\)",

@@ -160,7 +160,7 @@ async def test_where_only_classic_is_to_be_had_a_start_costs_one_request_more_at
     assert lanes["JoinGroup"] == ["JoinGroup", "JoinGroup", "SyncGroup"]
 
 
-# 54 and 72 KiB with CPython 3.11; objects differ in size from one Python to the next.
+# 54 and 76 KiB with CPython 3.11; objects differ in size from one Python to the next.
 @pytest.mark.parametrize(
     ("way", "most_kib"), [pytest.param("no group", 60, marks=pytest.mark.slow), ("group", 80)]
 )

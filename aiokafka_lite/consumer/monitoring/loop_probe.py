@@ -167,14 +167,21 @@ def _where_records_are_asked_for(reads: Reads) -> str:
 
 
 def _frame_above_ours(awaited: object, reads: Reads) -> FrameType | None:
-    above: FrameType | None = None
+    """Return the application's frame that awaits a read of these.
+
+    A coroutine keeps its frame object, and the values in `f_locals`, from the first access until it
+    ends. So those of the package's own tasks are not accessed.
+    """
+    above: object = None
     while not isinstance(awaited, NextRecord):
-        frame: FrameType | None = getattr(awaited, "cr_frame", None)
-        if frame is None:
+        code = getattr(awaited, "cr_code", None)
+        if code is None:
             return None
-        if frame.f_code.co_filename.startswith(OWN_CODE):
-            owner = frame.f_locals.get("self")
-            return above if getattr(owner, "_reads", None) is reads else None
-        above = frame
-        awaited = getattr(awaited, "cr_await", None)
-    return above
+        if code.co_filename.startswith(OWN_CODE):
+            frame = None if above is None else getattr(awaited, "cr_frame", None)
+            owner = None if frame is None else frame.f_locals.get("self")
+            if getattr(owner, "_reads", None) is not reads:
+                return None
+            break
+        above, awaited = awaited, getattr(awaited, "cr_await", None)
+    return getattr(above, "cr_frame", None)

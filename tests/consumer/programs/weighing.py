@@ -1,7 +1,7 @@
 """Prints how many KiB each of many consumers takes.
 
-Arguments: bootstrap servers, topic, way, how many consumers, the most KiB. A busy machine blocks
-the loop. Each consumer then has events and requests for some seconds, whose end is waited for.
+Arguments: bootstrap servers, topic, way, how many consumers, the most KiB. On a busy machine, some
+requests are in flight when it looks, and it looks again.
 """
 
 from __future__ import annotations
