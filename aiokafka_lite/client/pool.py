@@ -322,7 +322,8 @@ class Pool:
         """Connect to nodes in this order until one is connected. Return those that failed.
 
         Each attempt starts a little after the one before, or at once if that failed (as RFC 8305).
-        Cancellation leaves the attempts running.
+        A node that another caller has connected is not connected again. Cancellation leaves the
+        attempts running.
         """
         waiting = list(node_ids)
         attempts: dict[_Attempt, int] = {}
@@ -330,6 +331,8 @@ class Pool:
         while waiting or attempts:
             if waiting:
                 node_id = waiting.pop(0)
+                if self.usable(node_id) is not None:
+                    return frozenset(failed)
                 try:
                     attempts[self.attempt(node_id)] = node_id
                 except NodeNotReadyError as left:  # while others were tried

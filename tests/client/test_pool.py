@@ -344,6 +344,22 @@ async def test_a_node_that_leaves_before_its_turn_is_passed_over(
 
 
 @pytest.mark.virtual_time
+async def test_a_node_that_another_caller_has_connected_is_not_connected_again(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    async with ScriptedBroker(2) as second:
+        pool.update_nodes(nodes(broker, second))
+        connecting = asyncio.ensure_future(pool.connect_one([1, 2], []))
+        await broker.until_asked(ApiVersionsRequest)
+        connection = await pool.connect(2)
+        assert await connecting == frozenset()
+        assert pool.usable(2) is connection
+        assert len(second.connections) == 1
+        await pool.close()
+
+
+@pytest.mark.virtual_time
 async def test_no_other_node_is_tried_once_the_client_is_closed(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
