@@ -25,6 +25,7 @@ While `is_troubled` is false, only holds apply.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 
 from aiokafka_lite._tasks import own_copy
@@ -55,6 +56,8 @@ class Gate:
         self.is_troubled = False
         self._note_raised = note_raised
         self._look: Callable[[], None] | None = None
+        # Loop time from which `look` may set a hold.
+        self._look_at = math.inf
         self._observers: list[Callable[[], None]] = []
         self._refuse: Callable[[], Exception] | None = None
         self._death: BaseException | None = None
@@ -78,19 +81,26 @@ class Gate:
     def hold(self, reason: Hold) -> None:
         self._set_holds(self.holds | {reason})
 
-    def look_by(self, look: Callable[[], None]) -> None:
-        """Set the function that sets a hold if a deadline has passed."""
+    def look_by(self, look: Callable[[], None], at: float) -> None:
+        """Set the function that sets a hold if a deadline has passed, and the earliest deadline."""
         self._look = look
+        self._look_at = at
 
     def look_no_more_by(self, look: Callable[[], None]) -> None:
         """Undo `look_by`, unless another function was set since."""
         if self._look == look:
             self._look = None
+            self._look_at = math.inf
 
     def look(self) -> None:
         """Check deadlines, because a blocked loop may have run no timer."""
         if self._look is not None:
             self._look()
+
+    def look_if_due(self, now: float) -> None:
+        """As `look`, for each turn of the loop."""
+        if now >= self._look_at:
+            self.look()
 
     def release(self, *reasons: Hold) -> None:
         self._set_holds(self.holds.difference(reasons))

@@ -74,7 +74,7 @@ class Decoding:
         state = State()
         config = ConsumerConfig(value_deserializer=value_deserializer)
         delivery = make_delivery(config, state.events)
-        self.decoder = ChunkDecoder(state.reads, cast("ChunkErrors", None), delivery)
+        self.decoder = ChunkDecoder(state.reads, state.gate, cast("ChunkErrors", None), delivery)
         self.slow = SlowRecords(record_s)
         self.chunk = cast("Chunk", self.slow)
         self.rows = Rows()

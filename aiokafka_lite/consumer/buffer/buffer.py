@@ -136,7 +136,7 @@ class Buffer:
         self._loop = asyncio.get_running_loop()
         self.queue = ChunkQueue(reads, self._loop, gate, budget)
         self._errors = ChunkErrors(state, reads, self.queue.add)
-        self.decoder = ChunkDecoder(reads, self._errors, delivery)
+        self.decoder = ChunkDecoder(reads, gate, self._errors, delivery)
         self.waiters = Waiters()
         # One timer for all deadlines. It moves only when it fires, so that a read which ends
         # before its deadline costs no timer. Not all of uvloop's handles know their time.
@@ -295,7 +295,7 @@ class Buffer:
         try:
             if timeout_s is not None and timeout_s <= 0 and not self.can_serve(wanted):
                 # A loop of reads that never wait must let the sources run.
-                await asyncio.sleep(0)
+                await self.decoder.let_others_run()
             # Partitions that were lost before may be reassigned within the timeout.
             may_be_lost = deadline is not None and not self._state.has_any(wanted)
             while await self._wait(wanted, deadline, also_raise, may_be_lost=may_be_lost):

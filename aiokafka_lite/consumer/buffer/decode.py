@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.buffer.bad_records import (
 )
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, Record
 from aiokafka_lite.consumer.buffer.time_slice import TimeSlice
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.lent import lend
 from aiokafka_lite.errors import IllegalStateError
 
@@ -103,14 +104,14 @@ class ApplicationWork(NamedTuple):
 class ChunkDecoder:
     """Decodes chunks within a time slice, and learns how many records fit between two looks."""
 
-    def __init__(self, reads: Reads, errors: ChunkErrors, delivery: Delivery) -> None:
+    def __init__(self, reads: Reads, gate: Gate, errors: ChunkErrors, delivery: Delivery) -> None:
         self._reads = reads
         self._errors = errors
         self._loop = asyncio.get_running_loop()
         self._run_length = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
         if delivery.awaited is not None:
             self._run_length = max(self._run_length, delivery.awaited.max_records)
-        self.slice = TimeSlice(TIME_SLICE_S, self._loop.time)
+        self.slice = TimeSlice(TIME_SLICE_S, self._loop.time, gate)
         # Loop time of the latest look at the clock.
         self.looked_at = 0.0
 

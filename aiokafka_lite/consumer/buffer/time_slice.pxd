@@ -2,10 +2,13 @@
 
 cimport cython
 
+from aiokafka_lite.consumer.gate cimport Gate
+
 
 @cython.final
 cdef class TimeSlice:
     cdef public object _clock
+    cdef public Gate _gate
     cdef public object ends_at
     cdef public double length_s
 

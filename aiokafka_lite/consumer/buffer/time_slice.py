@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aiokafka_lite.consumer.gate import Gate
+
 
 class TimeSlice:
     """The time that reads have until the event loop has to run; it begins at the first use.
@@ -13,8 +15,9 @@ class TimeSlice:
         ends_at: Loop time of its end. None: the loop has just run.
     """
 
-    def __init__(self, length_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, length_s: float, clock: Callable[[], float], gate: Gate) -> None:
         self._clock = clock
+        self._gate = gate
         self.length_s = length_s
         self.ends_at: float | None = None
 
@@ -25,8 +28,9 @@ class TimeSlice:
         return self.ends_at
 
     def renew(self) -> None:
-        """Note that the loop has run."""
+        """Note that the loop has run: a callback may have blocked it longer than the session."""
         self.ends_at = None
+        self._gate.look_if_due(self._clock())
 
     def is_over(self, now: float) -> bool:
         if self.ends_at is None:

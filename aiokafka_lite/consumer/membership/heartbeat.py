@@ -69,7 +69,8 @@ class Lease:
 
     def renew(self, asked_at: float) -> None:
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
-        self._gate.look_by(self.look)
+        # The thread may have received a refusal at any time.
+        self._gate.look_by(self.look, -math.inf if self._thread.is_there else self._ends_at)
         self.look()
 
     def look(self) -> None:

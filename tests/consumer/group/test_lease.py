@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Final, cast
 
@@ -24,6 +24,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
+from tests.support.iterations import plain_consumer
 from tests.support.listeners import Acting, Losing
 from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
@@ -55,7 +56,9 @@ async def broker() -> AsyncIterator[Broker]:
 
 @asynccontextmanager
 async def member(
-    broker: Broker, settings: dict[str, object]
+    broker: Broker,
+    settings: dict[str, object],
+    made_of: type[AIOKafkaConsumer] = AIOKafkaConsumer,
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, Losing]]:
     """A member that has been handed a record."""
     listener = Losing()
@@ -68,7 +71,7 @@ async def member(
         "enable_auto_commit": False,
         **settings,
     }
-    async with AIOKafkaConsumer(
+    async with made_of(
         bootstrap_servers=broker.bootstrap_servers,
         group_id="g",
         **arguments,  # type: ignore[arg-type]
@@ -106,6 +109,75 @@ async def test_a_member_that_is_cut_off_hands_out_nothing_until_it_is_answered(
             assert "no heartbeat was answered within" in consumer.explain(TP)
         await asyncio.wait_for(consumer.getone(), 5)
         assert holds(consumer) == frozenset()
+
+
+async def by_async_for(consumer: AIOKafkaConsumer, got: Callable[[object], None]) -> None:
+    async for record in consumer:
+        got(record)
+        return
+
+
+async def by_getone(consumer: AIOKafkaConsumer, got: Callable[[object], None]) -> None:
+    got(await consumer.getone())
+
+
+async def by_getmany(consumer: AIOKafkaConsumer, got: Callable[[object], None]) -> None:
+    got(await consumer.getmany(timeout_ms=60_000))
+
+
+async def by_poll(consumer: AIOKafkaConsumer, got: Callable[[object], None]) -> None:
+    got(await consumer.poll(60_000))
+
+
+async def by_batch(consumer: AIOKafkaConsumer, got: Callable[[object], None]) -> None:
+    async with consumer.batch(timeout_ms=60_000) as batch:
+        got(batch)
+
+
+async def by_run(consumer: AIOKafkaConsumer, got: Callable[[object], None]) -> None:
+    is_called = asyncio.Event()
+
+    async def handle(record: object) -> None:
+        got(record)
+        is_called.set()
+
+    running = asyncio.ensure_future(consumer.run(handle))
+    await is_called.wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+WAYS: Final = (by_async_for, by_getone, by_getmany, by_poll, by_batch, by_run)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("made_of", [AIOKafkaConsumer, plain_consumer()], ids=["as built", "plain"])
+async def test_a_waiting_read_returns_nothing_after_a_block_of_a_session(
+    broker: Broker, made_of: type[AIOKafkaConsumer]
+) -> None:
+    """The loop is blocked before a timer, and before the record arrives or is returned."""
+    loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+    for read in WAYS:
+        returned: list[object] = []
+        async with member(broker, EAGER, made_of) as (consumer, _):
+            for turn_count in range(100):
+                await consumer.commit()  # it is assigned anew after a block
+                reading = asyncio.ensure_future(read(consumer, returned.append))
+                await asyncio.sleep(0.01)
+                broker.produce("t", b"x")
+                for _ in range(turn_count):
+                    await asyncio.sleep(0)
+                if len(returned) > turn_count:
+                    break
+                with broker.on("Heartbeat").silence(None):
+                    loop.pass_time(SESSION_S)
+                    await asyncio.sleep(0.05)
+                    assert len(returned) == turn_count, (read, turn_count)
+                    assert Hold.CUT_OFF in holds(consumer)
+                await asyncio.wait_for(reading, 5)
+            await asyncio.wait_for(reading, 5)
+            await consumer.commit()
+        assert len(returned) > 1, read
 
 
 @asynccontextmanager
@@ -294,6 +366,7 @@ class Looks:
         self.identity = Identity("m", 1)
         self.member = self.thread = cast("Any", self)
         self.elsewhere = (-math.inf, False)
+        self.is_there = False
 
     @property
     def delivers(self) -> bool:
@@ -337,8 +410,10 @@ async def test_the_gate_looks_by_the_lease_that_was_renewed_last() -> None:
     former.renew(loop.time())
     lease.renew(loop.time())
     former.end()  # its task ends when the other member has joined already
+    looks.gate.look_if_due(loop.time())
+    assert not looks.is_held
     loop.pass_time(20)  # a blocked loop runs no timer
-    looks.gate.look()
+    looks.gate.look_if_due(loop.time())
     assert looks.is_held
     lease.end()
     assert not looks.is_held
@@ -381,6 +456,11 @@ async def test_a_lease_counts_what_was_heard_elsewhere() -> None:
     lease.look()
     assert not looks.is_held
     await asyncio.sleep(0.02)
+    assert looks.is_held
+    looks.is_there = True
+    lease.renew(18.0)
+    looks.elsewhere = (18.0, True)
+    looks.gate.look_if_due(18.0)
     assert looks.is_held
 
 
