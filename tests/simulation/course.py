@@ -114,6 +114,8 @@ class Course(World):
         await self._look_until(plan.calm_at_s)
         await faults.stop()
         history.note(Kind.CALM, "course")
+        if plan.may_miss_partitions:
+            self.start(self.new_slot())
         await self._look_until(self.loop.now + GOES_ON_S)
         ended = [asyncio.ensure_future(producer.end()) for producer in self.producers]
         if (await asyncio.wait(ended, timeout=SETTLED_WITHIN_S))[1]:

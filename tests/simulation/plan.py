@@ -170,6 +170,15 @@ class Plan:
             and not self.static
         )
 
+    @property
+    def may_miss_partitions(self) -> bool:
+        """Whether new partitions may wait for a rebalance.
+
+        A static leader that restarts cannot know which partitions were there before (KIP-814).
+        """
+        is_added = any(fault.name == "partitions added" for fault in self.faults)
+        return self.static and self.protocol != "consumer" and is_added
+
     def head(self) -> str:
         """Return one line about it."""
         return (
