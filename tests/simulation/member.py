@@ -44,6 +44,8 @@ SLOW_TIMES: Final = 20
 GRACE_S: Final = 1.0
 # After so long without a read, members that stay away are removed.
 MAX_POLL_MS: Final = 6_000
+# Named commits are retried for longer than a session, so in the next generation, too.
+LONG_MS: Final = 15_000
 # The share of handlers that fail, and of those that commit their record.
 FAILING: Final = 0.02
 NAMING: Final = 0.1
@@ -171,7 +173,7 @@ class Member(Process):
             "auto_offset_reset": "earliest",
             "isolation_level": "read_committed",
             "auto_commit_interval_ms": plan.auto_commit_ms,
-            "request_timeout_ms": REQUEST_MS,
+            "request_timeout_ms": LONG_MS if plan.habit == "names commits" else REQUEST_MS,
             "session_timeout_ms": SESSION_MS,
             "metadata_max_age_ms": plan.metadata_ms,
             "allow_auto_create_topics": False,

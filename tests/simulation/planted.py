@@ -205,6 +205,7 @@ _COMMITS: Final = (
             ),
         ),
         faults=("loop blocked", "session expires", "partition", "hang", "one-way cut"),
+        habits=("names commits",),
     ),
     Bug(
         "an older commit after a newer one",
@@ -546,7 +547,7 @@ _FETCHING: Final = (
                 "timestamp = -1",
             ),
         ),
-        faults=("truncation", "retention", "recreated"),
+        faults=("retention",),
     ),
     Bug(
         "the recreated topic continues at the old position",
@@ -687,6 +688,21 @@ _GROUPS: Final = (
         protocols=("cooperative",),
         faults=("session expires",),
         missed_because="what the next join revokes includes them",
+    ),
+    Bug(
+        "a fenced member keeps its partitions",
+        "A KIP-848 member whose epoch is fenced keeps its partitions and positions.",
+        "kept",
+        (
+            _edit(
+                "consumer.membership.kip848.membership",
+                "        await self._handover.lose()\n        self.held.clear()\n",
+                "        if loss is not Interruption.LOST_GENERATION:\n"
+                "            await self._handover.lose()\n            self.held.clear()\n",
+            ),
+        ),
+        protocols=("consumer",),
+        faults=("member fenced",),
     ),
     Bug(
         "a removed member does not join again",
@@ -1154,7 +1170,7 @@ _SEAMS: Final = (
     Bug(
         "a cancelled commit does not wait for its outcome",
         "A cancelled block of a transaction ends while EndTxn is in flight.",
-        "commit back",
+        "foreign error",
         (
             _edit(
                 "producing.transactions",

@@ -347,8 +347,10 @@ async def _copy_batch(
     former, transaction = member.transaction, producer.transaction()
     member.transaction = transaction
     before = dict(member.handled_to)
+    is_begun = False
     try:
         async with transaction as tx:
+            is_begun = True
             for record in records:
                 await tx.send(OUTPUT, record.value or b"", key=record.key)
             for record in records:
@@ -362,6 +364,8 @@ async def _copy_batch(
     finally:
         if not transaction.is_committed:
             member.handled_to = before  # a stop commits no record of an aborted transaction
+        if is_begun and transaction.is_committed is None and producer.fatal_error is None:
+            member.note_error(AssertionError("the block of a transaction ended before that did"))
 
 
 async def _send_late(member: Member, former: TransactionBlock[Any, Any]) -> None:
