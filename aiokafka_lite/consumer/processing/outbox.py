@@ -340,8 +340,13 @@ class Outbox:
                 await _until_done(self._task, wait_s)
         finally:
             self._drop_all(IllegalStateError("run() has ended, so outputs are no longer written"))
-            await self._scope.close()
-            await self._source.dismiss()
+            try:
+                self._scope.cancel_all()
+                if self._task is not None:
+                    await _until_done(self._task, LONGEST_END_S)
+                await self._scope.close()
+            finally:
+                await self._source.dismiss()
 
     # --- Contents -------------------------------------------------------------------------
     @property

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any, Final, Literal
 
 import pytest
@@ -729,6 +730,29 @@ async def test_a_run_that_is_cancelled_waits_for_the_end_of_its_transaction() ->
             await consumer.stop()
             await again
         assert await copy.counts() == {b"%d" % n: 1 for n in range(5)}
+
+
+async def test_a_run_that_is_cancelled_again_at_its_end_gives_the_producer_back() -> None:
+    async with embedded() as (_, copy), timeout(PATIENCE_S):
+        async with copy.producer() as producer, copy.consumer() as consumer:
+            for count, (turns, is_idle) in enumerate(product(range(1, 5), (False, True)), 1):
+                task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+                await copy.kafka.produce(copy.source, 0, numbered(1))
+                await until(lambda count=count: len(copy.handled) >= count)  # type: ignore[misc]
+                if is_idle:
+                    await eventually(copy.committed, count)
+                for _ in range(3):
+                    task.cancel()
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                await asyncio.wait([task])
+                async with producer.transaction() as transaction:
+                    await transaction.send(copy.target, b"own")
+            again = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+            await eventually(copy.committed, 8)
+            await consumer.stop()
+            await again
+        assert await copy.counts() == {b"0": 8, b"own": 8}
 
 
 @pytest.mark.virtual_time
