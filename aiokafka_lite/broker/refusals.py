@@ -41,6 +41,8 @@ _COPIED: Final = frozenset(
     {"group_id", "key", "member_id", "group_instance_id", "transactional_id", "topic_id"}
     | {"resource_type", "resource_name", *_TOPIC_NAMES}
 )
+# The name of an element that is a text itself, not a struct.
+_NAMES_OF_TEXTS: Final = ("group_id", "key", "transactional_id", *_TOPIC_NAMES)
 
 FIRST_OFFSET_FETCH_WITH_AN_ERROR: Final = 2
 
@@ -131,7 +133,7 @@ class Refusal:
         The request is None if all elements match.
         """
         answer = request.response()
-        _copy_names(request, answer)
+        copy_names(request, answer)
         if self.is_whole:
             self._put_error(answer, 0, refused)
             return answer, None
@@ -154,7 +156,7 @@ class Refusal:
         for item in getattr(parent, level.asked_in or "") or ():
             item_topic = _topic(item, refused.topic_name) or topic
             element = level.struct()
-            _copy_names(item, element)
+            copy_names(item, element)
             if depth == self._depth:
                 if refused.concerns(item_topic, _index(item)):
                     self._put_error(element, depth, refused)
@@ -386,23 +388,23 @@ def _error_field(cls: type[Struct], version: int) -> str | None:
     return None
 
 
-def _copy_names(item: object, element: Struct) -> None:
-    names = {field.name for field in element.schema}
-    if not isinstance(item, Struct):
-        own = _INDEX_NAMES if isinstance(item, int) else ("group_id", "key", *_TOPIC_NAMES)
-        for name in own:
-            if name in names:
-                setattr(element, name, item)
-                return
-        return
-    for name in sorted(_COPIED & names):
-        if hasattr(item, name):
-            setattr(element, name, getattr(item, name))
-    index = _index(item)
-    for name in _INDEX_NAMES:
-        if index is not None and name in names:
-            setattr(element, name, index)
-            return
+def copy_names(item: object, element: Struct) -> None:
+    """Copy the names of a request's element, such as a topic's, to the response's element."""
+    kind: type = type(item)
+    for given, name in _copied(kind, type(element)):
+        setattr(element, name, item if given is None else getattr(item, given))
+
+
+@functools.cache
+def _copied(item: type, element: type[Struct]) -> Sequence[tuple[str | None, str]]:
+    names = [field.name for field in element.schema]
+    if not issubclass(item, Struct):
+        possible = _INDEX_NAMES if issubclass(item, int) else _NAMES_OF_TEXTS
+        return [(None, name) for name in possible if name in names][:1]
+    copied = [(name, name) for name in names if name in _COPIED and hasattr(item, name)]
+    given = [name for name in _INDEX_NAMES if hasattr(item, name)]
+    index = [name for name in _INDEX_NAMES if name in names]
+    return [*copied, *zip(given[:1], index[:1], strict=False)]
 
 
 def _topic(item: object, topic_name: TopicName) -> str | None:

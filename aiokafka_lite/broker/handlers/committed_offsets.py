@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import (
@@ -13,6 +13,7 @@ from aiokafka_lite.broker.groups.offsets import (
 )
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import answered
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.transactions.verification import Verification, verify
@@ -28,11 +29,9 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -48,10 +47,13 @@ from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
+
+Outcome: TypeAlias = (
+    OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition | OffsetDeleteResponsePartition
+)
 
 FIRST_COMMIT_BY_TOPIC_ID: Final = 10
 FIRST_FETCH_BY_TOPIC_ID: Final = 10
@@ -64,8 +66,8 @@ FIRST_THAT_ADDS: Final = 5
 @handler(OffsetCommitRequest, is_by_element=True)
 def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     is_by_id = ctx.api_version >= FIRST_COMMIT_BY_TOPIC_ID
-    resolved = [_resolved(ctx, item, is_by_id) for item in request.topics]
-    offsets = _offsets(resolved)
+    resolved = [found for item in request.topics for found in _resolved(ctx, item, is_by_id)]
+    offsets = [found for found in resolved if isinstance(found, OffsetCommitEntry)]
     errors = (
         ctx.groups.commit(
             request.group_id,
@@ -79,23 +81,7 @@ def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCo
         if offsets
         else ()
     )
-    outcomes = iter(errors)
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=item.name,
-                topic_id=item.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=_outcome(found, outcomes).errno,
-                    )
-                    for partition, found in zip(item.partitions, of_topic, strict=True)
-                ],
-            )
-            for item, of_topic in zip(request.topics, resolved, strict=True)
-        ]
-    )
+    return answered(ctx, request, _outcomes(resolved, errors))
 
 
 @handler(TxnOffsetCommitRequest, is_by_element=True)
@@ -103,25 +89,10 @@ def txn_offset_commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
-    resolved = [_resolved(ctx, item, is_by_id) for item in request.topics]
-    offsets = _offsets(resolved)
-    outcomes = iter(_commit(ctx, request, offsets) if offsets else ())
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=item.name,
-                topic_id=item.topic_id,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=_outcome(found, outcomes).errno,
-                    )
-                    for partition, found in zip(item.partitions, of_topic, strict=True)
-                ],
-            )
-            for item, of_topic in zip(request.topics, resolved, strict=True)
-        ]
-    )
+    resolved = [found for item in request.topics for found in _resolved(ctx, item, is_by_id)]
+    offsets = [found for found in resolved if isinstance(found, OffsetCommitEntry)]
+    errors = _commit(ctx, request, offsets) if offsets else ()
+    return answered(ctx, request, _outcomes(resolved, errors))
 
 
 def _resolved(
@@ -151,16 +122,18 @@ def _resolved(
     ]
 
 
-def _offsets(
-    resolved: Sequence[Sequence[OffsetCommitEntry | ErrorType]],
-) -> list[OffsetCommitEntry]:
-    return [
-        found for of_topic in resolved for found in of_topic if isinstance(found, OffsetCommitEntry)
-    ]
+def _outcomes(
+    resolved: Iterable[OffsetCommitEntry | TopicPartition | ErrorType],
+    errors: Iterable[ErrorType],
+) -> Callable[..., None]:
+    """Return a function for `answered`. `errors` has one for each partition that exists."""
+    rest = iter(errors)
+    outcomes = (found if isinstance(found, type) else next(rest) for found in resolved)
 
+    def fill(ctx: RequestContext, topic: object, wanted: object, answer: Outcome) -> None:
+        answer.error_code = next(outcomes).errno
 
-def _outcome(found: OffsetCommitEntry | ErrorType, outcomes: Iterator[ErrorType]) -> ErrorType:
-    return next(outcomes) if isinstance(found, OffsetCommitEntry) else found
+    return fill
 
 
 def _commit(
@@ -293,24 +266,17 @@ def _refused(wanted: OffsetFetchRequestTopics, error: ErrorType) -> OffsetFetchR
 
 @handler(OffsetDeleteRequest, is_by_element=True)
 def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    tps: list[TopicPartition] = []
-    accepted: list[OffsetDeleteResponsePartition] = []
-    topics = []
+    resolved: list[TopicPartition | ErrorType] = []
     for item in request.topics:
         topic = ctx.cluster.topic(item.name)
-        answer = OffsetDeleteResponseTopic(name=item.name)
-        topics.append(answer)
-        for partition in item.partitions:
-            result = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
-            answer.partitions.append(result)
-            if topic is None or topic.partition(partition.partition_index) is None:
-                result.error_code = UnknownTopicOrPartitionError.errno
-            else:
-                accepted.append(result)
-                tps.append(TopicPartition(item.name, partition.partition_index))
+        resolved += (
+            UnknownTopicOrPartitionError
+            if topic is None or topic.partition(partition.partition_index) is None
+            else TopicPartition(item.name, partition.partition_index)
+            for partition in item.partitions
+        )
+    tps = [found for found in resolved if isinstance(found, TopicPartition)]
     error, errors = ctx.groups.delete_offsets(request.group_id, tps)
     if error is not NoError:
         return OffsetDeleteResponse(error_code=error.errno)
-    for result, delete_error in zip(accepted, errors, strict=True):
-        result.error_code = delete_error.errno
-    return OffsetDeleteResponse(topics=topics)
+    return answered(ctx, request, _outcomes(resolved, errors))

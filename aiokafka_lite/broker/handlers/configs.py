@@ -7,7 +7,8 @@ org.apache.kafka.controller.ConfigurationControlManager does.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_BOUNDS, GROUP_CONFIGS
@@ -16,13 +17,12 @@ from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType, Setti
 from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.handlers.replies import answered, refusing
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.broker.topics import Topic, check_topic_name
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
     InvalidRequestError,
-    KafkaError,
     UnknownError,
     UnknownTopicOrPartitionError,
 )
@@ -42,33 +42,22 @@ def describe_configs(
     ctx: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Return settings with their sources. The empty broker name is for settings of all brokers."""
-    return DescribeConfigsResponse(
-        results=[_describe(ctx, request, resource) for resource in request.resources]
-    )
+    return answered(ctx, request, partial(_describe, request=request))
 
 
 def _describe(
-    ctx: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
-) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(
-        resource_type=resource.resource_type, resource_name=resource.resource_name
-    )
-    try:
-        settings = _settings(ctx, resource.resource_type, resource.resource_name)
-    except KafkaError as error:
-        result.error_code, result.error_message = code_of(error), text_of(error)
-        return result
+    ctx: RequestContext,
+    resource: DescribeConfigsResource,
+    result: DescribeConfigsResult,
+    request: DescribeConfigsRequest,
+) -> None:
     is_broker = resource.resource_type == ResourceType.BROKER
+    wanted = resource.configuration_keys
     result.configs = [
         _described(setting, request, is_broker=is_broker)
-        for setting in settings
-        if _is_wanted(setting.definition.name, resource.configuration_keys)
+        for setting in _settings(ctx, resource.resource_type, resource.resource_name)
+        if not wanted or setting.definition.name in wanted
     ]
-    return result
-
-
-def _is_wanted(name: str, wanted: Collection[str] | None) -> bool:
-    return not wanted or name in wanted
 
 
 def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
@@ -308,14 +297,12 @@ async def _change_each(
     async for resource in in_slices(resources):
         kind, name = resource.resource_type, resource.resource_name
         result = outcome(resource_type=kind, resource_name=name, error_message=None)
-        try:
+        with refusing(result):
             if named[kind, name] > 1:
                 raise InvalidRequestError("Each resource must appear at most once.")
             configs: Sequence[AnyConfig] = resource.configs
             changes = [_change(config) async for config in in_slices(configs)]
             _change_resource(ctx, request, kind, name, changes)
-        except KafkaError as error:
-            result.error_code, result.error_message = code_of(error), text_of(error)
         outcomes.append(result)
     await ctx.cluster.disk.settled()
     return outcomes

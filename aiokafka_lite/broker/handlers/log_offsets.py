@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of
+from aiokafka_lite.broker.handlers.replies import answered
 from aiokafka_lite.broker.log.partition_log import TimedOffset
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     InvalidTopicError,
-    KafkaError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     UnsupportedVersionError,
@@ -25,18 +25,18 @@ from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopicResponse,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
+    OffsetForLeaderTopic,
 )
 from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
+    DeleteRecordsTopic,
 )
 
 READ_COMMITTED: Final = 1
@@ -70,37 +70,25 @@ FIRST_VERSIONS: Final[Mapping[int, int]] = {
 @handler(ListOffsetsRequest, is_by_element=True)
 def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     is_committed = request.isolation_level == READ_COMMITTED
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _look_up(ctx, topic.name, wanted, is_committed=is_committed)
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return answered(ctx, request, partial(_look_up, is_committed=is_committed))
 
 
 def _look_up(
-    ctx: RequestContext, topic: str, wanted: ListOffsetsPartition, *, is_committed: bool
-) -> ListOffsetsPartitionResponse:
-    answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
-    try:
-        partition = ctx.cluster.catalog.partition(topic, wanted.partition_index)
-        _check_supported(ctx, wanted.timestamp)
-        partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
-        found = _offset_at(partition, wanted.timestamp, is_committed=is_committed)
-    except KafkaError as error:
-        answer.error_code = code_of(error)
-        return answer
+    ctx: RequestContext,
+    topic: ListOffsetsTopic,
+    wanted: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    *,
+    is_committed: bool,
+) -> None:
+    partition = ctx.cluster.catalog.partition(topic.name, wanted.partition_index)
+    _check_supported(ctx, wanted.timestamp)
+    partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
+    found = _offset_at(partition, wanted.timestamp, is_committed=is_committed)
     if found is not None:
         answer.offset, answer.timestamp = found
         if ctx.api_version >= FIRST_WITH_LEADER_EPOCHS:
             answer.leader_epoch = partition.log.epochs.epoch_of(found.offset)
-    return answer
 
 
 def _check_supported(ctx: RequestContext, timestamp: int) -> None:
@@ -132,29 +120,18 @@ def _offset_at(partition: Partition, timestamp: int, *, is_committed: bool) -> T
 def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_end_of_epoch(ctx, topic.topic, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    return answered(ctx, request, _end_of_epoch)
 
 
 def _end_of_epoch(
-    ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition
-) -> EpochEndOffset:
-    answer = EpochEndOffset(partition=wanted.partition)
-    try:
-        partition = ctx.cluster.catalog.partition(topic, wanted.partition)
-        partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
-    except KafkaError as error:
-        answer.error_code = code_of(error)
-        return answer
+    ctx: RequestContext,
+    topic: OffsetForLeaderTopic,
+    wanted: OffsetForLeaderPartition,
+    answer: EpochEndOffset,
+) -> None:
+    partition = ctx.cluster.catalog.partition(topic.topic, wanted.partition)
+    partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
     answer.leader_epoch, answer.end_offset = partition.log.end_of_epoch(wanted.leader_epoch)
-    return answer
 
 
 TO_HIGH_WATERMARK: Final = -1
@@ -165,29 +142,18 @@ NO_LOW_WATERMARK: Final = -1
 async def delete_records(
     ctx: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    results = [
-        DeleteRecordsTopicResult(
-            name=topic.name,
-            partitions=[_delete(ctx, topic.name, wanted) for wanted in topic.partitions],
-        )
-        for topic in request.topics
-    ]
+    response = answered(ctx, request, _delete)
     await ctx.cluster.disk.drained()
-    return DeleteRecordsResponse(topics=results)
+    return response
 
 
 def _delete(
-    ctx: RequestContext, topic: str, wanted: DeleteRecordsPartition
-) -> DeleteRecordsPartitionResult:
-    result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index)
-    try:
-        result.low_watermark = _low_watermark(ctx, topic, wanted)
-    except KafkaError as error:
-        result.low_watermark, result.error_code = NO_LOW_WATERMARK, code_of(error)
-    return result
-
-
-def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartition) -> int:
+    ctx: RequestContext,
+    asked: DeleteRecordsTopic,
+    wanted: DeleteRecordsPartition,
+    result: DeleteRecordsPartitionResult,
+) -> None:
+    name, result.low_watermark = asked.name, NO_LOW_WATERMARK
     partition = ctx.cluster.catalog.partition(name, wanted.partition_index)
     topic = ctx.cluster.known_topic(name)
     if topic.is_internal:
@@ -206,4 +172,4 @@ def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartitio
             f"the offset must be at least 0, or {TO_HIGH_WATERMARK} for the high watermark, "
             f"not {offset}"
         )
-    return partition.delete_before(offset)
+    result.low_watermark = partition.delete_before(offset)

@@ -6,7 +6,7 @@ Reference: kafka.server.handlers.DescribeTopicPartitionsRequestHandler.
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Final
+from typing import Final, TypeVar
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
@@ -52,6 +52,10 @@ from aiokafka_lite.protocol.messages.metadata import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
 FIRST_WITH_REQUESTED_IDS: Final = 12
+
+PartitionT = TypeVar(
+    "PartitionT", MetadataResponsePartition, DescribeTopicPartitionsResponsePartition
+)
 
 
 @handler(MetadataRequest)
@@ -136,14 +140,14 @@ def _describe(ctx: RequestContext, topic: Topic, operations: int) -> MetadataRes
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_describe_partition(partition, up) for partition in topic.partitions],
+        partitions=[_partition(MetadataResponsePartition, each, up) for each in topic.partitions],
         topic_authorized_operations=operations,
     )
 
 
-def _describe_partition(partition: Partition, up: Set[int]) -> MetadataResponsePartition:
+def _partition(kind: type[PartitionT], partition: Partition, up: Set[int]) -> PartitionT:
     has_leader = partition.leader_id != NO_LEADER
-    return MetadataResponsePartition(
+    return kind(
         error_code=(NoError if has_leader else LeaderNotAvailableError).errno,
         partition_index=partition.index,
         leader_id=partition.leader_id,
@@ -215,28 +219,15 @@ def _wrong_cursor(
 def _page_of(
     ctx: RequestContext, topic: Topic, partitions: list[Partition]
 ) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
+    up = {node.id for node in ctx.cluster.live_nodes}
+    described = DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_page_partition(ctx, partition) for partition in partitions],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
-
-
-def _page_partition(
-    ctx: RequestContext, partition: Partition
-) -> DescribeTopicPartitionsResponsePartition:
-    has_leader = partition.leader_id != NO_LEADER
-    nodes = ctx.cluster.nodes
-    return DescribeTopicPartitionsResponsePartition(
-        error_code=(NoError if has_leader else LeaderNotAvailableError).errno,
-        partition_index=partition.index,
-        leader_id=partition.leader_id,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        eligible_leader_replicas=list(partition.eligible),
-        last_known_elr=[],
-        offline_replicas=[node for node in partition.replicas if not nodes[node].is_up],
-    )
+    for partition in partitions:
+        item = _partition(DescribeTopicPartitionsResponsePartition, partition, up)
+        item.eligible_leader_replicas, item.last_known_elr = partition.eligible, []
+        described.partitions.append(item)
+    return described

@@ -1,10 +1,14 @@
-"""Error codes, error messages and authorized operations of responses."""
+"""Responses: one element for each of the request, error codes, authorized operations."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, cast
 
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.refusals import Level, copy_names, levels_of
 from aiokafka_lite.errors import BrokerResponseError, KafkaError, UnknownError
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 # Bits of org.apache.kafka.common.acl.AclOperation (KIP-430). Without an authorizer, all operations
 # of a resource are allowed.
@@ -12,6 +16,63 @@ TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 GROUP_OPERATIONS: Final = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: Final = -(2**31)
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+def answered(
+    ctx: RequestContext, request: Request[ResponseT], fill: Callable[..., None]
+) -> ResponseT:
+    """Answer each element of the request's innermost lists, such as each partition.
+
+    `fill` takes the context, the elements that lead to it, such as topic and partition, and the
+    response's element, which has their names. It completes it, or raises its error.
+    """
+    response = cast("ResponseT", request.response())
+    _, level, *below = levels_of(type(request), ctx.api_version)
+    setattr(response, level.answered_in or "", _elements(request, level, below, fill, (ctx,)))
+    return response
+
+
+def _elements(
+    parent: Struct,
+    level: Level,
+    below: Sequence[Level],
+    fill: Callable[..., None],
+    path: tuple[object, ...],
+) -> list[Struct]:
+    elements = []
+    for item in getattr(parent, level.asked_in or ""):
+        element = level.struct()
+        copy_names(item, element)
+        if below:
+            inner = _elements(item, below[0], below[1:], fill, (*path, item))
+            setattr(element, below[0].answered_in or "", inner)
+        else:
+            with refusing(element):
+                fill(*path, item, element)
+        elements.append(element)
+    return elements
+
+
+class refusing:  # noqa: N801 -- it reads like a function: with refusing(element):
+    """Puts an error that is raised in the block into an element of a response."""
+
+    __slots__ = ("_element",)
+
+    def __init__(self, element: Struct) -> None:
+        self._element = element
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        if not isinstance(error, KafkaError):
+            return False
+        setattr(self._element, "error_code", code_of(error))  # noqa: B010 — of any struct
+        if hasattr(self._element, "error_message"):
+            setattr(self._element, "error_message", text_of(error))  # noqa: B010
+        return True
 
 
 def code_of(error: KafkaError) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.handlers.replies import refusing
 from aiokafka_lite.broker.log.partition_log import TopicConfig
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.broker.topics import NewTopic, Topic
@@ -17,8 +17,6 @@ from aiokafka_lite.errors import (
     InvalidReplicationAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
-    KafkaError,
-    NoError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -51,20 +49,17 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
     asked = {topic.name: topic async for topic in in_slices(request.topics)}
     results = []
     async for wanted in in_slices(asked.values()):
-        try:
+        result = CreatableTopicResult(name=wanted.name)
+        results.append(result)
+        with refusing(result):
             if named[wanted.name] > 1:
                 raise InvalidRequestError("Duplicate topic name.")
             new = _validated(ctx, wanted)
-        except KafkaError as error:
-            code, text = code_of(error), text_of(error)
-            refused = CreatableTopicResult(name=wanted.name, error_code=code, error_message=text)
-            results.append(refused)
-            continue
-        if request.validate_only:
-            topic_id = ctx.cluster.rng.randbytes(16)  # Kafka, too, returns an unused id
-        else:
-            topic_id = ctx.cluster.catalog.create(new).topic_id
-        results.append(_created(ctx, new, topic_id))
+            if request.validate_only:
+                result.topic_id = ctx.cluster.rng.randbytes(16)  # Kafka, too, returns an unused id
+            else:
+                result.topic_id = ctx.cluster.catalog.create(new).topic_id
+            _describe(ctx, new, result)
     await ctx.cluster.disk.settled()
     return CreateTopicsResponse(topics=results)
 
@@ -157,21 +152,16 @@ def _check_as_many(replicas: Sequence[Sequence[int]], replication: int) -> None:
             )
 
 
-def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=new.name,
-        topic_id=topic_id,
-        error_code=NoError.errno,
-        error_message=None,
-        num_partitions=len(new.replicas),
-        replication_factor=len(new.replicas[0]),
-        configs=[
-            CreatableTopicConfigs(
-                name=setting.definition.name, value=setting.value, config_source=setting.source
-            )
-            for setting in ctx.cluster.catalog.settings.of_topic(new.config.overrides)
-        ],
-    )
+def _describe(ctx: RequestContext, new: NewTopic, result: CreatableTopicResult) -> None:
+    result.error_message = None
+    result.num_partitions = len(new.replicas)
+    result.replication_factor = len(new.replicas[0])
+    result.configs = [
+        CreatableTopicConfigs(
+            name=setting.definition.name, value=setting.value, config_source=setting.source
+        )
+        for setting in ctx.cluster.catalog.settings.of_topic(new.config.overrides)
+    ]
 
 
 @handler(CreatePartitionsRequest)
@@ -182,16 +172,14 @@ async def create_partitions(
     asked = {topic.name: topic async for topic in in_slices(request.topics)}
     results = []
     async for wanted in in_slices(asked.values()):
-        result = CreatePartitionsTopicResult(name=wanted.name, error_message=None)
-        try:
+        result = CreatePartitionsTopicResult(name=wanted.name)
+        results.append(result)
+        with refusing(result):
             if named[wanted.name] > 1:
                 raise InvalidRequestError("Duplicate topic name.")
             _add_partitions(ctx, wanted, validate_only=request.validate_only)
-        except UnknownTopicOrPartitionError as error:
-            result.error_code = error.errno  # without a message, as in Kafka
-        except KafkaError as error:
-            result.error_code, result.error_message = code_of(error), text_of(error)
-        results.append(result)
+        if result.error_code == UnknownTopicOrPartitionError.errno:
+            result.error_message = None  # as in Kafka
     await ctx.cluster.disk.settled()
     return CreatePartitionsResponse(results=results)
 
@@ -238,15 +226,12 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
     asked = await counted_in_slices((state.name, state.topic_id) for state in request.topics)
     results = []
     async for (name, topic_id), times in in_slices(asked.items()):
-        result = DeletableTopicResult(name=name, topic_id=topic_id, error_message=None)
+        result = DeletableTopicResult(name=name, topic_id=topic_id)
         results.append(result)
-        try:
+        with refusing(result):
             if times > 1:
                 raise InvalidRequestError(f"Duplicate topic {'id' if name is None else 'name'}.")
             topic = _named(ctx, name, topic_id)
-        except KafkaError as error:
-            result.error_code, result.error_message = code_of(error), text_of(error)
-        else:
             ctx.cluster.delete_topic(topic)
             result.name, result.topic_id = topic.name, topic.topic_id
     await ctx.cluster.disk.settled()

@@ -8,6 +8,7 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import answered
 from aiokafka_lite.broker.log.producers import NO_EPOCH, ProducerIdentity
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
@@ -39,7 +40,7 @@ from aiokafka_lite.protocol.messages.describe_transactions import (
     DescribeTransactionsResponse,
     PartitionResponse,
     TopicData,
-    TopicResponse,
+    TopicRequest,
     TransactionState,
 )
 from aiokafka_lite.protocol.messages.list_transactions import (
@@ -215,30 +216,19 @@ async def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse
 def describe_producers(
     ctx: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _producers_of(ctx, TopicPartition(topic.name, index))
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return answered(ctx, request, _describe_producers)
 
 
-def _producers_of(ctx: RequestContext, tp: TopicPartition) -> PartitionResponse:
+def _describe_producers(
+    ctx: RequestContext, topic: TopicRequest, index: int, answer: PartitionResponse
+) -> None:
     try:
-        partition = ctx.cluster.partition(*tp)
+        partition = ctx.cluster.partition(topic.name, index)
         partition.check_leader(ctx.node.id)
     except BrokerResponseError as error:
-        return PartitionResponse(partition_index=tp.partition, error_code=error.errno)
-    return PartitionResponse(
-        partition_index=tp.partition,
-        active_producers=[*partition.log.producers.describe()],
-    )
+        answer.error_code = error.errno  # without a message
+    else:
+        answer.active_producers = [*partition.log.producers.describe()]
 
 
 @handler(ListTransactionsRequest)
@@ -285,31 +275,23 @@ def _passes(request: ListTransactionsRequest, transaction: Transaction, now_ms: 
 def describe_transactions(
     ctx: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            _transaction(ctx, transactional_id) for transactional_id in request.transactional_ids
-        ]
-    )
+    return answered(ctx, request, _describe_transaction)
 
 
-def _transaction(ctx: RequestContext, transactional_id: str) -> TransactionState:
+def _describe_transaction(
+    ctx: RequestContext, transactional_id: str, answer: TransactionState
+) -> None:
     is_named = bool(transactional_id)
     error = ctx.transactions.availability(transactional_id) if is_named else InvalidRequestError
     transaction = ctx.transactions.transactions.get(transactional_id)
-    if error is NoError and transaction is None:
-        error = TransactionalIdNotFoundError
     if error is not NoError or transaction is None:
-        return TransactionState(transactional_id=transactional_id, error_code=error.errno)
+        raise TransactionalIdNotFoundError if error is NoError else error
     value = transaction.value
-    return TransactionState(
-        transactional_id=transactional_id,
-        transaction_state=value.state.name,
-        transaction_timeout_ms=value.timeout_ms,
-        transaction_start_time_ms=value.started_ms,
-        producer_id=value.producer_id,
-        producer_epoch=value.epoch,
-        topics=_topics(transaction),
-    )
+    answer.transaction_state = value.state.name
+    answer.transaction_timeout_ms = value.timeout_ms
+    answer.transaction_start_time_ms = value.started_ms
+    answer.producer_id, answer.producer_epoch = value.producer
+    answer.topics = _topics(transaction)
 
 
 def _topics(transaction: Transaction) -> list[TopicData]:
