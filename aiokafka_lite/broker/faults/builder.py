@@ -109,7 +109,7 @@ class RuleBuilder(Generic[RuleT_co]):
         `handled` handles the requests at once, and delays the responses only.
         """
         _at_least(0, "delay_s", delay_s)
-        return self._put(Delay(delay_s, is_handled=handled), times)
+        return self._put(Delay(handled, delay_s), times)
 
     def hold(self, times: int | None = None) -> RuleT_co:
         """Hold requests until `release()` of the rule, or its end."""

@@ -111,15 +111,16 @@ def _code_and_text(error: Error) -> tuple[int, str]:
 
 
 @dataclass(eq=False)
-class Delay(RequestAction):
-    delay_s: float
+class Silence(RequestAction):
+    """Stops requests before they are handled, or their responses."""
+
     is_handled: bool
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         if self.is_handled:
             go_on()
         else:
-            self.rule.faults.call_later(self.delay_s, go_on)
+            self._stop(work, go_on)
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         def send() -> None:
@@ -127,48 +128,39 @@ class Delay(RequestAction):
                 work.processor.send(work, response)
 
         if self.is_handled:
-            self.rule.faults.call_later(self.delay_s, send)
+            self._stop(work, send)
         else:
             send()
         return True
 
+    def _stop(self, work: RequestWork, go_on: Callable[[], None]) -> None:
+        pass
+
 
 @dataclass(eq=False)
-class Disconnect(RequestAction):
-    is_handled: bool
+class Delay(Silence):
+    delay_s: float
+
+    def _stop(self, work: RequestWork, go_on: Callable[[], None]) -> None:
+        self.rule.faults.call_later(self.delay_s, go_on)
+
+
+@dataclass(eq=False)
+class Disconnect(Silence):
     is_reset: bool
     after_bytes: int | None
-
-    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        if self.is_handled:
-            go_on()
-        else:
-            self._end(work)
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if self.after_bytes is not None and response is not None:
             frame = work.processor.encode(work, response)
             work.processor.write_now(frame[: self.after_bytes])
-        self._end(work)
-        return True
+        return super().answer(work, response)
 
-    def _end(self, work: RequestWork) -> None:
+    def _stop(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         if self.is_reset:
             work.processor.reset()
         else:
             work.processor.close()
-
-
-@dataclass(eq=False)
-class Silence(RequestAction):
-    is_handled: bool
-
-    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        if self.is_handled:
-            go_on()
-
-    def answer(self, work: RequestWork, response: Response | None) -> bool:
-        return True
 
 
 @dataclass(eq=False)
