@@ -150,6 +150,9 @@ class EmbeddedCluster:
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Expire a member's session now, as after its session timeout without heartbeats.
 
+        As in Kafka, a classic member stays in the group while it waits for the response to a
+        SyncGroup request, or to a JoinGroup request other than its first one.
+
         Raises:
             CoordinatorNotAvailableError: The group has no coordinator now.
             CoordinatorLoadInProgressError: The coordinator has not loaded the group yet.

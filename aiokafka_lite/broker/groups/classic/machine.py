@@ -144,8 +144,6 @@ class ClassicGroup:
         self.members = Members()
         # Ids returned with MEMBER_ID_REQUIRED that no member has used yet.
         self._pending_ids: dict[str, None] = {}
-        # Members of this generation whose SyncGroup has not arrived.
-        self._unsynced_ids: dict[str, None] = {}
         self._timers: dict[str | Timer, float] = {}
         # First rebalance of an empty group: until when further members prolong it, and whether
         # one has joined since the delay began.
@@ -228,8 +226,7 @@ class ClassicGroup:
         for member in self.members.values():
             self._reply_join(member, self._joined(member))
             self._restart_session(member)
-            member.is_new = False
-            self._unsynced_ids[member.member_id] = None
+            member.is_new, member.is_unsynced = False, True
         self._timers[Timer.SYNC] = self._now() + self.members.rebalance_timeout_ms / 1000
 
     def _deliver_assignments(self, assignments: Mapping[str, bytes]) -> None:
@@ -296,7 +293,6 @@ class ClassicGroup:
         """Remove a member or pending id. Its parked requests get UNKNOWN_MEMBER_ID."""
         self._timers.pop(member_id, None)
         self._pending_ids.pop(member_id, None)
-        self._unsynced_ids.pop(member_id, None)
         member = self.members.remove(member_id)
         if member is not None:
             self._reply_join(member, join_refusal(UnknownMemberIdError))
@@ -386,7 +382,7 @@ class ClassicGroup:
             answer(sync_refusal(error))
             return
         member = self.members[call.member_id]
-        self._unsynced_ids.pop(call.member_id, None)
+        member.is_unsynced = False
         if self.state is STABLE:
             answer(self._synced(member))
             return
@@ -569,6 +565,7 @@ class ClassicGroup:
             call.rebalance_timeout_ms,
             call.protocols,
             assignment=old.assignment,
+            is_unsynced=old.is_unsynced,
             answer_join=answer,
         )
         leader_before = self.members.leader_id
@@ -593,9 +590,6 @@ class ClassicGroup:
     def _swap(self, old: ClassicGroupMember, new: ClassicGroupMember) -> None:
         self.members.replace(old.member_id, new)
         self._timers.pop(old.member_id, None)
-        if old.member_id in self._unsynced_ids:
-            del self._unsynced_ids[old.member_id]
-            self._unsynced_ids[new.member_id] = None
         self._restart_session(new)
 
     # -- leaving -------------------------------------------------------------------------------
@@ -625,11 +619,11 @@ class ClassicGroup:
             self._maybe_complete_join()
 
     def _sync_time_is_up(self) -> None:
-        if not self._unsynced_ids:
-            return
-        for member_id in tuple(self._unsynced_ids):
+        unsynced_ids = [each.member_id for each in self.members.values() if each.is_unsynced]
+        for member_id in unsynced_ids:
             self._remove(member_id)
-        self._prepare_rebalance()
+        if unsynced_ids:
+            self._prepare_rebalance()
 
     # -- checks --------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class ClassicGroupMember:
     Attributes:
         is_new: It joined after the latest rebalance, and may not know its id yet. Its parked
             JoinGroup therefore has a time limit.
+        is_unsynced: It has not sent SyncGroup in this generation.
     """
 
     member_id: str
@@ -35,6 +36,7 @@ class ClassicGroupMember:
     protocols: Protocols
     assignment: bytes = NO_ASSIGNMENT
     is_new: bool = False
+    is_unsynced: bool = False
     answer_join: JoinAnswer | None = None
     answer_sync: SyncAnswer | None = None
 

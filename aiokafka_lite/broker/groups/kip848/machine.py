@@ -135,25 +135,19 @@ class ConsumerMachine:
         self.check_room(change.group, beat.member_id)
         member_id = beat.member_id or self.new_id()
         member = self._member_of(change, beat, member_id)
-        updated = member.changed_to(
-            instance_id=member.instance_id if beat.instance_id is None else beat.instance_id,
-            rack_id=member.rack_id if beat.rack_id is None else beat.rack_id,
-            rebalance_timeout_ms=member.rebalance_timeout_ms
-            if beat.rebalance_timeout_ms == -1
-            else beat.rebalance_timeout_ms,
-            server_assignor=member.server_assignor
-            if beat.server_assignor is None
-            else beat.server_assignor,
-            topic_names=member.topic_names
-            if beat.subscribed_topic_names is None
-            else frozenset(beat.subscribed_topic_names),
-            topic_regex=member.topic_regex
-            if beat.subscribed_topic_regex is None
-            else beat.subscribed_topic_regex,
-            client_id=client.client_id,
-            client_host=client.host,
-            classic=None,
-        )
+        names, timeout_ms = beat.subscribed_topic_names, beat.rebalance_timeout_ms
+        given = {
+            "instance_id": beat.instance_id,
+            "rack_id": beat.rack_id,
+            "rebalance_timeout_ms": None if timeout_ms == -1 else timeout_ms,
+            "server_assignor": beat.server_assignor,
+            "topic_names": None if names is None else frozenset(names),
+            "topic_regex": beat.subscribed_topic_regex,
+            "client_id": client.client_id,
+            "client_host": client.host,
+        }
+        changed = {name: value for name, value in given.items() if value is not None}
+        updated = member.changed_to(**changed, classic=None)
         updated = self.advance(change, member, updated, _owned(beat))
         settings = self.settings_of(change.group.group_id)
         change.start(MemberTimer.SESSION, member_id, settings.session_timeout_ms)
