@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,6 +15,7 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults.rules import Faults
 from aiokafka_lite.broker.handlers.registry import Delayed
+from aiokafka_lite.broker.handlers.replies import answered
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.work import (
     Purgatory,
@@ -28,7 +30,6 @@ from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-    ListOffsetsTopicResponse,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.virtual_time import VirtualTimeLoop
@@ -37,57 +38,56 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize(
-    ("partitions", "slices_per_element", "sizes"),
-    [
-        (3_000, 0.0, [32, 64, 128, 256, 512, 1_000, 1_000, 8]),
-        (100, 0.22 / 32, [32, 64, 4]),
-        (200, 0.22 / 32, [32, 64, 64, 40]),
-        (80, 0.1, [32, 16, 8, 8, 8, 8]),
-        (66, 2.0, [32, 16, 8, 4, 2, 1, 1, 1, 1]),
-    ],
+    ("slices_per_element", "sizes"),
+    [(0.0, [12]), (0.1, [10, 2]), (0.3, [4, 4, 4]), (0.5, [2] * 6), (2.0, [1] * 12)],
 )
-async def test_pieces_of_a_large_request_take_about_a_slice_each(
-    partitions: int, slices_per_element: float, sizes: list[int]
+async def test_steps_of_a_large_request_take_about_a_slice_each(
+    slices_per_element: float, sizes: list[int]
 ) -> None:
     loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
     channel = RequestChannel[RequestWork](1, loop)
     purgatory = Purgatory(loop)
     dispatcher = Dispatcher(channel, purgatory, TaskScope("handlers"), Faults())
-    seen: list[int] = []
     turns: list[str] = []
-    answered: asyncio.Future[ListOffsetsResponse] = loop.create_future()
+    answered_with: asyncio.Future[ListOffsetsResponse] = loop.create_future()
 
-    def handle(context: object, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        (topic,) = request.topics
-        seen.append(len(topic.partitions))
-        loop.pass_time(len(topic.partitions) * slices_per_element * TIME_SLICE_S)
-        turns.append("piece")
+    def fill(
+        ctx: object,
+        topic: ListOffsetsTopic,
+        wanted: ListOffsetsPartition,
+        answer: ListOffsetsPartitionResponse,
+    ) -> None:
+        assert (topic.name, answer.partition_index) == ("t", wanted.partition_index)
+        answer.offset = 10 * wanted.partition_index
+        turns.append("element")
+        loop.pass_time(slices_per_element * TIME_SLICE_S)
         loop.call_soon(turns.append, "other")
-        answers = [
-            ListOffsetsPartitionResponse(partition_index=each.partition_index)
-            for each in topic.partitions
-        ]
-        return ListOffsetsResponse(
-            topics=[ListOffsetsTopicResponse(name=topic.name, partitions=answers)]
-        )
 
-    indexes = range(partitions)
-    asked = [ListOffsetsPartition(partition_index=index) for index in indexes]
+    parts: list[Sequence[int]] = [[], range(5), range(5, 12)]
+    asked = [
+        ListOffsetsTopic(
+            name="t",
+            partitions=[ListOffsetsPartition(partition_index=index) for index in indexes],
+        )
+        for indexes in parts
+    ]
     work = SimpleNamespace(
-        is_large=True,
         context=SimpleNamespace(api_version=7),
-        request=ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=asked)]),
-        entry=SimpleNamespace(is_by_element=True, handle=handle, request=ListOffsetsRequest),
-        processor=SimpleNamespace(answer=lambda work, answer: answered.set_result(answer)),
+        request=ListOffsetsRequest(topics=asked),
+        entry=SimpleNamespace(handle=partial(answered, fill=fill), request=ListOffsetsRequest),
+        processor=SimpleNamespace(answer=lambda work, answer: answered_with.set_result(answer)),
     )
     channel.put(cast("RequestWork", work))
     dispatching = asyncio.ensure_future(dispatcher.run())
-    (topic,) = (await answered).topics
+    topics = (await answered_with).topics
+    await asyncio.sleep(0)
     dispatching.cancel()
-    assert [each.partition_index for each in topic.partitions] == [*indexes]
-    assert seen == sizes
-    if slices_per_element >= 1:
-        assert turns[:6] == ["piece", "other"] * 3
+    assert [
+        [(each.partition_index, each.offset) for each in topic.partitions] for topic in topics
+    ] == [[(n, 10 * n) for n in indexes] for indexes in parts]
+    assert turns == [
+        each for size in sizes for name in ("element", "other") for each in [name] * size
+    ]
 
 
 def request(handle: Callable[[], object]) -> RequestWork:
@@ -95,10 +95,9 @@ def request(handle: Callable[[], object]) -> RequestWork:
     return cast(
         "RequestWork",
         SimpleNamespace(
-            is_large=False,
             context=None,
             request=None,
-            entry=SimpleNamespace(is_by_element=True, handle=lambda context, request: handle()),
+            entry=SimpleNamespace(handle=lambda context, request: handle()),
             processor=SimpleNamespace(answer=lambda work, answer: None),
         ),
     )

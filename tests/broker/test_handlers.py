@@ -231,7 +231,7 @@ def test_api_has_one_handler_for_all_its_versions(monkeypatch: pytest.MonkeyPatc
     for entry in (beat, produce):
         monkeypatch.delitem(HANDLERS, entry.request.api_key)
     handler(HeartbeatRequest)(beat.handle)
-    handler(ProduceRequest, advertised_min_version=0, is_by_element=True)(produce.handle)
+    handler(ProduceRequest, advertised_min_version=0)(produce.handle)
     assert (HANDLERS[HeartbeatRequest.api_key], HANDLERS[ProduceRequest.api_key]) == (beat, produce)
     assert (beat.advertised_min_version, produce.advertised_min_version) == (
         beat.request.min_version,

@@ -17,12 +17,20 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.handlers.registry import HANDLERS, load
 from aiokafka_lite.broker.network import dispatcher
+from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.protocol import codec, framing
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+)
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -285,8 +293,8 @@ async def test_answer_to_a_large_request_is_that_to_many_small_ones(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Topics that are cut in the middle, topics with nothing in them, and unknown ones."""
-    in_pieces = mock.Mock(wraps=dispatcher._in_pieces)
-    monkeypatch.setattr(dispatcher, "_in_pieces", in_pieces)
+    in_slices = mock.Mock(wraps=run_in_slices)
+    monkeypatch.setattr(dispatcher, "run_in_slices", in_slices)
     sizes = [3, 0, 900, 1, 0, 400, 2_000, 5]
     topics = [
         ListOffsetsTopic(
@@ -299,7 +307,7 @@ async def test_answer_to_a_large_request_is_that_to_many_small_ones(
     ]
     async with RawClient(broker.bootstrap_servers) as client:
         whole = await client.request(ListOffsetsRequest(topics=topics), 7)
-        in_pieces.assert_called_once()
+        in_slices.assert_called()
         apart = []
         for topic in topics:
             answers = [
@@ -308,7 +316,6 @@ async def test_answer_to_a_large_request_is_that_to_many_small_ones(
             ]
             answers[0].partitions = [p for answer in answers for p in answer.partitions]
             apart.append(answers[0])
-    in_pieces.assert_called_once()
     assert [topic.name for topic in whole.topics] == [topic.name for topic in topics]
     assert [len(topic.partitions) for topic in whole.topics] == sizes
     assert whole.topics == apart
@@ -342,6 +349,34 @@ async def test_large_commit_is_read_back_by_one_large_fetch(broker: Broker, vers
     (topic,) = group.topics
     assert [(p.partition_index, p.committed_offset) for p in topic.partitions] == [
         (n, n) for n in range(3_000)
+    ]
+
+
+async def test_large_requests_of_groups_have_an_outcome_for_each_element(broker: Broker) -> None:
+    broker.create_topic("wide", partitions=150)
+    indexes = [*range(140, 160), *range(130)]
+    offsets = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in indexes]
+    commit = OffsetCommitRequest(
+        group_id="g", topics=[OffsetCommitRequestTopic(name="wide", partitions=offsets)]
+    )
+    asked = [OffsetDeleteRequestPartition(partition_index=n) for n in indexes]
+    delete = OffsetDeleteRequest(
+        group_id="g", topics=[OffsetDeleteRequestTopic(name="wide", partitions=asked)]
+    )
+    leavers = [MemberIdentity(member_id=f"m{n}") for n in range(250)]
+    leave = LeaveGroupRequest(group_id="g", members=leavers)
+    await broker.open_internal_topic("__consumer_offsets")
+    async with RawClient(broker.bootstrap_servers) as client:
+        for topics in (
+            (await client.request(commit, 9)).topics,
+            (await client.request(delete)).topics,
+        ):
+            outcomes = [(p.partition_index, p.error_code) for p in topics[0].partitions]
+            assert outcomes == [(n, 0 if n < 150 else 3) for n in indexes]
+        assert broker.committed("g") == {}
+        left = await client.request(leave)
+    assert [(each.member_id, each.error_code) for each in left.members] == [
+        (f"m{n}", 25) for n in range(250)
     ]
 
 

@@ -14,6 +14,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
 from aiokafka_lite.broker.handlers.replies import CLUSTER_OPERATIONS, NOT_ASKED
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -143,7 +144,7 @@ INTERNAL_TOPIC_OF: Final[Mapping[int, str]] = {
 }
 
 
-@handler(FindCoordinatorRequest, is_by_element=True)
+@handler(FindCoordinatorRequest)
 async def find_coordinator(
     ctx: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
@@ -160,8 +161,9 @@ async def find_coordinator(
             error = NoError
         except KafkaStorageError:
             error = CoordinatorNotAvailableError
+    keys = in_slices(request.coordinator_keys)
     return FindCoordinatorResponse(
-        coordinators=[_coordinator(ctx, topic, key, error) for key in request.coordinator_keys]
+        coordinators=[_coordinator(ctx, topic, key, error) async for key in keys]
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import (
@@ -15,9 +17,11 @@ from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import answered
 from aiokafka_lite.broker.log.producers import ProducerIdentity
+from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.transactions.verification import Verification, verify
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     InvalidGroupIdError,
     NoError,
     UnknownTopicIdError,
@@ -49,11 +53,14 @@ from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition
 
 Outcome: TypeAlias = (
     OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition | OffsetDeleteResponsePartition
 )
+
+EntryT = TypeVar("EntryT", OffsetCommitEntry, TopicPartition)
 
 FIRST_COMMIT_BY_TOPIC_ID: Final = 10
 FIRST_FETCH_BY_TOPIC_ID: Final = 10
@@ -63,75 +70,72 @@ FIRST_ABORTABLE: Final = 4
 FIRST_THAT_ADDS: Final = 5
 
 
-@handler(OffsetCommitRequest, is_by_element=True)
-def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+@handler(OffsetCommitRequest)
+def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> Steps[OffsetCommitResponse]:
     is_by_id = ctx.api_version >= FIRST_COMMIT_BY_TOPIC_ID
-    resolved = [found for item in request.topics for found in _resolved(ctx, item, is_by_id)]
-    offsets = [found for found in resolved if isinstance(found, OffsetCommitEntry)]
-    errors = (
-        ctx.groups.commit(
-            request.group_id,
-            offsets,
-            Committer(
-                request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-            ),
-            retention_ms=request.retention_time_ms,
-            knows_epochs=ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND,
-        )
-        if offsets
-        else ()
+    commit = partial(
+        ctx.groups.commit,
+        request.group_id,
+        committer=Committer(
+            request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        ),
+        retention_ms=request.retention_time_ms,
+        knows_epochs=ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND,
     )
-    return answered(ctx, request, _outcomes(resolved, errors))
+    outcomes = yield from _outcomes(_resolved(ctx, request.topics, is_by_id), commit)
+    return (yield from answered(ctx, request, outcomes))
 
 
-@handler(TxnOffsetCommitRequest, is_by_element=True)
+@handler(TxnOffsetCommitRequest)
 def txn_offset_commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest
-) -> TxnOffsetCommitResponse:
+) -> Steps[TxnOffsetCommitResponse]:
     is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
-    resolved = [found for item in request.topics for found in _resolved(ctx, item, is_by_id)]
-    offsets = [found for found in resolved if isinstance(found, OffsetCommitEntry)]
-    errors = _commit(ctx, request, offsets) if offsets else ()
-    return answered(ctx, request, _outcomes(resolved, errors))
+    resolved = _resolved(ctx, request.topics, is_by_id)
+    outcomes = yield from _outcomes(resolved, partial(_commit, ctx, request))
+    return (yield from answered(ctx, request, outcomes))
 
 
 def _resolved(
     ctx: RequestContext,
-    item: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+    topics: Sequence[OffsetCommitRequestTopic] | Sequence[TxnOffsetCommitRequestTopic],
     is_by_id: bool,
-) -> Sequence[OffsetCommitEntry | ErrorType]:
-    """Return an entry per partition, or the error of a partition that does not exist."""
-    topic = ctx.cluster.topic_by_id(item.topic_id) if is_by_id else ctx.cluster.topic(item.name)
-    if topic is None:
-        error = UnknownTopicIdError if is_by_id else UnknownTopicOrPartitionError
-        return [error] * len(item.partitions)
-    # A transactional commit by name is valid for each topic of this name.
-    is_transactional = isinstance(item, TxnOffsetCommitRequestTopic)
-    topic_id = item.topic_id if is_transactional else topic.topic_id
-    return [
-        UnknownTopicOrPartitionError
-        if topic.partition(partition.partition_index) is None
-        else OffsetCommitEntry(
-            tp=TopicPartition(topic.name, partition.partition_index),
-            topic_id=topic_id,
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.committed_metadata,
-        )
-        for partition in item.partitions
-    ]
+) -> Iterator[OffsetCommitEntry | ErrorType]:
+    """Yield an entry per partition, or the error of a partition that does not exist."""
+    for item in topics:
+        topic = ctx.cluster.topic_by_id(item.topic_id) if is_by_id else ctx.cluster.topic(item.name)
+        # A transactional commit by name is valid for each topic of this name.
+        is_transactional = isinstance(item, TxnOffsetCommitRequestTopic)
+        for partition in item.partitions:
+            if topic is None:
+                yield UnknownTopicIdError if is_by_id else UnknownTopicOrPartitionError
+            elif topic.partition(partition.partition_index) is None:
+                yield UnknownTopicOrPartitionError
+            else:
+                yield OffsetCommitEntry(
+                    tp=TopicPartition(topic.name, partition.partition_index),
+                    topic_id=item.topic_id if is_transactional else topic.topic_id,
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.committed_metadata,
+                )
 
 
 def _outcomes(
-    resolved: Iterable[OffsetCommitEntry | TopicPartition | ErrorType],
-    errors: Iterable[ErrorType],
-) -> Callable[..., None]:
-    """Return a function for `answered`. `errors` has one for each partition that exists."""
-    rest = iter(errors)
-    outcomes = (found if isinstance(found, type) else next(rest) for found in resolved)
+    resolved: Iterator[EntryT | ErrorType], change: Callable[[list[EntryT]], Sequence[ErrorType]]
+) -> Steps[Callable[..., None]]:
+    """Change offsets of existing partitions, and return a function for `answered`."""
+    outcomes: list[ErrorType] = []
+    while part := list(islice(resolved, ELEMENTS_PER_STEP)):
+        if outcomes:
+            yield
+        entries = [found for found in part if not isinstance(found, type)]
+        errors = iter(change(entries) if entries else ())
+        outcomes += (found if isinstance(found, type) else next(errors) for found in part)
+    rest = iter(outcomes)
 
     def fill(ctx: RequestContext, topic: object, wanted: object, answer: Outcome) -> None:
-        answer.error_code = next(outcomes).errno
+        answer.error_code = next(rest).errno
 
     return fill
 
@@ -168,47 +172,51 @@ def _verify(
     return verify(ctx.cluster.transactions, request.transactional_id, producer, tp, verification)
 
 
-@handler(OffsetFetchRequest, is_by_element=True)
-def offset_fetch(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    return OffsetFetchResponse(
-        groups=[_fetch_group(ctx, group, request.require_stable) for group in request.groups]
-    )
-
-
-def _fetch_group(
-    ctx: RequestContext, wanted: OffsetFetchRequestGroup, require_stable: bool
-) -> OffsetFetchResponseGroup:
-    topics: list[OffsetFetchResponseTopics]
-    error = ctx.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
-    if error is not NoError and ctx.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
-        topics = [_refused(topic, error) for topic in wanted.topics or ()]
-    elif error is not NoError:
-        topics = []
-    elif wanted.topics is None:
-        topics = _everything(ctx, wanted.group_id, require_stable)
-    else:
-        topics = [
-            _fetch_topic(ctx, wanted.group_id, topic, require_stable) for topic in wanted.topics
-        ]
-    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error.errno)
+@handler(OffsetFetchRequest)
+def offset_fetch(ctx: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
+    slices, response = LoopSlices(), OffsetFetchResponse()
+    for wanted in request.groups:
+        error = ctx.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
+        group = OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=error.errno)
+        response.groups.append(group)
+        if slices.is_over:
+            yield from slices.pause()
+        if wanted.topics is None and error is NoError:
+            group.topics = _everything(ctx, wanted.group_id, request.require_stable)
+        elif error is NoError or ctx.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
+            for each in wanted.topics or ():
+                topic, found = _fetch_topic(ctx, wanted, each, error, request.require_stable)
+                group.topics.append(topic)
+                for partition in found:
+                    topic.partitions.append(partition)
+                    if slices.is_over:
+                        yield from slices.pause()
+    return response
 
 
 def _fetch_topic(
-    ctx: RequestContext, group_id: str, wanted: OffsetFetchRequestTopics, require_stable: bool
-) -> OffsetFetchResponseTopics:
-    name = wanted.name
-    if ctx.api_version >= FIRST_FETCH_BY_TOPIC_ID:
-        topic = ctx.cluster.topic_by_id(wanted.topic_id)
-        if topic is None:
-            return _refused(wanted, UnknownTopicIdError)
-        name = topic.name
-    return OffsetFetchResponseTopics(
-        name=name,
-        topic_id=wanted.topic_id,
-        partitions=[
-            _committed(ctx, group_id, TopicPartition(name, index), wanted.topic_id, require_stable)
-            for index in wanted.partition_indexes
-        ],
+    ctx: RequestContext,
+    group: OffsetFetchRequestGroup,
+    wanted: OffsetFetchRequestTopics,
+    error: ErrorType,
+    require_stable: bool,
+) -> tuple[OffsetFetchResponseTopics, Iterator[OffsetFetchResponsePartitions]]:
+    """Return a topic, and the partitions to be added to it."""
+    name, topic_id = wanted.name, wanted.topic_id
+    if error is NoError and ctx.api_version >= FIRST_FETCH_BY_TOPIC_ID:
+        known = ctx.cluster.topic_by_id(topic_id)
+        if known is None:
+            error = UnknownTopicIdError
+        else:
+            name = known.name
+    topic = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
+    if error is not NoError:
+        return topic, (
+            _partition(index, NOTHING_COMMITTED, error) for index in wanted.partition_indexes
+        )
+    return topic, (
+        _committed(ctx, group.group_id, TopicPartition(name, index), topic_id, require_stable)
+        for index in wanted.partition_indexes
     )
 
 
@@ -254,29 +262,26 @@ def _partition(
     )
 
 
-def _refused(wanted: OffsetFetchRequestTopics, error: ErrorType) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=wanted.name,
-        topic_id=wanted.topic_id,
-        partitions=[
-            _partition(index, NOTHING_COMMITTED, error) for index in wanted.partition_indexes
-        ],
-    )
+@handler(OffsetDeleteRequest)
+def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
+    def existing() -> Iterator[TopicPartition | ErrorType]:
+        for item in request.topics:
+            topic = ctx.cluster.topic(item.name)
+            for partition in item.partitions:
+                if topic is None or topic.partition(partition.partition_index) is None:
+                    yield UnknownTopicOrPartitionError
+                else:
+                    yield TopicPartition(item.name, partition.partition_index)
 
+    def delete(tps: Sequence[TopicPartition]) -> Sequence[ErrorType]:
+        error, errors = ctx.groups.delete_offsets(request.group_id, tps)
+        if error is not NoError:
+            raise error
+        return errors
 
-@handler(OffsetDeleteRequest, is_by_element=True)
-def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    resolved: list[TopicPartition | ErrorType] = []
-    for item in request.topics:
-        topic = ctx.cluster.topic(item.name)
-        resolved += (
-            UnknownTopicOrPartitionError
-            if topic is None or topic.partition(partition.partition_index) is None
-            else TopicPartition(item.name, partition.partition_index)
-            for partition in item.partitions
-        )
-    tps = [found for found in resolved if isinstance(found, TopicPartition)]
-    error, errors = ctx.groups.delete_offsets(request.group_id, tps)
-    if error is not NoError:
+    try:
+        delete(())  # also without existing partitions, the group's error counts
+        outcomes = yield from _outcomes(existing(), delete)
+    except BrokerResponseError as error:
         return OffsetDeleteResponse(error_code=error.errno)
-    return answered(ctx, request, _outcomes(resolved, errors))
+    return (yield from answered(ctx, request, outcomes))

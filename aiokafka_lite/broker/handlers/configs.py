@@ -35,12 +35,13 @@ from aiokafka_lite.protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from aiokafka_lite.protocol.source import Steps
 
 
-@handler(DescribeConfigsRequest, is_by_element=True)
+@handler(DescribeConfigsRequest)
 def describe_configs(
     ctx: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+) -> Steps[DescribeConfigsResponse]:
     """Return settings with their sources. The empty broker name is for settings of all brokers."""
     return answered(ctx, request, partial(_describe, request=request))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
@@ -12,8 +13,8 @@ from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import GROUP_OPERATIONS
-from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.broker.handlers.replies import GROUP_OPERATIONS, answered
+from aiokafka_lite.broker.slices import each_in_steps, in_slices
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFound,
@@ -40,6 +41,7 @@ from aiokafka_lite.protocol.messages.groups import (
     ListGroupsResponse,
 )
 from aiokafka_lite.protocol.messages.groups import DescribedGroup as DescribedClassicGroup
+from aiokafka_lite.protocol.source import Steps
 
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
@@ -75,10 +77,12 @@ def _listed(group: Group) -> ListedGroup:
 FIRST_WITH_GROUP_ID_NOT_FOUND = 6
 
 
-@handler(DescribeGroupsRequest, is_by_element=True)
-def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+@handler(DescribeGroupsRequest)
+def describe_groups(
+    ctx: RequestContext, request: DescribeGroupsRequest
+) -> Steps[DescribeGroupsResponse]:
     """Describe classic groups. Before version 6, an unknown group is in state Dead (KIP-1043)."""
-    groups = [_classic_group(ctx, group_id) for group_id in request.groups]
+    groups = yield from each_in_steps(request.groups, partial(_classic_group, ctx))
     if request.include_authorized_operations:
         _add_operations(groups)
     return DescribeGroupsResponse(groups=groups)
@@ -135,11 +139,11 @@ CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
 
 
-@handler(ConsumerGroupDescribeRequest, is_by_element=True)
+@handler(ConsumerGroupDescribeRequest)
 def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse:
-    groups = [_consumer_group(ctx, group_id) for group_id in request.group_ids]
+) -> Steps[ConsumerGroupDescribeResponse]:
+    groups = yield from each_in_steps(request.group_ids, partial(_consumer_group, ctx))
     if request.include_authorized_operations:
         _add_operations(groups)
     return ConsumerGroupDescribeResponse(groups=groups)
@@ -201,11 +205,10 @@ def _assignment(ctx: RequestContext, partitions: Mapping[bytes, Iterable[int]]) 
     )
 
 
-@handler(DeleteGroupsRequest, is_by_element=True)
-def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=group_id, error_code=ctx.groups.delete(group_id).errno)
-            for group_id in request.groups_names
-        ]
-    )
+@handler(DeleteGroupsRequest)
+def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
+    return answered(ctx, request, _delete)
+
+
+def _delete(ctx: RequestContext, group_id: str, result: DeletableGroupResult) -> None:
+    result.error_code = ctx.groups.delete(group_id).errno

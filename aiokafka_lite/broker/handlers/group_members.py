@@ -29,6 +29,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 
 FIRST_THAT_MUST_KNOW_ITS_ID = 4
 FIRST_WITH_NULLABLE_PROTOCOL = 7
@@ -76,20 +77,26 @@ def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatRespon
     return HeartbeatResponse(error_code=error.errno)
 
 
-@handler(LeaveGroupRequest, is_by_element=True)
-def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    error, errors = ctx.groups.leave(request.group_id, request.members)
-    return LeaveGroupResponse(
-        error_code=error.errno,
-        members=[
+@handler(LeaveGroupRequest)
+def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> Steps[LeaveGroupResponse]:
+    response = LeaveGroupResponse()
+    for start in range(0, max(len(request.members), 1), ELEMENTS_PER_STEP):
+        if start:
+            yield
+        leavers = request.members[start : start + ELEMENTS_PER_STEP]
+        error, errors = ctx.groups.leave(request.group_id, leavers)
+        response.error_code = error.errno
+        response.members += (
             MemberResponse(
                 member_id=leaver.member_id,
                 group_instance_id=leaver.group_instance_id,
                 error_code=member_error.errno,
             )
-            for leaver, member_error in zip(request.members, errors, strict=not error.errno)
-        ],
-    )
+            for leaver, member_error in zip(leavers, errors, strict=not error.errno)
+        )
+        if response.error_code:
+            break
+    return response
 
 
 FIRST_WITH_IDS_OF_CLIENTS = 1

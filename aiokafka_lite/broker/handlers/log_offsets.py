@@ -12,6 +12,7 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import answered
 from aiokafka_lite.broker.log.partition_log import TimedOffset
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP
+from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     InvalidTopicError,
@@ -38,6 +39,7 @@ from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from aiokafka_lite.protocol.source import Steps
 
 READ_COMMITTED: Final = 1
 FIRST_WITH_LEADER_EPOCHS: Final = 4
@@ -67,8 +69,8 @@ FIRST_VERSIONS: Final[Mapping[int, int]] = {
 }
 
 
-@handler(ListOffsetsRequest, is_by_element=True)
-def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+@handler(ListOffsetsRequest)
+def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
     is_committed = request.isolation_level == READ_COMMITTED
     return answered(ctx, request, partial(_look_up, is_committed=is_committed))
 
@@ -116,10 +118,10 @@ def _offset_at(partition: Partition, timestamp: int, *, is_committed: bool) -> T
     return found if found is not None and found.offset < end else None
 
 
-@handler(OffsetForLeaderEpochRequest, is_by_element=True)
+@handler(OffsetForLeaderEpochRequest)
 def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> Steps[OffsetForLeaderEpochResponse]:
     return answered(ctx, request, _end_of_epoch)
 
 
@@ -138,11 +140,11 @@ TO_HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
 
 
-@handler(DeleteRecordsRequest, is_by_element=True)
+@handler(DeleteRecordsRequest)
 async def delete_records(
     ctx: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    response = answered(ctx, request, _delete)
+    response = await run_in_slices(answered(ctx, request, _delete))
     await ctx.cluster.disk.drained()
     return response
 

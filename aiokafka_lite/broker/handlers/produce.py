@@ -7,11 +7,12 @@ from them (KAFKA-18659).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.handlers.replies import answered, code_of, text_of
 from aiokafka_lite.broker.log.validation import validated_batch
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
 from aiokafka_lite.broker.transactions.verification import verify_batch, why_refused
@@ -38,6 +39,7 @@ from aiokafka_lite.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.protocol.source import Steps
 
 FIRST_WITH_LEADER_HINTS: Final = 10
 
@@ -50,10 +52,10 @@ NO_OFFSET: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
-@handler(ProduceRequest, advertised_min_version=0, is_by_element=True)
+@handler(ProduceRequest, advertised_min_version=0)
 def produce(
     ctx: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+) -> Steps[ProduceResponse | Awaitable[ProduceResponse] | None]:
     """Append one batch to each partition.
 
     An appended batch is in the page cache, as in Kafka: it survives the process, but not a power
@@ -63,23 +65,12 @@ def produce(
         KafkaProtocolError: A partition failed and the client expects no response (acks=0). Closing
             the connection is the only way to report that.
     """
-    refused = why_refused(request)
-    responses = [
-        TopicProduceResponse(
-            name=data.name,
-            topic_id=data.topic_id,
-            partition_responses=[
-                _append(ctx, request, data, item, refused) for item in data.partition_data
-            ],
-        )
-        for data in request.topic_data
-    ]
+    append = partial(_append, request=request, refused=why_refused(request))
+    answer = yield from answered(ctx, request, append)
     if request.acks != NO_ACKS:
-        answer = ProduceResponse(
-            responses=responses, node_endpoints=_leaders_hinted_at(ctx, responses)
-        )
+        answer.node_endpoints = _leaders_hinted_at(ctx, answer.responses)
         return answer if _are_topics_kept(ctx, request) else _answer_when_kept(ctx, answer)
-    for topic in responses:
+    for topic in answer.responses:
         for partition in topic.partition_responses:
             if partition.error_code != NoError.errno:
                 raise KafkaProtocolError(
@@ -104,12 +95,14 @@ async def _answer_when_kept(ctx: RequestContext, answer: ProduceResponse) -> Pro
 
 def _append(
     ctx: RequestContext,
-    request: ProduceRequest,
     data: TopicProduceData,
     item: PartitionProduceData,
+    answer: PartitionProduceResponse,
+    *,
+    request: ProduceRequest,
     refused: BrokerResponseError | None,
-) -> PartitionProduceResponse:
-    answer, acks = PartitionProduceResponse(index=item.index), request.acks
+) -> None:
+    acks = request.acks
     try:
         if refused is not None:
             raise refused
@@ -142,11 +135,10 @@ def _append(
         answer.error_message, answer.base_offset = text_of(error), NO_OFFSET
         if isinstance(error, NotLeaderForPartitionError):
             _hint_at_leader(ctx, data, answer)
-        return answer
+        return
     answer.base_offset = result.base_offset
     answer.log_append_time_ms = result.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
-    return answer
 
 
 def _hint_at_leader(

@@ -64,7 +64,6 @@ class HandlerEntry:
     request: type[Request[Response]]
     handle: Handle
     advertised_min_version: int
-    is_by_element: bool
 
 
 HANDLERS: dict[int, HandlerEntry] = {}
@@ -74,14 +73,12 @@ def handler(
     request: type[Request[ResponseT]],
     *,
     advertised_min_version: int | None = None,
-    is_by_element: bool = False,
 ) -> Callable[[Callable[[RequestContext, RequestT], object]], Callable[..., object]]:
     """Register the decorated function as the handler of `request`, in all stable versions.
 
     The function takes (context, request). It is plain, a coroutine function, or a generator
     function that yields where other work of the loop may run. It returns the response, a `Delayed`,
-    or None if the client expects no response (acks=0). A large request with `is_by_element` is
-    handled as many small ones (network/pieces.py).
+    or None if the client expects no response (acks=0).
     """
 
     def register(
@@ -95,7 +92,6 @@ def handler(
             advertised_min_version=(
                 request.min_version if advertised_min_version is None else advertised_min_version
             ),
-            is_by_element=is_by_element,
         )
         return function
 

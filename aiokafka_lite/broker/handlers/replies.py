@@ -7,8 +7,10 @@ from typing import Final, TypeVar, cast
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.refusals import Level, copy_names, levels_of
+from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.errors import BrokerResponseError, KafkaError, UnknownError
 from aiokafka_lite.protocol.schema import Request, Response, Struct
+from aiokafka_lite.protocol.source import Steps
 
 # Bits of org.apache.kafka.common.acl.AclOperation (KIP-430). Without an authorizer, all operations
 # of a resource are allowed.
@@ -22,37 +24,40 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 def answered(
     ctx: RequestContext, request: Request[ResponseT], fill: Callable[..., None]
-) -> ResponseT:
+) -> Steps[ResponseT]:
     """Answer each element of the request's innermost lists, such as each partition.
 
     `fill` takes the context, the elements that lead to it, such as topic and partition, and the
     response's element, which has their names. It completes it, or raises its error.
     """
     response = cast("ResponseT", request.response())
-    _, level, *below = levels_of(type(request), ctx.api_version)
-    setattr(response, level.answered_in or "", _elements(request, level, below, fill, (ctx,)))
+    levels = levels_of(type(request), ctx.api_version)[1:]
+    yield from _answer(request, response, levels, fill, (ctx,), LoopSlices())
     return response
 
 
-def _elements(
-    parent: Struct,
-    level: Level,
-    below: Sequence[Level],
+def _answer(
+    asked: Struct,
+    answer: Struct,
+    levels: Sequence[Level],
     fill: Callable[..., None],
     path: tuple[object, ...],
-) -> list[Struct]:
-    elements = []
-    for item in getattr(parent, level.asked_in or ""):
+    slices: LoopSlices,
+) -> Steps[None]:
+    level, below = levels[0], levels[1:]
+    elements: list[Struct] = []
+    setattr(answer, level.answered_in or "", elements)
+    for item in getattr(asked, level.asked_in or ""):
+        if slices.is_over:
+            yield from slices.pause()
         element = level.struct()
+        elements.append(element)
         copy_names(item, element)
         if below:
-            inner = _elements(item, below[0], below[1:], fill, (*path, item))
-            setattr(element, below[0].answered_in or "", inner)
+            yield from _answer(item, element, below, fill, (*path, item), slices)
         else:
             with refusing(element):
                 fill(*path, item, element)
-        elements.append(element)
-    return elements
 
 
 class refusing:  # noqa: N801 -- it reads like a function: with refusing(element):

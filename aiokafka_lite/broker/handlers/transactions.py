@@ -63,11 +63,11 @@ from aiokafka_lite.protocol.messages.transactions import (
     InitProducerIdResponse,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
+    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_EPOCH: Final = 0
@@ -212,10 +212,10 @@ async def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse
 
 
 # --- Administration (KIP-664) ---
-@handler(DescribeProducersRequest, is_by_element=True)
+@handler(DescribeProducersRequest)
 def describe_producers(
     ctx: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+) -> Steps[DescribeProducersResponse]:
     return answered(ctx, request, _describe_producers)
 
 
@@ -271,10 +271,10 @@ def _passes(request: ListTransactionsRequest, transaction: Transaction, now_ms: 
     return request.duration_filter < 0 or now_ms - value.started_ms > request.duration_filter
 
 
-@handler(DescribeTransactionsRequest, is_by_element=True)
+@handler(DescribeTransactionsRequest)
 def describe_transactions(
     ctx: RequestContext, request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
+) -> Steps[DescribeTransactionsResponse]:
     return answered(ctx, request, _describe_transaction)
 
 
@@ -302,44 +302,32 @@ def _topics(transaction: Transaction) -> list[TopicData]:
     return list(topics.values())
 
 
-@handler(WriteTxnMarkersRequest, is_by_element=True)
+@handler(WriteTxnMarkersRequest)
 def write_txn_markers(
     ctx: RequestContext, request: WriteTxnMarkersRequest
-) -> WriteTxnMarkersResponse:
+) -> Steps[WriteTxnMarkersResponse]:
     """Administrators end hanging transactions with this. Coordinators here do not send it."""
-    return WriteTxnMarkersResponse(markers=[_write_all(ctx, marker) for marker in request.markers])
+    response = yield from answered(ctx, request, _write)
+    for marker, result in zip(request.markers, response.markers, strict=True):
+        result.producer_id = marker.producer_id
+    return response
 
 
-def _write_all(ctx: RequestContext, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+def _write(
+    ctx: RequestContext,
+    marker: WritableTxnMarker,
+    topic: WritableTxnMarkerTopic,
+    index: int,
+    answer: WritableTxnMarkerPartitionResult,
+) -> None:
+    ctx.cluster.partition(topic.name, index).check_leader(ctx.node.id)
     newest = max(TransactionVersion)
-    marker = Marker(
-        producer_id=asked.producer_id,
-        epoch=asked.producer_epoch,
-        is_commit=asked.transaction_result,
-        coordinator_epoch=asked.coordinator_epoch,
-        version=TransactionVersion(min(max(asked.transaction_version, 0), newest)),
+    wanted = Marker(
+        producer_id=marker.producer_id,
+        epoch=marker.producer_epoch,
+        is_commit=marker.transaction_result,
+        coordinator_epoch=marker.coordinator_epoch,
+        version=TransactionVersion(min(max(marker.transaction_version, 0), newest)),
     )
-    return WritableTxnMarkerResult(
-        producer_id=asked.producer_id,
-        topics=[
-            WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=[
-                    WritableTxnMarkerPartitionResult(
-                        partition_index=index,
-                        error_code=_write(ctx, TopicPartition(topic.name, index), marker).errno,
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in asked.topics
-        ],
-    )
-
-
-def _write(ctx: RequestContext, tp: TopicPartition, marker: Marker) -> ErrorType:
-    try:
-        ctx.cluster.partition(*tp).check_leader(ctx.node.id)
-    except BrokerResponseError as error:
-        return type(error)
-    return ctx.cluster.transactions.write_marker(tp, marker)
+    tp = TopicPartition(topic.name, index)
+    answer.error_code = ctx.cluster.transactions.write_marker(tp, wanted).errno

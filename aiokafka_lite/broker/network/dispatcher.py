@@ -11,13 +11,8 @@ from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.handlers.registry import Answer, Delayed
-from aiokafka_lite.broker.network.pieces import (
-    LARGEST_PIECE,
-    Pieces,
-    shape_of,
-)
 from aiokafka_lite.broker.network.work import FaultPort, Purgatory, RequestChannel, RequestWork
-from aiokafka_lite.broker.slices import TIME_SLICE_S, LoopSlices, run_in_slices
+from aiokafka_lite.broker.slices import TIME_SLICE_S, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 
@@ -61,10 +56,7 @@ class Dispatcher:
 
     def _handle(self, work: RequestWork) -> None:
         try:
-            if work.is_large and work.entry.is_by_element:
-                self._take(work, _in_pieces(work))
-            else:
-                self._take(work, work.entry.handle(work.context, work.request))
+            self._take(work, work.entry.handle(work.context, work.request))
         except BaseException as error:  # noqa: BLE001 — reported; one bad handler must not stop all
             _fail(work, error)
 
@@ -104,11 +96,13 @@ class Dispatcher:
 
     async def _await(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
         try:
-            result = await answer
+            result: object = await answer
+            if isinstance(result, Awaitable):  # of a generator function
+                result = await result
             if isinstance(result, Delayed):
                 self._delay(work, result)
             else:
-                work.processor.answer(work, result)
+                work.processor.answer(work, cast("Response | None", result))
         except Exception as error:  # noqa: BLE001 — reported
             work.processor.fail(work, error)
 
@@ -128,28 +122,3 @@ def _begun(steps: Steps[Answer]) -> Answer | Awaitable[Answer]:
         answer: Answer = end.value
         return answer
     return run_in_slices(steps)
-
-
-async def _in_pieces(work: RequestWork) -> Answer:
-    """Handle a request as many small ones, with other work of the loop in between."""
-    now_s, slices = asyncio.get_running_loop().time, LoopSlices()
-    shape = shape_of(work.entry.request, work.context.api_version)
-    pieces = Pieces(work.request, shape)
-    whole: Response | None = None
-    for request, depth in pieces:
-        began_s = now_s()
-        answer = work.entry.handle(work.context, request)
-        if not isinstance(answer, Response) and answer is not None:
-            answer = await cast("Awaitable[Response]", answer)
-        if whole is None:
-            whole = answer
-        elif answer is not None:
-            shape.join(whole, answer, depth)
-        spent_s = now_s() - began_s
-        if spent_s > TIME_SLICE_S:
-            pieces.size = max(pieces.size // 2, 1)
-        elif spent_s < TIME_SLICE_S / 4:
-            pieces.size = min(pieces.size * 2, LARGEST_PIECE)
-        if slices.is_over:
-            await slices.rest()
-    return whole

@@ -313,7 +313,7 @@ class Processor(asyncio.BufferedProtocol):
             channel.call_when_room(room.set)
             await room.wait()
         if self._transport is not None:
-            self._put(entry, header, request, size_bytes, is_large=True)
+            self._put(entry, header, request, size_bytes)
 
     def _put(
         self,
@@ -321,13 +321,9 @@ class Processor(asyncio.BufferedProtocol):
         header: framing.RequestFrame,
         request: Request[Response],
         size_bytes: int,
-        *,
-        is_large: bool = False,
     ) -> None:
         context = self._context(header.version, header.client_id)
-        work = RequestWork(
-            self, entry, context, header.correlation_id, request, size_bytes, is_large
-        )
+        work = RequestWork(self, entry, context, header.correlation_id, request, size_bytes)
         requests = self._node.requests
         if requests.is_on:
             work.seen = requests.arrived(

@@ -24,7 +24,6 @@ class RequestWork:
     correlation_id: int
     request: Request[Response]
     size_bytes: int
-    is_large: bool = False
     seen: SeenRequest | None = None
     rule: RequestFault | None = None
     refused: Response | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from aiokafka_lite.broker.refusals import (
+    LARGEST_SMALL,
     Place,
     Refusal,
     RefusalReason,
@@ -30,6 +33,11 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from aiokafka_lite.protocol.messages.log_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -43,7 +51,7 @@ from aiokafka_lite.protocol.messages.topics import (
     CreateTopicsResponse,
 )
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.support.for_each import in_every_version
+from tests.support.for_each import for_each, in_every_version
 from tests.support.samples import REQUEST_CLASSES, filled, name_of
 
 CODE = 42
@@ -238,3 +246,28 @@ def test_an_answer_about_everything_is_marked() -> None:
     assert (a[0], a[1].error_code, a[1].leader_id) == (0, 0, 1)
     assert (b[0], b[1].error_code, b[1].leader_id) == (0, CODE, -1)
     assert not refusal.mark(answer, RefusalReason(CODE, "", lambda topic, _: False, no_topic))
+
+
+@for_each(
+    [
+        ([LARGEST_SMALL - 1], False),
+        ([LARGEST_SMALL], True),
+        ([0] * LARGEST_SMALL, False),
+        ([0] * (LARGEST_SMALL + 1), True),
+        ([30, 30, 37], False),
+        ([30, 30, 38], True),
+    ]
+)
+def test_answer_is_large_if_its_lists_hold_many_elements_together(
+    sizes: Sequence[int], expected: bool
+) -> None:
+    answer = ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                partitions=[ListOffsetsPartitionResponse(partition_index=n) for n in range(size)]
+            )
+            for size in sizes
+        ]
+    )
+    codes = error_codes(answer)
+    assert (codes is None) is expected
