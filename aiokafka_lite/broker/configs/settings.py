@@ -68,10 +68,8 @@ class ClusterSettings:
         self._only_node = str(config.node_id) if config.nodes == 1 else None
         self._static = static_configs(config)
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
-        # The effective values of broker settings that `group_value` has looked up.
-        self._group_defaults: dict[str, int] = {}
-        # Cached results of `of_groups`.
-        self._made_of_defaults: dict[object, object] = {}
+        # Cached results of `of_groups`, "" for groups without settings of their own.
+        self._of_groups: dict[str, object] = {}
 
     # Settings at run time
 
@@ -80,8 +78,7 @@ class ClusterSettings:
 
     def put(self, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
         """Replace a resource's own settings, unchecked."""
-        self._group_defaults.clear()
-        self._made_of_defaults.clear()
+        self._of_groups.clear()
         if settings:
             self._overrides[kind, name] = dict(settings)
         else:
@@ -117,21 +114,15 @@ class ClusterSettings:
         """Return a setting of a consumer group, e.g. "consumer.session.timeout.ms"."""
         if override := self.overrides(ResourceType.GROUP, group_id).get(name):
             return int(override)
-        if name not in self._group_defaults:
-            synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
-            self._group_defaults[name] = int(synonyms[0].value or "")
-        return self._group_defaults[name]
+        synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
+        return int(synonyms[0].value or "")
 
     def of_groups(self, group_id: str, make: Callable[[str], T]) -> T:
-        """Return a function's result for a group.
-
-        Groups without settings of their own share one result until a setting changes.
-        """
-        if (ResourceType.GROUP, group_id) in self._overrides:
-            return make(group_id)
-        if make not in self._made_of_defaults:
-            self._made_of_defaults[make] = make(group_id)
-        return cast("T", self._made_of_defaults[make])
+        """Return the function's result for a group, until a setting changes."""
+        key = group_id if (ResourceType.GROUP, group_id) in self._overrides else ""
+        if key not in self._of_groups:
+            self._of_groups[key] = make(group_id)
+        return cast("T", self._of_groups[key])
 
     # Descriptions
 

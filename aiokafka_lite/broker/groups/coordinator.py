@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
@@ -171,14 +171,14 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             self._forget(group, NotCoordinatorError)
 
     def _unload(self, partition: int) -> None:
-        for group_id in self._ids_in(partition, self.groups):
+        for group_id in self._keys_in(partition, self.groups):
             self._forget(self.groups.pop(group_id), NotCoordinatorError)
-        for group_id in self._ids_in(partition, self.offsets.group_ids()):
+        for group_id in self._keys_in(partition, self.offsets.group_ids()):
             self.offsets.unload(group_id)
         self.offsets.unload_pending(partition)
 
     def _loaded(self, partition: int) -> None:
-        for group_id in self._ids_in(partition, self.groups):
+        for group_id in self._keys_in(partition, self.groups):
             group = self.groups[group_id]
             if isinstance(group, ConsumerGroup):
                 self._consumers.restored(group)
@@ -190,9 +190,6 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if isinstance(group, ClassicGroup):
             group.die(error)
         self._timers.cancel(group.group_id)
-
-    def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
-        return [one for one in group_ids if self.partition_for(one) == partition]
 
     # -- membership ----------------------------------------------------------------------------
 

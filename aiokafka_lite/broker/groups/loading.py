@@ -70,6 +70,9 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
     def partition_for(self, key: str) -> int:
         return self._source.partition_for(key)
 
+    def _keys_in(self, partition: int, keys: Iterable[str]) -> list[str]:
+        return [key for key in keys if self.partition_for(key) == partition]
+
     def availability(self, key: str) -> ErrorType:
         """Return NoError if this coordinator serves the key now."""
         if not self._is_open:

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.handlers.replies import code_of, refusing, text_of
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.session import no_exchange
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
@@ -73,24 +73,22 @@ async def describe_user_scram_credentials(
     results = []
     async for name in in_slices(asked or credentials.usernames):
         result = DescribeUserScramCredentialsResult(user=name)
-        mechanisms = credentials.mechanisms_of(name)
-        if asked[name] > 1:
-            result.error_code = DuplicateResourceError.errno
-            result.error_message = (
-                f"Cannot describe SCRAM credentials for the same user twice in a single request: "
-                f"{name}"
-            )
-        elif not mechanisms:
-            result.error_code = ResourceNotFoundError.errno
-            result.error_message = (
-                f"Attempt to describe a user credential that does not exist: {name}"
-            )
-        else:
+        results.append(result)
+        with refusing(result):
+            if asked[name] > 1:
+                raise DuplicateResourceError(
+                    f"Cannot describe SCRAM credentials for the same user twice in a single "
+                    f"request: {name}"
+                )
+            mechanisms = credentials.mechanisms_of(name)
+            if not mechanisms:
+                raise ResourceNotFoundError(
+                    f"Attempt to describe a user credential that does not exist: {name}"
+                )
             result.credential_infos = [
                 CredentialInfo(mechanism=mechanism.code, iterations=iterations)
                 for mechanism, iterations in mechanisms.items()
             ]
-        results.append(result)
     return DescribeUserScramCredentialsResponse(results=results)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -42,7 +42,6 @@ from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, Tr
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ConcurrentTransactions,
-    CoordinatorNotAvailableError,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequestError,
@@ -223,21 +222,16 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
             )
 
     def _loaded(self, partition: int) -> None:
-        for transaction in self._in(partition):
-            self._proceed(transaction)
+        for transactional_id in self._keys_in(partition, self.transactions):
+            self._proceed(self.transactions[transactional_id])
 
     def _unload(self, partition: int) -> None:
-        for transaction in self._in(partition):
-            self._forget(transaction.transactional_id)
+        for transactional_id in self._keys_in(partition, self.transactions):
+            self._forget(transactional_id)
 
     def _forget(self, transactional_id: str) -> None:
         del self.transactions[transactional_id]
         self._cancel(transactional_id)
-
-    def _in(self, partition: int) -> Iterator[Transaction]:
-        for transactional_id, transaction in tuple(self.transactions.items()):
-            if self.partition_for(transactional_id) == partition:
-                yield transaction
 
     # -- markers -------------------------------------------------------------------------------
 
@@ -391,13 +385,10 @@ class ClusterTransactions:
 
     # Other nodes
 
-    def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
-        node = self.nodes.get(
-            self.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, transactional_id)
-        )
-        if node is None:
-            raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
-        return node.transactions
+    def coordinator_of(self, transactional_id: str) -> TransactionCoordinator | None:
+        node_id = self.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, transactional_id)
+        node = self.nodes.get(node_id)
+        return None if node is None else node.transactions
 
     def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
         """End a producer's transaction in a partition, on the partition's leader."""

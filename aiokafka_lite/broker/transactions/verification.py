@@ -72,9 +72,8 @@ def verify(
     verification: Verification,
 ) -> ErrorType:
     """Ask the coordinator. Returns an error that the client's version supports."""
-    try:
-        coordinator = transactions.coordinator_of(transactional_id)
-    except CoordinatorNotAvailableError:
+    coordinator = transactions.coordinator_of(transactional_id)
+    if coordinator is None:
         return CoordinatorNotAvailableError
     if verification is Verification.ADDS:
         error = coordinator.add_partitions(
