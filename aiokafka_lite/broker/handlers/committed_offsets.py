@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import (
@@ -15,7 +15,7 @@ from aiokafka_lite.broker.groups.offsets import (
 )
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import answered
+from aiokafka_lite.broker.handlers.replies import answered_with
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
@@ -32,10 +32,8 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -50,15 +48,10 @@ from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition
-
-Outcome: TypeAlias = (
-    OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition | OffsetDeleteResponsePartition
-)
 
 EntryT = TypeVar("EntryT", OffsetCommitEntry, TopicPartition)
 
@@ -83,7 +76,7 @@ def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> Steps[Of
         knows_epochs=ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND,
     )
     outcomes = yield from _outcomes(_resolved(ctx, request.topics, is_by_id), commit)
-    return (yield from answered(ctx, request, outcomes))
+    return (yield from answered_with(ctx, request, outcomes))
 
 
 @handler(TxnOffsetCommitRequest)
@@ -93,7 +86,7 @@ def txn_offset_commit(
     is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
     resolved = _resolved(ctx, request.topics, is_by_id)
     outcomes = yield from _outcomes(resolved, partial(_commit, ctx, request))
-    return (yield from answered(ctx, request, outcomes))
+    return (yield from answered_with(ctx, request, outcomes))
 
 
 def _resolved(
@@ -123,8 +116,8 @@ def _resolved(
 
 def _outcomes(
     resolved: Iterator[EntryT | ErrorType], change: Callable[[list[EntryT]], Sequence[ErrorType]]
-) -> Steps[Callable[..., None]]:
-    """Change offsets of existing partitions, and return a function for `answered`."""
+) -> Steps[list[ErrorType]]:
+    """Change offsets of existing partitions, and return an error type per partition."""
     outcomes: list[ErrorType] = []
     while part := list(islice(resolved, ELEMENTS_PER_STEP)):
         if outcomes:
@@ -132,12 +125,7 @@ def _outcomes(
         entries = [found for found in part if not isinstance(found, type)]
         errors = iter(change(entries) if entries else ())
         outcomes += (found if isinstance(found, type) else next(errors) for found in part)
-    rest = iter(outcomes)
-
-    def fill(ctx: RequestContext, topic: object, wanted: object, answer: Outcome) -> None:
-        answer.error_code = next(rest).errno
-
-    return fill
+    return outcomes
 
 
 def _commit(
@@ -284,4 +272,4 @@ def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Steps[Of
         outcomes = yield from _outcomes(existing(), delete)
     except BrokerResponseError as error:
         return OffsetDeleteResponse(error_code=error.errno)
-    return (yield from answered(ctx, request, outcomes))
+    return (yield from answered_with(ctx, request, outcomes))

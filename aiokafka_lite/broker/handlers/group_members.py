@@ -5,13 +5,14 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
 from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
-from aiokafka_lite.broker.groups.values import GroupClient, Join
+from aiokafka_lite.broker.groups.values import ErrorType, GroupClient, Join
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.handlers.replies import answered_with, code_of, text_of
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
     InvalidRequestError,
     KafkaError,
+    NoError,
     UnsupportedAssignorError,
 )
 from aiokafka_lite.protocol.messages.classic_group import (
@@ -21,7 +22,6 @@ from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    MemberResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -79,24 +79,16 @@ def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatRespon
 
 @handler(LeaveGroupRequest)
 def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> Steps[LeaveGroupResponse]:
-    response = LeaveGroupResponse()
+    errors: list[ErrorType] = []
     for start in range(0, max(len(request.members), 1), ELEMENTS_PER_STEP):
         if start:
             yield
         leavers = request.members[start : start + ELEMENTS_PER_STEP]
-        error, errors = ctx.groups.leave(request.group_id, leavers)
-        response.error_code = error.errno
-        response.members += (
-            MemberResponse(
-                member_id=leaver.member_id,
-                group_instance_id=leaver.group_instance_id,
-                error_code=member_error.errno,
-            )
-            for leaver, member_error in zip(leavers, errors, strict=not error.errno)
-        )
-        if response.error_code:
-            break
-    return response
+        error, of_members = ctx.groups.leave(request.group_id, leavers)
+        if error is not NoError:
+            return LeaveGroupResponse(error_code=error.errno)
+        errors += of_members
+    return (yield from answered_with(ctx, request, errors))
 
 
 FIRST_WITH_IDS_OF_CLIENTS = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar, cast
 
 from aiokafka_lite.broker.context import RequestContext
@@ -34,6 +34,19 @@ def answered(
     levels = levels_of(type(request), ctx.api_version)[1:]
     yield from _answer(request, response, levels, fill, (ctx,), LoopSlices())
     return response
+
+
+def answered_with(
+    ctx: RequestContext, request: Request[ResponseT], errors: Iterable[type[BrokerResponseError]]
+) -> Steps[ResponseT]:
+    """Answer each element of the request's innermost lists with its error type, or NoError."""
+    error_of_next = iter(errors)
+    innermost = levels_of(type(request), ctx.api_version)[-1].error or ""
+
+    def fill(*path: object) -> None:
+        setattr(path[-1], innermost, next(error_of_next).errno)
+
+    return answered(ctx, request, fill)
 
 
 def _answer(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import answered
+from aiokafka_lite.broker.handlers.replies import answered, answered_with
 from aiokafka_lite.broker.log.producers import NO_EPOCH, ProducerIdentity
-from aiokafka_lite.broker.slices import in_slices
+from aiokafka_lite.broker.slices import in_slices, run_in_slices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from aiokafka_lite.broker.transactions.machine import (
     ErrorType,
@@ -51,11 +52,8 @@ from aiokafka_lite.protocol.messages.list_transactions import TransactionState a
 from aiokafka_lite.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
     EndTxnRequest,
     EndTxnResponse,
@@ -114,56 +112,35 @@ async def add_partitions_to_txn(
 
     From version 4 on the requests are of brokers, which may only verify (KIP-890).
     """
-    results = [await _add(ctx, each) async for each in in_slices(request.transactions)]
-    return AddPartitionsToTxnResponse(results_by_transaction=results)
+    added = [await _add(ctx, each) async for each in in_slices(request.transactions)]
+    errors = (error for errors in added for error in errors)
+    return await run_in_slices(answered_with(ctx, request, errors))
 
 
 async def _add(
     ctx: RequestContext, transaction: AddPartitionsToTxnTransaction
-) -> AddPartitionsToTxnResult:
+) -> Sequence[ErrorType]:
+    """Return an error type for each partition, in order."""
+    transactional_id = transaction.transactional_id
+    producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
     tps = [
         TopicPartition(topic.name, index)
         async for topic in in_slices(transaction.topics)
         async for index in in_slices(topic.partitions)
     ]
-    errors, of_the_rest = await _errors(ctx, transaction, tps)
-    result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
-    async for topic in in_slices(transaction.topics):
-        partitions = AddPartitionsToTxnTopicResult(name=topic.name)
-        result.topic_results.append(partitions)
-        async for index in in_slices(topic.partitions):
-            error = errors.get(TopicPartition(topic.name, index), of_the_rest)
-            partitions.results_by_partition.append(
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=error.errno
-                )
-            )
-    return result
-
-
-async def _errors(
-    ctx: RequestContext, transaction: AddPartitionsToTxnTransaction, tps: Sequence[TopicPartition]
-) -> tuple[dict[TopicPartition, ErrorType], ErrorType]:
-    """Return the outcome of some partitions, and the outcome of all others."""
-    transactional_id = transaction.transactional_id
-    producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
-    found: dict[TopicPartition, ErrorType] = {}
-    async for tp in in_slices(tps):
-        if transaction.verify_only:
-            found[tp] = ctx.transactions.verify_partition(transactional_id, producer, tp)
-        elif error := _why_refused(ctx, tp):
-            found[tp] = error
     if transaction.verify_only:
-        return found, NoError
-    if found:
-        return found, OperationNotAttempted
+        verify = partial(ctx.transactions.verify_partition, transactional_id, producer)
+        return [verify(tp) async for tp in in_slices(tps)]
+    refused = [_why_refused(ctx, tp) async for tp in in_slices(tps)]
+    if any(refused):
+        return [error or OperationNotAttempted for error in refused]
     version = (
         TransactionVersion.ORIGINAL
         if ctx.api_version < FIRST_FOR_BROKERS
         else TransactionVersion.EPOCH_PER_TRANSACTION
     )
     outcome = ctx.transactions.add_partitions(transactional_id, producer, tps, version)
-    return found, _known_to(ctx, outcome, FIRST_WITH_FENCED)
+    return [_known_to(ctx, outcome, FIRST_WITH_FENCED)] * len(tps)
 
 
 def _why_refused(ctx: RequestContext, tp: TopicPartition) -> ErrorType | None:
