@@ -116,7 +116,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset before which no transaction is open."""
-        unstable = self.producers.transactions.first_unstable_offset
+        unstable = self.producers.first_unstable_offset
         return self.log_end_offset if unstable is None else max(unstable, self.log_start_offset)
 
     @property

@@ -48,47 +48,23 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class LogTransactions:
+class TransactionIndex:
+    """The aborted transactions of a log."""
+
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}  # producer id -> first offset
-        self._first_unstable: int | None = None  # the smallest of them
         self._aborted: list[AbortedTransaction] = []  # by last offset
         # Markers up to here are stored already. Noting them again has no effect.
         self._known_to = NO_OFFSET
 
     @property
-    def first_unstable_offset(self) -> int | None:
-        return self._first_unstable
-
-    @property
     def has_aborted(self) -> bool:
         return bool(self._aborted)
 
-    def first_offset_of(self, producer_id: int) -> int | None:
-        """Return the start of a producer's open transaction, if any."""
-        return self._open.get(producer_id)
-
-    def begin(self, producer_id: int, first_offset: int) -> None:
-        self._open[producer_id] = first_offset
-        unstable = self._first_unstable
-        self._first_unstable = first_offset if unstable is None else min(first_offset, unstable)
-
-    def end(self, producer_id: int, marker_offset: int, *, is_abort: bool) -> None:
-        """Apply a marker. No effect without an open transaction."""
-        first_offset = self._open.pop(producer_id, None)
-        if first_offset is None:
-            return
-        if first_offset == self._first_unstable:
-            self._first_unstable = min(self._open.values(), default=None)
-        if marker_offset <= self._known_to:
-            return
-        self._known_to = marker_offset
-        if is_abort:
-            stable = self._first_unstable
-            stable = marker_offset + 1 if stable is None else stable
-            self._aborted.append(
-                AbortedTransaction(producer_id, first_offset, marker_offset, stable)
-            )
+    def note(self, ended: AbortedTransaction, *, is_abort: bool) -> None:
+        if ended.last_offset > self._known_to:
+            self._known_to = ended.last_offset
+            if is_abort:
+                self._aborted.append(ended)
 
     def _ended_before(self, offset: int) -> int:
         return bisect_left(self._aborted, offset, key=lambda each: each.last_offset)
@@ -97,11 +73,6 @@ class LogTransactions:
         first = self._ended_before(start_offset)
         last = bisect_left(self._aborted, end_offset, key=lambda each: each.last_stable_offset)
         return [each for each in self._aborted[first : last + 1] if each.first_offset < end_offset]
-
-    def forget(self, producer_ids: Iterable[int]) -> None:
-        for producer_id in producer_ids:
-            self._open.pop(producer_id, None)
-        self._first_unstable = min(self._open.values(), default=None)
 
     def truncate(self, end_offset: int) -> None:
         del self._aborted[self._ended_before(end_offset) :]
@@ -115,7 +86,6 @@ class LogTransactions:
         self._aborted = [each for each in self._aborted if each.last_offset not in offsets]
 
     def snapshot(self) -> list[AbortedTransaction]:
-        """Return the aborted transactions. The producers' snapshot has the open ones."""
         return list(self._aborted)
 
     def restore(self, snapshot: Iterable[Iterable[int]]) -> None:
@@ -174,15 +144,13 @@ class ProducerStates:
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
         self._unverified: dict[int, _Unverified] = {}
-        self.transactions = LogTransactions()
+        self._open: dict[int, int] = {}  # first offsets of open transactions
+        self.first_unstable_offset: int | None = None  # the smallest of them
+        self.transactions = TransactionIndex()
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         producer = self._producers.get(producer_id)
-        return (
-            producer is not None
-            and producer.epoch == epoch
-            and self.transactions.first_offset_of(producer_id) is not None
-        )
+        return producer is not None and producer.epoch == epoch and producer_id in self._open
 
     def verifying(self, header: BatchHeader, *, has_epochs: bool) -> None:
         """Note that the coordinator verifies a transaction that has no records here yet.
@@ -220,14 +188,11 @@ class ProducerStates:
             )
         if header.base_sequence != NO_SEQUENCE:
             self._check_sequence(header, producer)
-        if not header.is_transactional and self._is_open(header.producer_id):
+        if not header.is_transactional and header.producer_id in self._open:
             raise InvalidTxnState(
                 f"producer {header.producer_id} has an open transaction: "
                 f"non-transactional batches are rejected until the transaction ends"
             )
-
-    def _is_open(self, producer_id: int) -> bool:
-        return self.transactions.first_offset_of(producer_id) is not None
 
     def _check_sequence(self, header: BatchHeader, producer: _Producer | None) -> None:
         first = header.base_sequence
@@ -268,7 +233,7 @@ class ProducerStates:
             return
         epoch = header.producer_epoch
         is_repeated = epoch == producer.epoch and (
-            epoch == LAST_EPOCH or not self._is_open(header.producer_id)
+            epoch == LAST_EPOCH or header.producer_id not in self._open
         )
         is_too_old = epoch < producer.epoch
         if transaction_version >= FIRST_VERSION_WITH_EPOCHS and not is_repeated:
@@ -299,9 +264,9 @@ class ProducerStates:
         if marker is not None:
             self._note_marker(header.producer_id, producer, marker)
             return
-        if header.is_transactional and not self._is_open(header.producer_id):
+        if header.is_transactional and header.producer_id not in self._open:
             self._unverified.pop(header.producer_id, None)
-            self.transactions.begin(header.producer_id, base_offset)
+            self._begin(header.producer_id, base_offset)
         if header.base_sequence != NO_SEQUENCE:
             producer.batches.append(
                 AppendedBatch(
@@ -313,11 +278,24 @@ class ProducerStates:
                 )
             )
 
+    def _begin(self, producer_id: int, first_offset: int) -> None:
+        self._open[producer_id] = first_offset
+        if self.first_unstable_offset is None or first_offset < self.first_unstable_offset:
+            self.first_unstable_offset = first_offset
+
     def _note_marker(self, producer_id: int, producer: _Producer, marker: EndMarker) -> None:
         producer.coordinator_epoch = marker.coordinator_epoch
         self._unverified.pop(producer_id, None)
-        self.transactions.end(
-            producer_id, producer.last_offset, is_abort=marker.type == ControlType.ABORT
+        first_offset, end = self._open.pop(producer_id, None), producer.last_offset
+        if first_offset is None:
+            return
+        if first_offset == self.first_unstable_offset:
+            self.first_unstable_offset = min(self._open.values(), default=None)
+        stable = self.first_unstable_offset
+        stable = end + 1 if stable is None else stable
+        self.transactions.note(
+            AbortedTransaction(producer_id, first_offset, end, stable),
+            is_abort=marker.type == ControlType.ABORT,
         )
 
     def is_last_of_producer(self, header: BatchHeader) -> bool:
@@ -341,7 +319,8 @@ class ProducerStates:
         }
         for producer_id in affected:
             del self._producers[producer_id]
-        self.transactions.forget(affected)
+            self._open.pop(producer_id, None)
+        self.first_unstable_offset = min(self._open.values(), default=None)
         self.transactions.truncate(end_offset)
         return affected
 
@@ -353,12 +332,8 @@ class ProducerStates:
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
                 coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=self._start_of_transaction(producer_id),
+                current_txn_start_offset=self._open.get(producer_id, NO_OFFSET),
             )
-
-    def _start_of_transaction(self, producer_id: int) -> int:
-        first_offset = self.transactions.first_offset_of(producer_id)
-        return NO_OFFSET if first_offset is None else first_offset
 
     def snapshot(self) -> list[StoredProducer]:
         return [
@@ -369,7 +344,7 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.last_timestamp,
                 producer.last_offset,
-                self._start_of_transaction(producer_id),
+                self._open.get(producer_id, NO_OFFSET),
             )
             for producer_id, producer in self._producers.items()
         ]
@@ -385,5 +360,5 @@ class ProducerStates:
                 epoch, kept, coordinator_epoch, timestamp, offset
             )
             if first != NO_OFFSET:
-                self.transactions.begin(producer_id, first)
+                self._begin(producer_id, first)
         self.transactions.restore(aborted)
