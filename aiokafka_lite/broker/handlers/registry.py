@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import pkgutil
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar, cast
+from pathlib import Path
+from typing import TypeAlias, TypeVar, cast
 
 from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite._settings import nearest
@@ -16,21 +19,6 @@ from aiokafka_lite.protocol.source import Steps
 
 Api: TypeAlias = type[Request[Response]] | str | int | None
 """A request's class, the API's name ("Fetch"), or its key; None is every API."""
-
-MODULES: Final = (
-    "cluster",
-    "committed_offsets",
-    "configs",
-    "fetch",
-    "group_admin",
-    "group_members",
-    "log_offsets",
-    "metadata",
-    "produce",
-    "security",
-    "topics",
-    "transactions",
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,9 +86,10 @@ def handler(
     return register
 
 
+@functools.cache
 def load() -> None:
-    for name in MODULES:
-        importlib.import_module(f"{__package__}.{name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
 
 
 def api_key_of(api: Api) -> int | None:
