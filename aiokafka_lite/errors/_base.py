@@ -30,6 +30,15 @@ class KafkaError(RuntimeError):
     next_offset: int | None = None
     batch_indexes: tuple[int, ...] = ()
 
+    def __init_subclass__(
+        cls, *, retriable: bool | None = None, invalid_metadata: bool = False
+    ) -> None:
+        """Set the flags, unless they are inherited. Stale metadata make an error retriable."""
+        super().__init_subclass__()
+        if invalid_metadata or retriable is not None:
+            cls.retriable = invalid_metadata or bool(retriable)
+            cls.invalid_metadata = invalid_metadata
+
     def at(
         self, tp: TopicPartition, offset: int | None = None, next_offset: int | None = None
     ) -> Self:
@@ -65,10 +74,10 @@ class BrokerResponseError(KafkaError):
         *,
         code: int | None = None,
         name: str = "",
-        retriable: bool = False,
+        retriable: bool | None = None,
         invalid_metadata: bool = False,
     ) -> None:
-        super().__init_subclass__()
+        super().__init_subclass__(retriable=retriable, invalid_metadata=invalid_metadata)
         if code is None:  # a user's subclass: it inherits its parent's code
             return
         if code in BrokerResponseError.by_code:
@@ -76,8 +85,6 @@ class BrokerResponseError(KafkaError):
         cls.errno = code
         cls.message = name or _name_of_code(cls.__name__)
         cls.description = cls.__doc__ or cls.message
-        cls.retriable = retriable or invalid_metadata
-        cls.invalid_metadata = invalid_metadata
         BrokerResponseError.by_code[code] = cls
 
     def __str__(self) -> str:

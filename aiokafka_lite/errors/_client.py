@@ -55,77 +55,52 @@ class AutoCommitError(IllegalStateError, IllegalOperation):
 
 
 # --- Brokers and connections ---------------------------------------------------------------
-class KafkaConnectionError(KafkaError):
+class KafkaConnectionError(KafkaError, invalid_metadata=True):
     """A connection failed or was lost."""
 
-    retriable = True
-    invalid_metadata = True
 
-
-class ClientClosedError(KafkaConnectionError):
+class ClientClosedError(KafkaConnectionError, retriable=False):
     """The client was closed, so waiting for its brokers is useless."""
 
-    retriable = False
-    invalid_metadata = False
 
-
-class NoBrokersAvailable(KafkaError):
+class NoBrokersAvailable(KafkaError, invalid_metadata=True):
     """No broker could be reached."""
 
-    retriable = True
-    invalid_metadata = True
 
-
-class NodeNotReadyError(KafkaError):
+class NodeNotReadyError(KafkaError, retriable=True):
     """The node has no usable connection now."""
 
-    retriable = True
 
-
-class KafkaTimeoutError(KafkaError):
+class KafkaTimeoutError(KafkaError, retriable=True):
     """A call exceeded its timeout."""
-
-    retriable = True
 
 
 class KafkaUnavailableError(KafkaError):
     """The cluster cannot serve the request now."""
 
 
-class TooManyInFlightRequests(KafkaError):
+class TooManyInFlightRequests(KafkaError, retriable=True):
     """The connection has the maximum number of requests in flight."""
 
-    retriable = True
 
-
-class StaleMetadata(KafkaError):
+class StaleMetadata(KafkaError, invalid_metadata=True):
     """The client's metadata are too old to use."""
 
-    retriable = True
-    invalid_metadata = True
 
-
-class MetadataEmptyBrokerList(KafkaError):
+class MetadataEmptyBrokerList(KafkaError, retriable=True):
     """A metadata response contains no brokers."""
 
-    retriable = True
 
-
-class Cancelled(KafkaError):
+class Cancelled(KafkaError, retriable=True):
     """The request was cancelled before its response arrived."""
-
-    retriable = True
 
 
 class QuotaViolationError(KafkaError):
     """A quota was exceeded."""
 
 
-class TLSError(KafkaConnectionError):
+class TLSError(KafkaConnectionError, retriable=False):
     """The TLS handshake failed with a permanent error."""
-
-    retriable = False
-    invalid_metadata = False
 
 
 class AuthenticationFailedError(KafkaError):
@@ -137,10 +112,8 @@ class AuthenticationMethodNotSupported(KafkaError):
 
 
 # --- A peer that breaks the protocol -------------------------------------------------------
-class KafkaProtocolError(KafkaError):
+class KafkaProtocolError(KafkaError, retriable=True):
     """The peer violated the Kafka protocol."""
-
-    retriable = True
 
 
 class CorrelationIdError(KafkaProtocolError):
@@ -198,10 +171,8 @@ class DeserializationError(KafkaError):
         return raw
 
 
-class DeserializerUnavailableError(DeserializationError):
+class DeserializerUnavailableError(DeserializationError, retriable=True):
     """A deserialiser failed temporarily. The record is not rejected."""
-
-    retriable = True
 
 
 # --- Offsets and groups --------------------------------------------------------------------
