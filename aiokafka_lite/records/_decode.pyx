@@ -512,8 +512,8 @@ cdef class PlainBatches:
 
 # --- columns -------------------------------------------------------------------------------------
 
-def new_columns(**wanted):
-    return Columns(**wanted)
+def columns_class():
+    return Columns
 
 
 # --- ahead of decoding ---------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.errors import CorruptRecordException
+from aiokafka_lite.records.batch import CODEC_MASK, LOG_OVERHEAD, MAX_OFFSET, MESSAGE
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -27,15 +29,8 @@ Record: TypeAlias = ConsumerRecord
 MIN_RECORD_BYTES: Final = 7
 _MIN_HEADER_BYTES: Final = 2
 _MAX_INT64: Final = 2**63 - 1
-MAX_OFFSET: Final = _MAX_INT64 - 1  # so that the offset after it is one, too
-
-# offset, size, crc, magic, attributes
-_MESSAGE: Final = struct.Struct(">qiIbb")
 _int32 = struct.Struct(">i")
 _int64 = struct.Struct(">q")
-
-_LOG_OVERHEAD: Final = 12
-_CODEC_MASK: Final = 0x07
 
 
 class BatchCursor:
@@ -123,7 +118,13 @@ class BatchCursor:
             RecordTooLargeError: The next record does not fit into columns.
             TypeError: The columns are of the other decoder.
         """
-        columns = _own(columns)
+        if not isinstance(columns, columns_class()):
+            raise TypeError(
+                "columns made by the compiled decoder cannot be filled by the Python decoder"
+            )
+        return self._add_rows(columns, limit)
+
+    def _add_rows(self, columns: Columns, limit: int) -> bool:
         first_row = columns.rows
         try:
             while self._left and limit > 0 and not columns.is_full:
@@ -137,9 +138,12 @@ class BatchCursor:
                     limit -= 1
                 self._pass(record, end)
         finally:
-            timestamp_type = 0 if self._append_time is None else 1
-            columns.end_row_group(self._topic, self._partition, timestamp_type, first_row)
+            columns.end_row_group(self._topic, self._partition, self._timestamp_type, first_row)
         return self._is_finished()
+
+    @property
+    def _timestamp_type(self) -> int | None:
+        return 0 if self._append_time is None else 1
 
     def _pass(self, record: Record, end: int) -> None:
         self._previous_delta = record.offset - self._base_offset
@@ -181,23 +185,32 @@ class BatchCursor:
         timestamp = self._base_timestamp + timestamp_delta
         if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
             raise CorruptRecordException(f"a record has the invalid timestamp {timestamp}")
-        timestamp_type = 0
         if self._append_time is not None:
-            timestamp, timestamp_type = self._append_time, 1
-        record = ConsumerRecord(
+            timestamp = self._append_time
+        return self._record(offset_delta, timestamp, key, value, headers), end
+
+    def _record(
+        self,
+        offset_delta: int,
+        timestamp: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[tuple[str, bytes], ...] = (),
+        crc: int | None = None,
+    ) -> Record:
+        return ConsumerRecord(
             self._topic,
             self._partition,
             self._base_offset + offset_delta,
-            timestamp,
-            timestamp_type,
+            timestamp,  # type: ignore[arg-type]  # aiokafka gives None for magic 0, and so do we
+            self._timestamp_type,  # type: ignore[arg-type]
             key,
             value,
-            None,
+            crc,
             -1 if key is None else len(key),
             -1 if value is None else len(value),
             headers,
         )
-        return record, end
 
 
 def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
@@ -262,7 +275,7 @@ class PlainBatches:
         raise AssertionError("no batch is being decoded")
 
 
-class MessageCursor:
+class MessageCursor(BatchCursor):
     """Reads messages of magic 0 or 1 once: a single one, or those in a wrapper.
 
     The compiled decoder has no other way, because such messages have become rare.
@@ -287,81 +300,55 @@ class MessageCursor:
             wrapper_offset: The wrapper's offset, or None. In magic 1 it is the offset of the last
                 message, and the messages have relative offsets (KIP-31).
         """
-        self._topic = topic
-        self._partition = partition
-        self._buffer = messages
-        self._pos = 0
         self._magic = magic
-        self._append_time = append_time
-        self._floor = floor
-        self._ceiling = ceiling
-        self._previous_offset = -1
-        self._base_offset = 0
-        self._last_offset = last_offset = _last_inner_offset(messages)
+        count, last_offset = _count_messages(messages)
         if not 0 <= last_offset <= MAX_OFFSET:
             raise CorruptRecordException(f"a message has the invalid offset {last_offset}")
+        base_offset = 0
         if wrapper_offset is not None and magic == 1:
             if last_offset > wrapper_offset:
                 raise CorruptRecordException(
                     f"the compressed message at offset {wrapper_offset} contains the higher "
                     f"offset {last_offset}"
                 )
-            self._base_offset = wrapper_offset - last_offset
+            base_offset = wrapper_offset - last_offset
+        super().__init__(
+            topic,
+            partition,
+            messages,
+            count=count,
+            base_offset=base_offset,
+            last_offset_delta=last_offset,
+            base_timestamp=0,
+            append_time=append_time,
+            floor=floor,
+            ceiling=ceiling,
+        )
 
-    def take(self, into: list[Record], limit: int) -> bool:
-        """See `BatchCursor.take`."""
-        while self._pos < len(self._buffer) and limit > 0:
-            record, end = self._parse_next()
-            if record.offset >= self._ceiling:
-                self._pos = len(self._buffer)
-                break
-            self._pass(record, end)
-            if record.offset >= self._floor:
-                into.append(record)
-                limit -= 1
-        return self._pos == len(self._buffer)
-
-    def take_columns(self, columns: Columns, limit: int) -> bool:
+    @override
+    def take_columns(self, columns: object, limit: int) -> bool:
         """Add at most `limit` rows, of either decoder. See `BatchCursor.take_columns`."""
-        first_row = columns.rows
-        try:
-            while self._pos < len(self._buffer) and limit > 0 and not columns.is_full:
-                record, end = self._parse_next()
-                if record.offset >= self._ceiling:
-                    self._pos = len(self._buffer)
-                    break
-                if record.offset >= self._floor:
-                    if not columns.add(record):
-                        break
-                    limit -= 1
-                self._pass(record, end)
-        finally:
-            columns.end_row_group(self._topic, self._partition, self._timestamp_type, first_row)
-        return self._pos == len(self._buffer)
-
-    def _pass(self, record: Record, end: int) -> None:
-        self._previous_offset = record.offset - self._base_offset
-        self._pos = end
+        return self._add_rows(cast("Columns", columns), limit)
 
     @property
+    @override
     def _timestamp_type(self) -> int | None:
-        if self._magic == 0:
-            return None
-        return 0 if self._append_time is None else 1
+        return None if self._magic == 0 else super()._timestamp_type
 
+    @override
     def _parse_next(self) -> tuple[Record, int]:
         buffer = self._buffer
-        offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, self._pos)
-        end = self._pos + _LOG_OVERHEAD + size
-        pos = self._pos + _MESSAGE.size
-        if magic != self._magic or attributes & _CODEC_MASK:
+        offset, size, crc, magic, attributes = MESSAGE.unpack_from(buffer, self._pos)
+        end = self._pos + LOG_OVERHEAD + size
+        pos = self._pos + MESSAGE.size
+        if magic != self._magic or attributes & CODEC_MASK:
             raise CorruptRecordException(
                 "a message in a compressed message is compressed again, or has another format "
                 "version"
             )
         timestamp: int | None = None
         if magic == 1:
-            # `_last_inner_offset` rejects messages that are too short for it.
+            # `_count_messages` rejects messages that are too short for it.
             (timestamp,) = _int64.unpack_from(buffer, pos)
             pos += 8
             if self._append_time is not None:
@@ -370,56 +357,18 @@ class MessageCursor:
         value, pos = _nullable_int32(buffer, pos, end)
         if pos != end:
             raise CorruptRecordException("a message is longer than its fields")
-        if not self._previous_offset < offset <= self._last_offset:
+        if not self._previous_delta < offset <= self._last_delta:
             raise CorruptRecordException(
                 f"a message has the invalid offset {offset}: the value must be above "
-                f"{self._previous_offset} and at most {self._last_offset}"
+                f"{self._previous_delta} and at most {self._last_delta}"
             )
-        record = ConsumerRecord(
-            self._topic,
-            self._partition,
-            self._base_offset + offset,
-            timestamp,  # type: ignore[arg-type]  # aiokafka gives None for magic 0, and so do we
-            self._timestamp_type,  # type: ignore[arg-type]
-            key,
-            value,
-            crc,
-            -1 if key is None else len(key),
-            -1 if value is None else len(value),
-            (),
-        )
-        return record, end
+        return self._record(offset, timestamp, key, value, crc=crc), end
 
 
-def new_columns(
-    *,
-    offsets: bool = True,
-    timestamp_factor: int = 1,
-    keys: bool = True,
-    values: bool = True,
-    headers: bool = True,
-    byte_limit: int | None = None,
-) -> Columns:
+def columns_class() -> type[Columns]:
     from aiokafka_lite.records._columns_py import Columns  # late, because few callers need it
 
-    return Columns(
-        offsets=offsets,
-        timestamp_factor=timestamp_factor,
-        keys=keys,
-        values=values,
-        headers=headers,
-        byte_limit=byte_limit,
-    )
-
-
-def _own(columns: object) -> Columns:
-    from aiokafka_lite.records._columns_py import Columns  # loaded by their creator
-
-    if not isinstance(columns, Columns):
-        raise TypeError(
-            "columns made by the compiled decoder cannot be filled by the Python decoder"
-        )
-    return columns
+    return Columns
 
 
 def end_offset(view: memoryview) -> int | None:
@@ -429,7 +378,7 @@ def end_offset(view: memoryview) -> int | None:
     while len(view) - pos > 16:
         (base_offset,) = _int64.unpack_from(view, pos)
         (length,) = _int32.unpack_from(view, pos + 8)
-        if length < 14 or length > len(view) - pos - _LOG_OVERHEAD or base_offset < 0:
+        if length < 14 or length > len(view) - pos - LOG_OVERHEAD or base_offset < 0:
             break
         last_offset_delta = 0
         if view[pos + 16] == 2:
@@ -439,7 +388,7 @@ def end_offset(view: memoryview) -> int | None:
         if last_offset_delta < 0 or base_offset >= _MAX_INT64 - last_offset_delta:
             break
         end = max(end or 0, base_offset + last_offset_delta + 1)
-        pos += _LOG_OVERHEAD + length
+        pos += LOG_OVERHEAD + length
     return end
 
 
@@ -504,18 +453,20 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
     return tuple(headers), pos
 
 
-def _last_inner_offset(messages: memoryview) -> int:
-    pos = 0
+def _count_messages(messages: memoryview) -> tuple[int, int]:
+    """Return the number of messages, and the offset of the last one."""
+    count = pos = 0
     offset = -1
     while pos < len(messages):
-        if len(messages) - pos < _MESSAGE.size:
+        if len(messages) - pos < MESSAGE.size:
             raise CorruptRecordException("a message inside a compressed message is incomplete")
-        offset, size = _MESSAGE.unpack_from(messages, pos)[:2]
-        if size < 14 or size > len(messages) - pos - _LOG_OVERHEAD:
+        offset, size = MESSAGE.unpack_from(messages, pos)[:2]
+        if size < 14 or size > len(messages) - pos - LOG_OVERHEAD:
             raise CorruptRecordException(
                 f"a message of {size} bytes is longer than the compressed message that contains it"
             )
-        pos += _LOG_OVERHEAD + size
-    if pos == 0:
+        pos += LOG_OVERHEAD + size
+        count += 1
+    if not count:
         raise CorruptRecordException("a compressed message contains no messages")
-    return offset
+    return count, offset

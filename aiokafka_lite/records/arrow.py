@@ -146,7 +146,7 @@ class ArrowColumns:
         names = set(self.schema.names)
         unit = self.schema.field("timestamp").type.unit if "timestamp" in names else None
         self._factor: Final = 0 if unit is None else FACTORS[unit]
-        self.columns: Final = decoders.current().new_columns(
+        self.columns: Final = decoders.current().columns_class()(
             offsets="offset" in names,
             timestamp_factor=self._factor,
             keys="key" in names,

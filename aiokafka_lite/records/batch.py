@@ -20,7 +20,7 @@ from aiokafka_lite.records.codec import Codec
 _HEADER: Final = struct.Struct(">qi ibI hiqqqhii")
 HEADER_BYTES: Final = _HEADER.size
 # offset, length | crc, magic, attributes
-_MESSAGE: Final = struct.Struct(">qi Ibb")
+MESSAGE: Final = struct.Struct(">qi Ibb")
 _int64 = struct.Struct(">q")
 _PRODUCER: Final = struct.Struct(">qhi")  # id, epoch, base sequence
 _LENGTH: Final = struct.Struct(">i")
@@ -161,10 +161,10 @@ def _read_v2(view: memoryview, pos: int) -> BatchHeader:
 
 
 def _read_message(view: memoryview, pos: int) -> BatchHeader:
-    offset, length, crc, magic, attributes = _MESSAGE.unpack_from(view, pos)
+    offset, length, crc, magic, attributes = MESSAGE.unpack_from(view, pos)
     timestamp = -1
     if magic == 1:
-        (timestamp,) = _int64.unpack_from(view, pos + _MESSAGE.size)
+        (timestamp,) = _int64.unpack_from(view, pos + MESSAGE.size)
     return BatchHeader(
         base_offset=offset,
         batch_length=length,

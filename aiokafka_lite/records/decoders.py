@@ -23,16 +23,7 @@ class Decoder(Protocol):
     @property
     def PlainBatches(self) -> type[_decode_py.PlainBatches]: ...  # noqa: N802 -- a class
 
-    def new_columns(
-        self,
-        *,
-        offsets: bool = ...,
-        timestamp_factor: int = ...,
-        keys: bool = ...,
-        values: bool = ...,
-        headers: bool = ...,
-        byte_limit: int | None = ...,
-    ) -> Columns: ...
+    def columns_class(self) -> type[Columns]: ...
 
     def whole_records(self, view: memoryview, limit: int, /) -> tuple[int, int, int]: ...
 

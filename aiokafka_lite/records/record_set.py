@@ -192,7 +192,7 @@ class RecordSet:
             if self._is_in_plain:
                 self._take_from_plain(self._plain.take_columns, columns, missing)
             else:
-                self._add_from_batch(columns, missing)
+                self._take_from_batch(columns, missing)
                 is_enough = self._inflated_total_bytes >= enough_bytes or self._is_packed
                 if is_enough and columns.rows > before:
                     break
@@ -418,34 +418,25 @@ class RecordSet:
             self._open_cursor(self._header, self._inflated)
         return self._cursor is not None and self._error is None
 
-    def _take_from_batch(self, records: list[Record], limit: int) -> None:
+    def _take_from_batch(self, into: list[Record] | decoders.Columns, limit: int) -> None:
         cursor, header = self._cursor, self._header
         if cursor is None or header is None:
             raise AssertionError("no batch is being decoded")
-        taken = len(records)
+        is_finished, failure = False, None
+        before = _size(into)
         try:
-            is_finished = cursor.take(records, limit)
+            if isinstance(into, list):
+                is_finished = cursor.take(into, limit)
+            else:
+                is_finished = cursor.take_columns(into, limit)
         except KafkaError as error:
-            self._deliver(records, taken)
-            self._fail(error)
-            return
-        self._deliver(records, taken)
-        if is_finished:
-            self._end_piece(header)
-
-    def _add_from_batch(self, columns: decoders.Columns, limit: int) -> None:
-        cursor, header = self._cursor, self._header
-        if cursor is None or header is None:
-            raise AssertionError("no batch is being decoded")
-        before = columns.rows
-        try:
-            is_finished = cursor.take_columns(columns, limit)
-        except KafkaError as error:
-            self._deliver_rows(columns, before)
-            self._fail(error)
-            return
-        self._deliver_rows(columns, before)
-        if is_finished:
+            failure = error
+        if _size(into) > before:
+            last = into[-1].offset if isinstance(into, list) else into.last_offset
+            self.next_offset = last + 1
+        if failure is not None:
+            self._fail(failure)
+        elif is_finished:
             self._end_piece(header)
 
     def _end_piece(self, header: BatchHeader) -> None:
@@ -455,14 +446,6 @@ class RecordSet:
             self._pass_batch(header)
         else:
             self._is_packed = True
-
-    def _deliver_rows(self, columns: decoders.Columns, before: int) -> None:
-        if columns.rows > before:
-            self.next_offset = columns.last_offset + 1
-
-    def _deliver(self, records: list[Record], taken: int) -> None:
-        if len(records) > taken:
-            self.next_offset = records[-1].offset + 1
 
     def _pass_batch(self, header: BatchHeader) -> None:
         self.next_offset = max(self.next_offset, header.last_offset + 1)
@@ -508,6 +491,10 @@ class RecordSet:
             give_back(self._inflated)
         self._header = self._payload = self._pieces = self._inflated = self._cursor = None
         self._is_packed = False
+
+
+def _size(into: list[Record] | decoders.Columns) -> int:
+    return len(into) if isinstance(into, list) else into.rows
 
 
 def _inflate_now(max_batch_bytes: int, codec: int, payload: memoryview) -> memoryview:

@@ -275,7 +275,7 @@ def test_rows_of_several_partitions_stay_in_order() -> None:
 
 
 def test_rows_of_one_partition_are_one_group_however_many_times_they_were_added_in() -> None:
-    columns = decoders.current().new_columns()
+    columns = decoders.current().columns_class()()
     content = record_set(batch(3) + batch(3, base_offset=3))
     for _ in range(3):
         assert content.take_columns(columns, 2) == 2

@@ -89,7 +89,7 @@ def test_a_cursor_takes_as_many_records_as_are_wanted(name: str, decoder: str) -
     made: Any = MessageCursor if name == "MessageCursor" else module.BatchCursor
     cursor = made("topic", 0, content, **more)
     taken: list[object] = []
-    columns = module.new_columns()
+    columns = module.columns_class()()
     assert cursor.take(taken, 3) is False
     assert cursor.take_columns(columns, 3) is False
     assert (len(taken), columns.rows) == (3, 3)

@@ -49,7 +49,7 @@ def taken(record_set: records.RecordSet, at_a_time: int) -> list[int]:
 
 
 def rows_taken(record_set: records.RecordSet, at_a_time: int) -> list[int]:
-    columns = decoders.current().new_columns()
+    columns = decoders.current().columns_class()()
     found: list[int] = []
     while record_set.take_columns(columns, at_a_time):
         offsets = columns.finish().offsets
