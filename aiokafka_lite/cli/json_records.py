@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Final, TypeAlias
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite.cli.problems import LineProblem
+from aiokafka_lite.producing.batch import Output
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
@@ -22,16 +23,8 @@ INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
 
-class ProducerRecord(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    partition: int | None = None
-    timestamp_ms: int | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-
-
-def parse_line(text: bytes, topic: str | None = None) -> tuple[str, ProducerRecord]:
-    """Return the topic and the record of a line, or raise LineProblem."""
+def parse_line(text: bytes, topic: str | None = None) -> Output:
+    """Return the record of a line, for `topic` or its own topic, or raise LineProblem."""
     try:
         line: Json = json.loads(text.decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -48,14 +41,14 @@ def parse_line(text: bytes, topic: str | None = None) -> tuple[str, ProducerReco
     name = line.get("topic") if topic is None else topic
     if not isinstance(name, str):
         raise LineProblem('the field "topic" must be a string')
-    record = ProducerRecord(
+    return Output(
+        name,
         key=_bytes_of("key", line.get("key")),
         value=_bytes_of("value", line.get("value")),
         partition=_integer("partition", line.get("partition"), INT32_MAX),
         timestamp_ms=_integer("timestamp", line.get("timestamp"), INT64_MAX),
         headers=list(_headers(line.get("headers"))),
     )
-    return name, record
 
 
 def _refuse_constant(name: str) -> Json:

@@ -81,7 +81,8 @@ class _Loading:
 
     def _add(self, line_number: int, text: bytes) -> None:
         try:
-            topic, record = parse_line(text)
+            record = parse_line(text)
+            topic = record.topic
             writer = self._writer(topic)
         except LineProblem as problem:
             raise BadLineError(self._path, line_number, str(problem)) from None
@@ -91,7 +92,11 @@ class _Loading:
             return
         self._line_numbers[topic].append(line_number)
         try:
-            writer.add(NewRecord(**record._asdict()))
+            writer.add(
+                NewRecord(
+                    record.value, record.key, record.headers, record.partition, record.timestamp_ms
+                )
+            )
         except RecordRefusedError as refused:
             raise self._refused(topic, refused) from refused
 

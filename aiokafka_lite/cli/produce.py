@@ -19,10 +19,11 @@ from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import Subparsers, name_and_value, new_parser, unescaped
 from aiokafka_lite.cli.asking import ask_for_topic
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
-from aiokafka_lite.cli.json_records import UTF8_MARK, ProducerRecord, parse_line
+from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError, plain_text
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.bulk import BulkProducer
 from aiokafka_lite.records.codec import Codec
 
@@ -122,26 +123,26 @@ def _without_warnings() -> Iterator[None]:
 async def _produce(options: argparse.Namespace, where: Connecting) -> int:
     reader = LineReader(sys.stdin.buffer, unescaped(options.delimiter))
     async with where.bulk_producer(options.compression, reader.interrupt) as producer:
-        sender = LineSender(options.topic, reader, producer, _parser(options))
+        sender = LineSender(reader, producer, _parser(options))
         await sender.run()
         return producer.acknowledged_count
 
 
-def _parser(options: argparse.Namespace) -> Callable[[bytes], ProducerRecord | None]:
+def _parser(options: argparse.Namespace) -> Callable[[bytes], Output | None]:
     """Return a function from a line to its record, or to None for an empty line between objects."""
     separator = None if options.key_separator is None else unescaped(options.key_separator)
     null = None if options.null is None else options.null.encode()
     key = None if options.key is None else options.key.encode()
     headers = [(name, value.encode()) for name, value in options.header]
 
-    def parse(line: bytes) -> ProducerRecord | None:
+    def parse(line: bytes) -> Output | None:
         if options.json:
             if not line.strip():
                 return None
             # The first line may begin with the mark, as in files from Windows.
-            _, record = parse_line(line.removeprefix(UTF8_MARK), topic="")
+            record = parse_line(line.removeprefix(UTF8_MARK), options.topic)
         else:
-            record = record_of_text(line, key_separator=separator, null=null)
+            record = Output(options.topic, *key_and_value(line, separator, null))
         if key is not None:
             record = record._replace(key=key)
         if options.partition is not None:
@@ -163,10 +164,9 @@ class LineSender:
     `to_record` returns None for a line to ignore.
     """
 
-    topic: str
     reader: LineReader
     producer: BulkProducer
-    to_record: Callable[[bytes], ProducerRecord | None]
+    to_record: Callable[[bytes], Output | None]
     _sent_count: int = field(default=0, init=False)
     # The number of records sent before each ignored line.
     _ignored: list[int] = field(default_factory=list, init=False)
@@ -198,7 +198,7 @@ class LineSender:
 
     async def _send_all(self) -> str | None:
         """Return the text of a failure."""
-        send_nowait, to_record, topic = self.producer.send_nowait, self.to_record, self.topic
+        send_nowait, to_record = self.producer.send_nowait, self.to_record
         while not self.producer.losses:
             try:
                 lines = await self.reader.lines()
@@ -212,8 +212,8 @@ class LineSender:
                     if record is None:
                         self._ignored.append(self._sent_count)
                         continue
-                    if not send_nowait(topic, *record):
-                        await self.producer.send(topic, *record)
+                    if not send_nowait(record):
+                        await self.producer.send(record)
                 except LineProblem as problem:
                     return f"{self._lines_text([self._sent_count + 1])}: {problem}"
                 except KafkaError as error:
@@ -322,13 +322,10 @@ def _reading(stream: BinaryIO) -> Callable[[int], bytes]:
     return lambda size: os.read(number, size)
 
 
-def record_of_text(
-    line: bytes,
-    *,
-    key_separator: bytes | None,
-    null: bytes | None,
-) -> ProducerRecord:
-    """Return the record of a line: its value, and the key before the separator, if there is one."""
+def key_and_value(
+    line: bytes, key_separator: bytes | None, null: bytes | None
+) -> tuple[bytes | None, bytes | None]:
+    """Return the key before the separator, if there is one, and the value."""
     key: bytes | None = None
     value: bytes | None = line
     if key_separator is not None:
@@ -337,4 +334,4 @@ def record_of_text(
             key, value = ahead, behind
     if null is not None:
         key, value = (None if each == null else each for each in (key, value))
-    return ProducerRecord(key, value)
+    return key, value

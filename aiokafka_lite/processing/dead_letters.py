@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override, timeout
+from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext, check_producer
 from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
 from aiokafka_lite.errors import (
@@ -27,6 +28,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.lease import ProducerLease
 
 Headers = Sequence[tuple[str, bytes]]
@@ -113,8 +115,8 @@ class OutboxWriter:
                 "dead letters can be written in transactions only for records that consumer.run() "
                 "processes"
             )
-        output = ProducerLease.output(
-            letter.topic, letter.key, letter.value, letter.partition, None, letter.headers
+        output = Output(
+            letter.topic, letter.key, letter.value, letter.partition, wall_ms(), letter.headers
         )
         await self._outbox.deliver(dead.job, output)
 

@@ -38,15 +38,19 @@ _new_metadata = tuple.__new__
 
 
 class Output(NamedTuple):
-    """A serialized record. `size` is an upper bound of its bytes in a batch."""
+    """A serialized record."""
 
     topic: str
     key: bytes | None
     value: bytes | None
-    partition: int | None
-    timestamp_ms: int | None
-    headers: Headers
-    size: int
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+
+    @property
+    def size(self) -> int:
+        """An upper bound of its bytes in a batch."""
+        return record_size_bound(self.key, self.value, self.headers)
 
 
 class ProducerIdAndEpoch(NamedTuple):

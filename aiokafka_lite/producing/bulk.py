@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import Self
 from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.producing.batch import Headers, Output, record_size_bound
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.engine import ProducerLife
 from aiokafka_lite.structs import RecordMetadata
@@ -59,32 +59,16 @@ class BulkProducer:
         """
         await self._life.stop(timeout)
 
-    def send_nowait(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-    ) -> bool:
+    def send_nowait(self, output: Output) -> bool:
         """Put a record into a batch. Return False if the record has to wait (`send`)."""
         accumulator = self._life.accumulator
         return (
             accumulator is not None
             and accumulator.used_bytes < MOST_WAITING_BYTES
-            and accumulator.append(topic, key, value, partition, timestamp_ms, headers) is not None
+            and accumulator.append(*output) is not None
         )
 
-    async def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-    ) -> None:
+    async def send(self, output: Output) -> None:
         """Put a record into a batch once there is room. Raises as `AIOKafkaProducer.send`."""
         engine = self._life.running
 
@@ -92,8 +76,6 @@ class BulkProducer:
             self._life.raise_if_fatal()
             return engine.accumulator.used_bytes >= MOST_WAITING_BYTES
 
-        size = record_size_bound(key, value, headers)
-        output = Output(topic, key, value, partition, timestamp_ms, headers, size)
         await engine.append(output, must_wait)
 
     def _tell(self, numbers: Sequence[int], outcome: RecordMetadata | KafkaError) -> None:

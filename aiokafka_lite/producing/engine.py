@@ -356,7 +356,7 @@ class ProducerEngine:
         def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
             if must_wait():
                 return None
-            return self.accumulator.append(*output[:6], is_in_turn=is_in_turn)
+            return self.accumulator.append(*output, is_in_turn=is_in_turn)
 
         return await self.append_in_time(append, output.topic, output.partition, output.size)
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from aiokafka_lite._arguments import is_int
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.errors import (
@@ -23,10 +22,10 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka_lite.producing.batch import Headers, Output, record_size_bound
+from aiokafka_lite.producing.batch import Headers, Output
 from aiokafka_lite.producing.engine import ProducerEngine
 from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
-from aiokafka_lite.producing.own_batch import check_timestamp
+from aiokafka_lite.producing.own_batch import check_partition, check_timestamp
 from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.structs import RecordMetadata
 
@@ -93,31 +92,20 @@ class ProducerLease:
         """Return a serialized record. Raises as `AIOKafkaProducer.send`."""
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"the topic must be a non-empty string, not {topic!r}")
-        number = None if partition is None else _checked_partition(partition)
+        number = None if partition is None else check_partition(partition)
+        if number is not None and number < 0:
+            raise ValueError(f"partition must not be negative, but is {number}")
         created_at = wall_ms() if timestamp_ms is None else check_timestamp(timestamp_ms)
         key_bytes, value_bytes, checked = self._encode(key, value, headers)
-        size = record_size_bound(key_bytes, value_bytes, checked)
+        output = Output(topic, key_bytes, value_bytes, number, created_at, checked)
         config = self._engine.config
-        if size > min(config.max_request_size, config.buffer_memory):
+        if output.size > min(config.max_request_size, config.buffer_memory):
             raise MessageSizeTooLargeError(
-                f"a record of {size} bytes for {topic!r} exceeds the producer's "
+                f"a record of {output.size} bytes for {topic!r} exceeds the producer's "
                 f"max_request_size={config.max_request_size} or "
                 f"buffer_memory={config.buffer_memory}"
             )
-        return Output(topic, key_bytes, value_bytes, number, created_at, checked, size)
-
-    @staticmethod
-    def output(
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-    ) -> Output:
-        now = wall_ms() if timestamp_ms is None else timestamp_ms
-        size = record_size_bound(key, value, headers)
-        return Output(topic, key, value, partition, now, headers, size)
+        return output
 
     # --- Transactions ----------------------------------------------------------------------
     async def write(
@@ -190,11 +178,3 @@ class ProducerLease:
     async def _abort(self) -> None:
         if self._transactions.is_open:
             await self._transactions.outcome(self._transactions.begin_abort())
-
-
-def _checked_partition(number: object) -> int:
-    if not is_int(number):
-        raise TypeError(f"partition must be an int or None, not {number!r}")
-    if number < 0:
-        raise ValueError(f"partition must not be negative, but is {number}")
-    return number

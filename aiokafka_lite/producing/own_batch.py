@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from operator import index
+from typing import Final, NamedTuple, SupportsIndex
 
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._virtual import wall_ms
@@ -134,6 +135,12 @@ class OwnReceipt:
             self.future.set_exception(own_copy(outcome))
             if self._is_quiet:
                 self.future.exception()
+
+
+def check_partition(given: object) -> int:
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return index(given)
+    raise TypeError(f"partition must be an int or None, not {given!r}")
 
 
 def check_timestamp(timestamp_ms: object) -> int:

@@ -10,7 +10,6 @@ import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import index
 from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
@@ -32,7 +31,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
-from aiokafka_lite.producing.batch import Output, record_size_bound
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import ProducerEngine, ProducerLife
 from aiokafka_lite.producing.group_offsets import (
@@ -42,7 +41,7 @@ from aiokafka_lite.producing.group_offsets import (
     named_offsets,
 )
 from aiokafka_lite.producing.lease import ProducerLease
-from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
+from aiokafka_lite.producing.own_batch import OwnBatch, check_partition, check_timestamp
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
@@ -263,7 +262,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if timestamp_ms is not None:
             check_timestamp(timestamp_ms)
         if partition is not None and type(partition) is not int:
-            partition = _partition(partition)
+            partition = check_partition(partition)
         if type(sent) is not bytes and sent is not None:
             sent = _bytes("value", sent)
         if type(sent_key) is not bytes and sent_key is not None:
@@ -275,8 +274,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             check_text("a topic's name", topic)
             raise
         if future is None:
-            engine, size = self._running(), record_size_bound(sent_key, sent, checked)
-            output = Output(topic, sent_key, sent, partition, timestamp_ms, checked, size)
+            engine = self._running()
+            output = Output(topic, sent_key, sent, partition, timestamp_ms, checked)
             # No lambda: for its variables, each call of this method would create three cells.
             in_vain = partial(self._raise_if_in_vain, engine, engine.transaction)
             return await engine.append(output, in_vain)
@@ -340,7 +339,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if not batch.record_count():
             raise ValueError("cannot send an empty batch: append a record first")
         if partition is not None:
-            partition = _partition(partition)
+            partition = check_partition(partition)
         batch.close()
         engine = self._running()
         transaction = engine.transaction
@@ -692,12 +691,6 @@ class TransactionBlock(Generic[SentKT, SentVT]):
             ValueError, TypeError: A dict has another shape, or the group is missing.
         """
         self._producer._commit_offsets_at_the_end(self._transaction, source, group)
-
-
-def _partition(given: object) -> int:
-    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
-        return index(given)
-    raise TypeError(f"partition must be an int or None, not {given!r}")
 
 
 def _bytes(what: str, given: object) -> bytes:

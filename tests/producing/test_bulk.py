@@ -14,13 +14,16 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     ProducerClosed,
 )
-from aiokafka_lite.producing.batch import RECORD_OVERHEAD_BYTES
+from aiokafka_lite.producing.batch import RECORD_OVERHEAD_BYTES, Output
 from aiokafka_lite.producing.bulk import MOST_WAITING_BYTES, BulkProducer, LostRecords
 from aiokafka_lite.producing.config import ProducerConfig
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
-NOTHING_MORE = (0, None, ())  # the partition, the timestamp and the headers
+
+
+def output(value: bytes) -> Output:
+    return Output("t", None, value, 0)
 
 
 @pytest.fixture
@@ -45,13 +48,13 @@ def bulk_producer_of(
 async def test_records_wait_while_too_many_bytes_are_not_acknowledged(broker: Broker) -> None:
     value = bytes(MOST_WAITING_BYTES // 16 - RECORD_OVERHEAD_BYTES)
     async with bulk_producer_of(broker) as producer:
-        await producer.send("t", None, value, *NOTHING_MORE)
+        await producer.send(output(value))
         with broker.on("Produce").hold(times=None) as held:
             count = 1
-            while producer.send_nowait("t", None, value, *NOTHING_MORE):
+            while producer.send_nowait(output(value)):
                 count += 1
             assert count == 16, "that is as much as may wait"
-            waiting = asyncio.ensure_future(producer.send("t", None, value, *NOTHING_MORE))
+            waiting = asyncio.ensure_future(producer.send(output(value)))
             await held.reached()
             await asyncio.sleep(1)
             assert not waiting.done()
@@ -73,14 +76,14 @@ async def test_a_stop_ends_in_time_and_what_is_not_acknowledged_then_has_failed(
 ) -> None:
     loop = asyncio.get_running_loop()
     async with bulk_producer_of(broker) as producer:
-        await producer.send("t", None, b"lost", *NOTHING_MORE)
+        await producer.send(output(b"lost"))
         broker.on("Produce").silence(times=None)
         began = loop.time()
         await producer.stop(timeout=5)
         assert loop.time() - began == pytest.approx(5)
         (loss,) = producer.losses
         assert (loss.numbers, type(loss.error)) == ([1], ProducerClosed)
-        assert not producer.send_nowait("t", None, b"late", *NOTHING_MORE)
+        assert not producer.send_nowait(output(b"late"))
         await until(lambda: broker.connection_count == 0)
 
 
@@ -88,10 +91,10 @@ async def test_a_send_after_a_fatal_error_raises_it(broker: Broker) -> None:
     lost = asyncio.Event()
     broker.on("Produce").fail(ClusterAuthorizationFailedError)
     async with bulk_producer_of(broker, lost) as producer:
-        await producer.send("t", None, b"lost", *NOTHING_MORE)
+        await producer.send(output(b"lost"))
         await lost.wait()
         with pytest.raises(ClusterAuthorizationFailedError):
-            await producer.send("t", None, b"late", *NOTHING_MORE)
+            await producer.send(output(b"late"))
 
 
 @pytest.mark.parametrize(("named", "at_fault"), [((), [4, 5, 6]), ((0, 2), [4, 6])])
@@ -107,7 +110,7 @@ async def test_a_late_response_to_expired_records_fails_no_others(broker: Broker
     lost = asyncio.Event()
     settings = {"request_timeout_ms": 300, "delivery_timeout_ms": 400, "retry_backoff_ms": 10}
     async with bulk_producer_of(broker, lost, **settings) as producer:
-        await producer.send("t", None, b"first", *NOTHING_MORE)
+        await producer.send(output(b"first"))
         with broker.on("Produce").silence() as unanswered:
             await unanswered.reached()
         with broker.on("Produce").hold() as held:  # the second attempt
@@ -115,7 +118,7 @@ async def test_a_late_response_to_expired_records_fails_no_others(broker: Broker
             assert held.hits == 1
         (loss,) = producer.losses
         assert (loss.numbers, type(loss.error)) == ([1], KafkaTimeoutError)
-        await producer.send("t", None, b"second", *NOTHING_MORE)
+        await producer.send(output(b"second"))
     assert (producer.acknowledged_count, producer.losses) == (1, [loss])
     *_, late, after = broker.requests.of("Produce")
     assert late.answered_at is not None

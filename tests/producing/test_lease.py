@@ -49,7 +49,7 @@ async def lent(
 
 
 def output(value: bytes, topic: str = "t", partition: int = 0) -> Output:
-    return ProducerLease.output(topic, None, value, partition, 0, ())
+    return Output(topic, None, value, partition, 0)
 
 
 def up_to(offset: int) -> OffsetsOfGroup:
@@ -221,9 +221,8 @@ async def test_a_record_that_no_request_or_buffer_takes_is_refused_when_it_is_en
                 lease.encoded("t", bytes(966), None, None, None, None)
     before_ms = int(time.time() * 1_000)
     encoded = lease.encoded("t", b"v", None, None, None, None)
-    for each in (encoded, ProducerLease.output("t", None, b"v", 0, None, ())):
-        assert each.timestamp_ms is not None
-        assert before_ms <= each.timestamp_ms <= time.time() * 1_000
+    assert encoded.timestamp_ms is not None
+    assert before_ms <= encoded.timestamp_ms <= time.time() * 1_000
     for topic, partition in (("", 0), (None, 0), ("t", True), ("t", "0"), ("t", -1)):
         with pytest.raises((TypeError, ValueError), match=r"topic|partition"):
             lease.encoded(topic, b"v", None, partition, None, None)
