@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from aiokafka_lite._compat import override
@@ -234,45 +233,8 @@ def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
     return count, pos, 0
 
 
-class PlainBatches:
-    """Reads batches without compression, markers and aborted transactions, in the compiled decoder.
-
-    This decoder takes the general way for all batches, which is the reference.
-
-    Attributes:
-        pos: The start of the batch after the current one.
-        next_offset: The next offset after the records that were read or skipped.
-    """
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        view: memoryview,
-        crc32c: Callable[[memoryview], int] | None,
-        is_committed_only: bool,
-        ceiling: int = sys.maxsize,
-        inflate: Callable[[int, memoryview], memoryview] | None = None,
-        give_back: Callable[[memoryview], None] | None = None,
-        epochs: list[tuple[int, int]] | None = None,
-    ) -> None:
-        self.pos = 0
-        self.next_offset = 0
-
-    def open(self, pos: int, floor: int) -> bool:
-        """Skip plain batches without records from offset `floor` on, and open the next one.
-
-        Returns False if the next one at `pos` is not plain, broken, or missing.
-        """
-        self.pos, self.next_offset = pos, floor
-        return False
-
-    def take(self, into: list[Record], limit: int) -> bool:
-        """Append at most `limit` records of any number of batches. Return True at the end."""
-        raise AssertionError("no batch is being decoded")
-
-    def take_columns(self, columns: object, limit: int) -> bool:
-        raise AssertionError("no batch is being decoded")
+PlainBatches: Final = None
+"""This decoder takes the general way for all batches, which is the reference."""
 
 
 class MessageCursor(BatchCursor):

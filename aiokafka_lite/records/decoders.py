@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.records import _decode_py
+from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Columns as Columns
+
+
+class PlainBatches(Protocol):
+    """Reads batches without compression, markers and aborted transactions, one after the other.
+
+    Attributes:
+        pos: The start of the batch after the current one.
+        next_offset: The next offset after the records that were read or skipped.
+    """
+
+    pos: int
+    next_offset: int
+
+    def open(self, pos: int, floor: int) -> bool:
+        """Skip plain batches without records from offset `floor` on, and open the next one.
+
+        Returns False if the next one at `pos` is not plain, broken, or missing.
+        """
+
+    def take(self, into: list[ConsumerRecord], limit: int) -> bool:
+        """Append at most `limit` records of any number of batches. Return True at the end."""
+
+    def take_columns(self, columns: Columns, limit: int) -> bool: ...
 
 
 class Decoder(Protocol):
@@ -21,7 +45,7 @@ class Decoder(Protocol):
     def BatchCursor(self) -> type[_decode_py.BatchCursor]: ...  # noqa: N802 -- a class
 
     @property
-    def PlainBatches(self) -> type[_decode_py.PlainBatches]: ...  # noqa: N802 -- a class
+    def PlainBatches(self) -> Callable[..., PlainBatches] | None: ...  # noqa: N802 -- a class
 
     def columns_class(self) -> type[Columns]: ...
 

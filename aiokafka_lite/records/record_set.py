@@ -11,13 +11,13 @@ The compiled decoder itself reads batches without compression, markers and abort
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite.errors import DecompressionLimitError, KafkaError, RecordTooLargeError
 from aiokafka_lite.records import checksum, decoders
-from aiokafka_lite.records._decode_py import BatchCursor, MessageCursor, PlainBatches
+from aiokafka_lite.records._decode_py import BatchCursor, MessageCursor
 from aiokafka_lite.records.batch import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -49,7 +49,7 @@ _LARGEST_WHOLE_BYTES: Final = LARGEST_KEPT_BYTES
 INFLATED_AT_ONCE_BYTES: Final = 1024 * 1024
 
 Record: TypeAlias = ConsumerRecord
-Into = TypeVar("Into")  # a list of records, or columns
+Into: TypeAlias = "list[Record] | decoders.Columns"
 
 
 class RecordSet:
@@ -69,7 +69,6 @@ class RecordSet:
         "_is_packed",
         "_is_past_end",
         "_max_batch_bytes",
-        "_may_be_plain",
         "_payload",
         "_pieces",
         "_plain",
@@ -118,23 +117,24 @@ class RecordSet:
         self._check_crcs = check_crcs
         aborted = None if aborted is None else tuple(aborted)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
-        # `AbortedTransactions` must see every batch, so with aborted ones no batch is plain.
-        self._may_be_plain = not aborted
         self._max_batch_bytes = max_batch_bytes
         self._end_offset = end_offset
         self._decoder = decoders.current()
-        self._plain = self._decoder.PlainBatches(
-            topic,
-            partition,
-            view,
-            checksum.crc32c if check_crcs else None,
-            aborted is not None,
-            end_offset,
-            # A method would keep the set alive, and with it the response's memory.
-            partial(_inflate_now, max_batch_bytes) if may_block else None,
-            give_back if may_block else None,
-            self.epochs,
-        )
+        self._plain: decoders.PlainBatches | None = None
+        # `AbortedTransactions` must see every batch, so with aborted ones no batch is plain.
+        if not aborted and (plain_batches := self._decoder.PlainBatches) is not None:
+            self._plain = plain_batches(
+                topic,
+                partition,
+                view,
+                checksum.crc32c if check_crcs else None,
+                aborted is not None,
+                end_offset,
+                # A method would keep the set alive, and with it the response's memory.
+                partial(_inflate_now, max_batch_bytes) if may_block else None,
+                give_back if may_block else None,
+                self.epochs,
+            )
         self._is_in_plain = False  # `_plain` has an open batch, with records to deliver
         self._is_past_end = False
         self._pos = 0  # of the batch after the open one
@@ -144,7 +144,7 @@ class RecordSet:
         self._pieces: BatchPieces | None = None
         self._inflated: memoryview | None = None
         self._inflated_total_bytes = 0
-        self._cursor: BatchCursor | MessageCursor | None = None
+        self._cursor: BatchCursor | None = None
         self._error: KafkaError | None = None
 
     def take(self, max_records: int) -> list[Record]:
@@ -166,7 +166,7 @@ class RecordSet:
         enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
         while len(records) < max_records and (self._is_in_plain or self._start_batch()):
             if self._is_in_plain:
-                self._take_from_plain(self._plain.take, records, max_records - len(records))
+                self._take_from_plain(records, max_records - len(records))
             else:
                 self._take_from_batch(records, max_records - len(records))
                 if records and (self._inflated_total_bytes >= enough_bytes or self._is_packed):
@@ -190,7 +190,7 @@ class RecordSet:
             if not (self._is_in_plain or self._start_batch()):
                 break
             if self._is_in_plain:
-                self._take_from_plain(self._plain.take_columns, columns, missing)
+                self._take_from_plain(columns, missing)
             else:
                 self._take_from_batch(columns, missing)
                 is_enough = self._inflated_total_bytes >= enough_bytes or self._is_packed
@@ -262,7 +262,7 @@ class RecordSet:
             if self._pos and self._pos == len(self._view):
                 self._is_past_end = True
                 return
-            if self._may_be_plain and self._open_plain(self._plain):
+            if self._plain is not None and self._open_plain(self._plain):
                 return
             try:
                 header = read_header(self._view, self._pos)
@@ -299,17 +299,22 @@ class RecordSet:
         # A wrapper of magic 1 has the offset of its last message.
         return header.magic == 2 and header.base_offset >= self._end_offset
 
-    def _open_plain(self, plain: PlainBatches) -> bool:
+    def _open_plain(self, plain: decoders.PlainBatches) -> bool:
         self._is_in_plain = plain.open(self._pos, self.next_offset)
         self._pos = plain.pos
         self.next_offset = plain.next_offset
         return self._is_in_plain
 
-    def _take_from_plain(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
+    def _take_from_plain(self, into: Into, limit: int) -> None:
         plain = self._plain
+        if plain is None:
+            raise AssertionError("no batch is being decoded")
         failure = None
         try:
-            self._is_in_plain = not take(into, limit)
+            if isinstance(into, list):
+                self._is_in_plain = not plain.take(into, limit)
+            else:
+                self._is_in_plain = not plain.take_columns(into, limit)
         except KafkaError as error:
             self._is_in_plain = False
             failure = error
@@ -418,7 +423,7 @@ class RecordSet:
             self._open_cursor(self._header, self._inflated)
         return self._cursor is not None and self._error is None
 
-    def _take_from_batch(self, into: list[Record] | decoders.Columns, limit: int) -> None:
+    def _take_from_batch(self, into: Into, limit: int) -> None:
         cursor, header = self._cursor, self._header
         if cursor is None or header is None:
             raise AssertionError("no batch is being decoded")
@@ -493,7 +498,7 @@ class RecordSet:
         self._is_packed = False
 
 
-def _size(into: list[Record] | decoders.Columns) -> int:
+def _size(into: Into) -> int:
     return len(into) if isinstance(into, list) else into.rows
 
 
