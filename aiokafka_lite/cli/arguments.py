@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from typing import Final, TypeAlias
 
 DEFAULT_PORT = 9092
@@ -11,28 +12,20 @@ DEFAULT_PORT = 9092
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def positive_int(text: str) -> int:
+def positive_int(text: str, limit: int | None = None) -> int:
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    if limit is not None and number > limit:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {limit:,}")
     return number
 
 
-def positive_int32(text: str) -> int:
-    number = positive_int(text)
-    if number >= 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {(1 << 31) - 1:,}")
-    return number
-
-
-def positive_int16(text: str) -> int:
-    number = positive_int(text)
-    if number >= 1 << 15:
-        raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {(1 << 15) - 1:,}")
-    return number
+positive_int16: Final = partial(positive_int, limit=2**15 - 1)
+positive_int32: Final = partial(positive_int, limit=2**31 - 1)
 
 
 def positive_seconds(text: str) -> float:

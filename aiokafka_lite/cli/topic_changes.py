@@ -20,15 +20,13 @@ from aiokafka_lite.cli.asking import ask_for_topic, bounds, why
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.output import Column, Row, add_json_option, counted, print_rows
 from aiokafka_lite.cli.problems import CommandError, UsageError, raise_if_any
-from aiokafka_lite.cli.topics import OF_TOPIC, TOPIC_RESOURCE
+from aiokafka_lite.cli.topics import OF_TOPIC, TOPIC_RESOURCE, described_configs
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
@@ -148,24 +146,22 @@ def _add_config(actions: Subparsers) -> None:
 # --- create --------------------------------------------------------------------------------
 def run_create(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
-    timeout_ms = _timeout_ms(options)
-    request = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=name,
-                num_partitions=options.partitions or BY_DEFAULT,
-                replication_factor=options.replication or BY_DEFAULT,
-                configs=[
-                    CreatableTopicConfig(name=setting, value=value)
-                    for setting, value in options.topic_settings
-                ],
-            )
-            for name in names
-        ],
-        timeout_ms=timeout_ms,
-    )
+    topics = [
+        CreatableTopic(
+            name=name,
+            num_partitions=options.partitions or BY_DEFAULT,
+            replication_factor=options.replication or BY_DEFAULT,
+            configs=[
+                CreatableTopicConfig(name=setting, value=value)
+                for setting, value in options.topic_settings
+            ],
+        )
+        for name in names
+    ]
     with connecting(options).cluster() as cluster:
         cluster.look([])
+        timeout_ms = _timeout_ms(cluster)
+        request = CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms)
         response = cluster.request(_controller(cluster), request)
         problems: list[str] = []
         for result in response.topics:
@@ -204,8 +200,8 @@ def _controller(cluster: BlockingCluster) -> int:
     return view.controller_id if view.controller_id in view.nodes else min(view.nodes)
 
 
-def _timeout_ms(options: argparse.Namespace) -> int:
-    return int(connecting(options).config.request_timeout_s * 1000)
+def _timeout_ms(cluster: BlockingCluster) -> int:
+    return int(cluster.config.request_timeout_s * 1000)
 
 
 # --- delete --------------------------------------------------------------------------------
@@ -222,7 +218,7 @@ def run_delete(options: argparse.Namespace) -> int:
         ]
         there = [known[name] for name in names if name in known]
         if there and (options.yes or _is_confirmed(cluster, there)):
-            problems += _delete(cluster, there, _timeout_ms(options))
+            problems += _delete(cluster, there)
     raise_if_any(problems)
     return 0
 
@@ -243,10 +239,9 @@ def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool
     raise CommandError("no topics were deleted")
 
 
-def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: int) -> list[str]:
-    request = DeleteTopicsRequest(
-        topics=[DeleteTopicState(name=topic.name) for topic in topics], timeout_ms=timeout_ms
-    )
+def _delete(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[str]:
+    states = [DeleteTopicState(name=topic.name) for topic in topics]
+    request = DeleteTopicsRequest(topics=states, timeout_ms=_timeout_ms(cluster))
     problems: list[str] = []
     for result in cluster.request(_controller(cluster), request).responses:
         if result.error_code:
@@ -280,14 +275,7 @@ def run_config(options: argparse.Namespace) -> int:
 
 
 def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeConfigsResult]:
-    resources = [
-        DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-        )
-        for name in names
-    ]
-    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
-    results = cluster.request_any(request).results
+    results = described_configs(cluster, names, include_synonyms=True)
     raise_if_any(
         [
             f"settings of {each.resource_name} cannot be read: {why(for_code(each.error_code))}"

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -45,6 +45,7 @@ from aiokafka_lite.protocol.messages.cluster import (
 from aiokafka_lite.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResult,
 )
 from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.structs import TopicPartition
@@ -321,13 +322,22 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
     return sizes
 
 
+def described_configs(
+    cluster: BlockingCluster, topics: Iterable[str], *, include_synonyms: bool = False
+) -> list[DescribeConfigsResult]:
+    resources = [
+        DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
+        )
+        for topic in topics
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=include_synonyms)
+    return cluster.request_any(request).results
+
+
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
     """Return the topic's own settings, if they can be read."""
-    resource = DescribeConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
-    )
-    response = cluster.request_any(DescribeConfigsRequest(resources=[resource]))
-    for result in response.results:
+    for result in described_configs(cluster, [topic]):
         if result.error_code:
             print(
                 f"warning: settings of {topic} cannot be read: {why(for_code(result.error_code))}",

@@ -136,8 +136,14 @@ def test_file_for_other_clients_may_be_used_and_mistakes_in_it_are_told(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_records_are_read_with_tls_and_credentials(
-    mechanism: str, cli: Running, file: Path, tmp_path: Path
+    mechanism: str, cli: Running, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[str] = []
+
+    def typed(prompt: str) -> str:
+        asked.append(prompt)
+        return PASSWORD
+
     async with Broker(
         security_protocol="SASL_SSL", sasl_mechanisms=MECHANISMS, users={"alice": PASSWORD}
     ) as broker:
@@ -161,6 +167,10 @@ async def test_records_are_read_with_tls_and_credentials(
         assert f"refuses {mechanism} authentication" in ended.errors
         assert PASSWORD not in ended.errors
         assert "Traceback" not in ended.errors
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+        monkeypatch.setattr("getpass.getpass", typed)
+        assert (await cli("topics", "delete", "t", "--yes", *options)).lines == ["deleted t"]
+        assert asked == ["Password of alice: "]
 
 
 async def test_client_shows_its_certificate(cli: Running, tmp_path: Path) -> None:
