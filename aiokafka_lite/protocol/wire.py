@@ -57,49 +57,32 @@ class VersionRange(NamedTuple):
 NO_VERSIONS: Final = VersionRange(0, -1)
 
 
-# Wire types and fields are plain classes, because dataclasses would take half of the import time.
-class Fixed:
+class Fixed(NamedTuple):
     """A type of fixed size, with its code in the struct module."""
 
-    __slots__ = ("code", "name", "size", "zero")
-    __match_args__ = ("name", "code")
-
-    def __init__(self, name: str, code: str, size: int, zero: int | bytes) -> None:
-        self.name = name
-        self.code = code
-        self.size = size
-        self.zero = zero
+    name: str
+    code: str
+    size: int
+    zero: int | bytes
 
 
-class Sized:
+class Sized(NamedTuple):
     """Bytes after their length. Records are decoded as a slice of the frame."""
 
-    __slots__ = ("name", "zero")
-    __match_args__ = ("name",)
-
-    def __init__(self, name: str, zero: str | bytes | None) -> None:
-        self.name = name
-        self.zero = zero
+    name: str
+    zero: str | bytes | None
 
 
-class Array:
+class Array(NamedTuple):
     """A count and its elements."""
 
-    __slots__ = ("element",)
-    __match_args__ = ("element",)
-
-    def __init__(self, element: Wire) -> None:
-        self.element = element
+    element: Wire
 
 
-class Nested:
+class Nested(NamedTuple):
     """The fields of another struct, in place."""
 
-    __slots__ = ("struct",)
-    __match_args__ = ("struct",)
-
-    def __init__(self, struct: type[Struct]) -> None:
-        self.struct = struct
+    struct: type[Struct]
 
 
 Wire = Fixed | Sized | Array | Nested
@@ -120,6 +103,7 @@ UNSET: Final = object()
 """The default of a field that starts as a new list or a new struct of its own."""
 
 
+# No dataclasses, which would take half of the import time.
 class Field:
     """One field of a struct: its place on the wire, and its default in versions without it.
 
