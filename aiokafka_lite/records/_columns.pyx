@@ -144,7 +144,6 @@ cdef object finish_values(Values *values, Py_ssize_t count, Spares spares):
         detach(&values.bounds, (count + 1) * sizeof(int32_t), spares),
         detach(&values.content, values.content.size, spares),
         valid_bits(&values.valid, values.null_count, count, 0xFF, spares),
-        values.null_count,
     )
 
 
@@ -203,6 +202,9 @@ cdef class Columns:
         PyMem_RawFree(self.header_bounds.start)
         PyMem_RawFree(self.header_valid.start)
         PyMem_RawFree(self.row_headers.start)
+
+    def __len__(self):
+        return self.rows
 
     def mark(self):
         self.first_offset = -1
@@ -396,17 +398,16 @@ cdef class Columns:
             valid_bits(
                 &self.timestamp_valid, self.timestamp_null_count, self.rows, 0xFF, self.spares
             ),
-            self.timestamp_null_count,
         )
 
     cdef object finish_headers(self):
-        cdef Py_ssize_t null_count = self.rows - self.header_row_count
         make_bounds(&self.header_bounds, self.rows)
         self.bound_rows(self.rows)
         return shapes.Headers(
             detach(&self.header_bounds, (self.rows + 1) * sizeof(int32_t), self.spares),
-            valid_bits(&self.header_valid, null_count, self.rows, 0, self.spares),
-            null_count,
+            valid_bits(
+                &self.header_valid, self.rows - self.header_row_count, self.rows, 0, self.spares
+            ),
             finish_values(&self.names, self.header_count, self.spares),
             finish_values(&self.header_values, self.header_count, self.spares),
             self.header_count,

@@ -38,7 +38,6 @@ class Timestamps(NamedTuple):
 
     values: Memory
     valid: Memory | None
-    null_count: int
 
 
 class Binary(NamedTuple):
@@ -47,7 +46,6 @@ class Binary(NamedTuple):
     bounds: Memory
     content: Memory
     valid: Memory | None
-    null_count: int
 
 
 class Headers(NamedTuple):
@@ -55,7 +53,6 @@ class Headers(NamedTuple):
 
     bounds: Memory
     valid: Memory | None
-    null_count: int
     names: Binary
     values: Binary
     header_count: int
@@ -77,13 +74,13 @@ class _Bits:
     def __init__(self) -> None:
         self.cleared: list[int] = []
 
-    def finish(self, rows: int) -> tuple[bytearray | None, int]:
+    def finish(self, rows: int) -> bytearray | None:
         if not self.cleared:
-            return None, 0
+            return None
         bits = bytearray(b"\xff") * ((rows + 7) // 8)
         for row in self.cleared:
             bits[row >> 3] &= ~(1 << (row & 7)) & 0xFF
-        return bits, len(self.cleared)
+        return bits
 
 
 class _Values:
@@ -100,7 +97,7 @@ class _Values:
         self.bounds.append(len(self._content))
 
     def finish(self) -> Binary:
-        return Binary(self.bounds, self._content, *self._bits.finish(len(self.bounds) - 1))
+        return Binary(self.bounds, self._content, self._bits.finish(len(self.bounds) - 1))
 
 
 class Columns:
@@ -139,6 +136,9 @@ class Columns:
         self._byte_limit = min(byte_limit or MAX_COLUMN_BYTES, MAX_COLUMN_BYTES)
         self.first_offset = self.last_offset = -1
         self.clear()
+
+    def __len__(self) -> int:
+        return self.rows
 
     def clear(self) -> None:
         self.rows = 0
@@ -239,12 +239,12 @@ class Columns:
         return filled
 
     def _finish_timestamps(self) -> Timestamps:
-        return Timestamps(self._timestamps, *self._timestamp_bits.finish(self.rows))
+        return Timestamps(self._timestamps, self._timestamp_bits.finish(self.rows))
 
     def _finish_headers(self) -> Headers:
         return Headers(
             self._header_bounds,
-            *self._header_bits.finish(self.rows),
+            self._header_bits.finish(self.rows),
             names=self._names.finish(),
             values=self._header_values.finish(),
             header_count=len(self._names.bounds) - 1,

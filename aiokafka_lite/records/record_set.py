@@ -163,17 +163,7 @@ class RecordSet:
                 small.
         """
         records: list[Record] = []
-        enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
-        while len(records) < max_records and (self._is_in_plain or self._start_batch()):
-            if self._is_in_plain:
-                self._take_from_plain(records, max_records - len(records))
-            else:
-                self._take_from_batch(records, max_records - len(records))
-                if records and (self._inflated_total_bytes >= enough_bytes or self._is_packed):
-                    break
-        self._open_next()  # skips batches without records, so that the set may be exhausted
-        if self._error is not None and not records and max_records > 0:
-            raise self._error.with_traceback(None)
+        self._fill(records, max_records)
         return records
 
     def take_columns(self, columns: decoders.Columns, max_rows: int) -> int:
@@ -184,23 +174,26 @@ class RecordSet:
         Raises as `take`, and RecordTooLargeError for a record that is too large for a column.
         """
         columns.mark()
-        before = columns.rows
+        before = len(columns)
+        self._fill(columns, max_rows)
+        return len(columns) - before
+
+    def _fill(self, into: Into, most: int) -> None:
+        before = len(into)
         enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
-        while (missing := max_rows - columns.rows + before) > 0 and not columns.is_full:
+        while (missing := before + most - len(into)) > 0 and not _is_full(into):
             if not (self._is_in_plain or self._start_batch()):
                 break
             if self._is_in_plain:
-                self._take_from_plain(columns, missing)
+                self._take_from_plain(into, missing)
             else:
-                self._take_from_batch(columns, missing)
+                self._take_from_batch(into, missing)
                 is_enough = self._inflated_total_bytes >= enough_bytes or self._is_packed
-                if is_enough and columns.rows > before:
+                if is_enough and len(into) > before:
                     break
-        self._open_next()
-        added = columns.rows - before
-        if self._error is not None and not added and max_rows > 0 and not columns.is_full:
+        self._open_next()  # skips batches without records, so that the set may be exhausted
+        if self._error is not None and len(into) == before and most > 0 and not _is_full(into):
             raise self._error.with_traceback(None)
-        return added
 
     @property
     def is_exhausted(self) -> bool:
@@ -428,7 +421,7 @@ class RecordSet:
         if cursor is None or header is None:
             raise AssertionError("no batch is being decoded")
         is_finished, failure = False, None
-        before = _size(into)
+        before = len(into)
         try:
             if isinstance(into, list):
                 is_finished = cursor.take(into, limit)
@@ -436,7 +429,7 @@ class RecordSet:
                 is_finished = cursor.take_columns(into, limit)
         except KafkaError as error:
             failure = error
-        if _size(into) > before:
+        if len(into) > before:
             last = into[-1].offset if isinstance(into, list) else into.last_offset
             self.next_offset = last + 1
         if failure is not None:
@@ -498,8 +491,8 @@ class RecordSet:
         self._is_packed = False
 
 
-def _size(into: Into) -> int:
-    return len(into) if isinstance(into, list) else into.rows
+def _is_full(into: Into) -> bool:
+    return not isinstance(into, list) and into.is_full
 
 
 def _inflate_now(max_batch_bytes: int, codec: int, payload: memoryview) -> memoryview:
