@@ -712,50 +712,40 @@ class Cluster:
     async def _ask_for_topics(
         self, topics: frozenset[str] | None, failures: list[KafkaError], *, may_create: bool
     ) -> MetadataResponse:
-        request = metadata_request(topics, may_create=may_create)
-        timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
-        give_up_at = math.inf if self.pool.give_up_at is None else self.pool.give_up_at
-        known = self.pool.node_ids()
-        try:
-            unreachable = frozenset() if self.view.nodes else await self._connect_one(failures)
-            if self._refresher is None:
-                self._ask_for_first_coordinator()
-            self._answered_by, response = await self._ask_any(
-                request,
-                timeout_s=timeout_s,
-                give_up_at=give_up_at,
-                failures=failures,
-                exclude=unreachable,
-                is_always_offered=True,
-            )
-            raise_for_rebootstrap(response)
-        except (KafkaConnectionError, RebootstrapRequiredError) as error:
-            if not self.view.nodes or self._bootstrap_nodes[0].id in known:
-                raise  # the bootstrap servers were among those asked
-            if not self._is_bootstrapping:  # one line per change of state
-                self._is_bootstrapping = True
-                log.info("bootstrapping again: %s", error)
+        bootstrap = [node.id for node in self._bootstrap_nodes]
+        exclude: Iterable[int] = ()
+        while True:
+            known = self.pool.node_ids()
+            try:
+                if exclude or not self.view.nodes:
+                    self._rng.shuffle(bootstrap)
+                    exclude = {*exclude, *await self.pool.connect_one(bootstrap, failures)}
+                if self._refresher is None:
+                    self._ask_for_first_coordinator()
+                self._answered_by, response = await self._ask_any(
+                    metadata_request(topics, may_create=may_create),
+                    timeout_s=min(self.config.request_timeout_s, MAX_METADATA_WAIT_S),
+                    give_up_at=self.pool.give_up_at or math.inf,
+                    failures=failures,
+                    exclude=exclude,
+                    is_always_offered=True,
+                )
+                raise_for_rebootstrap(response)
+                break
+            except (KafkaConnectionError, RebootstrapRequiredError) as error:
+                if not self.view.nodes or bootstrap[0] in known:
+                    raise  # the bootstrap servers were among those asked
+                if not self._is_bootstrapping:  # one line per change of state
+                    self._is_bootstrapping = True
+                    log.info("bootstrapping again: %s", error)
             self._update_pool()
-            unreachable = await self._connect_one(failures)
-            self._answered_by, response = await self._ask_any(
-                request,
-                timeout_s=timeout_s,
-                give_up_at=give_up_at,
-                failures=failures,
-                exclude={*known, *unreachable},
-                is_always_offered=True,
-            )
+            exclude = known
         connection = self.pool.usable(self._answered_by)
         if connection is not None:
             version = connection.api_versions.choose(MetadataRequest)
             self.has_topic_ids = version >= FIRST_WITH_TOPIC_IDS
         raise_for_metadata(response)
         return response
-
-    async def _connect_one(self, failures: list[KafkaError]) -> frozenset[int]:
-        nodes = [node.id for node in self._bootstrap_nodes]
-        self._rng.shuffle(nodes)
-        return await self.pool.connect_one(nodes, failures)
 
     def _swap(
         self,
