@@ -15,11 +15,11 @@ import base64
 import hmac
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from traceback import walk_tb
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._compat import override
@@ -29,7 +29,6 @@ from aiokafka_lite.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
     IllegalSaslStateError,
-    IllegalStateError,
     KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
@@ -48,9 +47,6 @@ from aiokafka_lite.sasl import Secret, scram
 
 R = TypeVar("R", bound=Response)
 
-# Runs functions that take milliseconds.
-Compute: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
-
 NONCE_BYTES: Final = 18
 MAX_TOKEN_BYTES: Final = 64 << 10
 MAX_TOKENS: Final = 8  # the longest conversation has three
@@ -67,12 +63,6 @@ _CONTROL: Final = re.compile(
 _MECHANISM_NAME: Final = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.1
 
 
-async def off_the_loop(work: Callable[[], bytes]) -> bytes:
-    from aiokafka_lite._threads import compute  # here: parsing credentials needs no asyncio
-
-    return await compute(work)
-
-
 class Peer(Protocol):
     @property
     def peer(self) -> str: ...
@@ -86,13 +76,10 @@ class Mechanism(ABC):
     name: str
 
     @abstractmethod
-    def converse(
-        self, secrets: list[Secret], compute: Compute = off_the_loop
-    ) -> AsyncGenerator[bytes, bytes]:
+    def converse(self, secrets: list[Secret]) -> AsyncGenerator[bytes, bytes]:
         """Yield tokens, each after the broker's challenge to the one before.
 
-        `secrets` gets the texts to remove from the broker's texts before they are shown. `compute`
-        runs slow functions.
+        `secrets` gets the texts to remove from the broker's texts before they are shown.
         """
 
 
@@ -110,9 +97,7 @@ class Plain(Mechanism):
         self._password = password
 
     @override
-    async def converse(
-        self, secrets: list[Secret], compute: Compute = off_the_loop
-    ) -> AsyncGenerator[bytes, bytes]:
+    async def converse(self, secrets: list[Secret]) -> AsyncGenerator[bytes, bytes]:
         secrets.append(self._password)
         yield b"\0".join((b"", self._username.encode(), self._password.reveal()))
 
@@ -135,13 +120,11 @@ class Scram(Mechanism):
         self._nonce = nonce
 
     @override
-    async def converse(
-        self, secrets: list[Secret], compute: Compute = off_the_loop
-    ) -> AsyncGenerator[bytes, bytes]:
+    async def converse(self, secrets: list[Secret]) -> AsyncGenerator[bytes, bytes]:
         secrets.append(self._password)
         first = scram.ClientFirst(self._username, base64.b64encode(self._nonce(NONCE_BYTES)))
         challenge = yield first.encode()
-        proof, signature = await self._prove(first, challenge, compute)
+        proof, signature = await self._prove(first, challenge)
         final = scram.ServerFinal.parse((yield proof))
         if final.error:
             reason = printable(final.error, secrets)
@@ -155,10 +138,10 @@ class Scram(Mechanism):
                 "the password"
             )
 
-    async def _prove(
-        self, first: scram.ClientFirst, challenge: bytes, compute: Compute
-    ) -> tuple[bytes, bytes]:
+    async def _prove(self, first: scram.ClientFirst, challenge: bytes) -> tuple[bytes, bytes]:
         """Return the client's proof, and the proof that is expected from the broker."""
+        from aiokafka_lite._threads import compute  # here: parsing credentials needs no asyncio
+
         asked = scram.ServerFirst.parse(challenge)
         if not asked.nonce.startswith(first.nonce) or len(asked.nonce) == len(first.nonce):
             raise AuthenticationFailedError(
@@ -192,9 +175,7 @@ class OAuthBearer(Mechanism):
         self._provider = provider
 
     @override
-    async def converse(
-        self, secrets: list[Secret], compute: Compute = off_the_loop
-    ) -> AsyncGenerator[bytes, bytes]:
+    async def converse(self, secrets: list[Secret]) -> AsyncGenerator[bytes, bytes]:
         challenge = yield await self._ask_provider(secrets)
         while challenge:  # an error's details; the error itself follows after \x01
             challenge = yield b"\x01"
@@ -297,12 +278,9 @@ def mechanism_of(
 
 
 class Authenticator:
-    def __init__(
-        self, mechanism: Mechanism, *, timeout_s: float, compute: Compute = off_the_loop
-    ) -> None:
+    def __init__(self, mechanism: Mechanism, *, timeout_s: float) -> None:
         self._mechanism = mechanism
         self._timeout_s = timeout_s
-        self._compute = compute
 
     async def __call__(self, connection: Peer) -> float:
         """Authenticate. Return the seconds until the session ends, 0 if it does not.
@@ -313,7 +291,7 @@ class Authenticator:
         """
         await self._choose(connection)
         secrets: list[Secret] = []
-        async with aclosing(self._mechanism.converse(secrets, self._compute)) as conversation:
+        async with aclosing(self._mechanism.converse(secrets)) as conversation:
             # Not in a variable, because error reports show the variables of each frame.
             request = SaslAuthenticateRequest(auth_bytes=await anext(conversation))
             for _ in range(MAX_TOKENS):
@@ -377,42 +355,3 @@ def printable(text: str, secrets: Sequence[Secret]) -> str:
         if secret:
             text = text.replace(secret.reveal().decode(errors="replace"), repr(secret))
     return _CONTROL.sub(" ", text)[:MAX_TEXT_CHARACTERS].strip()
-
-
-# --- Tokens for other threads ----------------------------------------------------------------
-class RememberedTokens(AbstractTokenProvider):
-    def __init__(self, provider: AbstractTokenProvider) -> None:
-        self._provider = provider
-        # Written by the provider's loop; other threads read it.
-        self.latest: tuple[str, dict[str, str]] | None = None
-
-    @override
-    async def token(self) -> str:
-        token = await self._provider.token()
-        self.latest = token, self._provider.extensions()
-        return token
-
-    @override
-    def extensions(self) -> dict[str, str]:
-        return self._provider.extensions()
-
-
-class LatestToken(AbstractTokenProvider):
-    def __init__(self, remembered: RememberedTokens) -> None:
-        self._remembered = remembered
-
-    def _latest(self) -> tuple[str, dict[str, str]]:
-        if (latest := self._remembered.latest) is None:
-            raise IllegalStateError(
-                "the heartbeat thread has no OAuth token: the consumer's event loop has not "
-                "received one from the token provider yet"
-            )
-        return latest
-
-    @override
-    async def token(self) -> str:
-        return self._latest()[0]
-
-    @override
-    def extensions(self) -> dict[str, str]:
-        return self._latest()[1]

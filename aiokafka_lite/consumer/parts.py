@@ -20,10 +20,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiokafka_lite._chance import Chance
-from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._compat import override, timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite._virtual import simulation_of
+from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
@@ -37,11 +38,15 @@ from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
-from aiokafka_lite.errors import ConsumerStoppedError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    IllegalStateError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 if TYPE_CHECKING:
-    from aiokafka_lite.client.sasl import Mechanism, RememberedTokens
+    from aiokafka_lite.client.sasl import Mechanism
     from aiokafka_lite.consumer.assignment.cursor import Range
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
@@ -100,13 +105,12 @@ class Running:
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
         )
         client = config.client_config(max_frame_bytes=max_frame_bytes(config))
-        self._credentials = Credentials(config, rng)
-        mechanism = self._credentials.of_loop
+        self._mechanism = mechanism_of(config, rng)
         self.cluster = Cluster(
             client,
             scope=self.scopes.connecting,
             rng=rng,
-            authenticate=authenticator(mechanism, client),
+            authenticate=authenticator(self._mechanism, client),
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
@@ -187,7 +191,7 @@ class Running:
             max_frame_bytes=max_frame_bytes(config),
             at_most_s=config.session_timeout_s / ATTEMPTS_IN_A_SESSION,
         )
-        return partial(BlockingCluster, client, mechanism=self._credentials.of_thread())
+        return partial(BlockingCluster, client, mechanism=self._mechanism)
 
     def _watch_topics(self) -> None:
         self._state.watch_topics(self.cluster)
@@ -389,26 +393,33 @@ def max_frame_bytes(config: ConsumerConfig) -> int:
     return max(DEFAULT_MAX_FRAME_BYTES, records + FRAME_OVERHEAD_BYTES)
 
 
-class Credentials:
-    """The SASL mechanism of a consumer's connections, or None.
+class SharedTokens(AbstractTokenProvider):
+    """Asks a provider on the event loop that it belongs to. Other threads get the latest token."""
 
-    A provider of tokens belongs to the event loop, so a thread uses the loop's latest token.
-    """
+    def __init__(self, provider: AbstractTokenProvider) -> None:
+        self._provider = provider
+        self._loop = asyncio.get_running_loop()
+        # Written on that loop.
+        self._latest: tuple[str, dict[str, str]] | None = None
 
-    def __init__(self, config: ConsumerConfig, chance: Chance) -> None:
-        self._config = config
-        self._chance = chance
-        self._tokens: RememberedTokens | None = None
-        provider = config.sasl_oauth_token_provider
-        if provider is not None and config.heartbeat_thread:
-            from aiokafka_lite.client.sasl import RememberedTokens
+    @override
+    async def token(self) -> str:
+        if asyncio.get_running_loop() is self._loop:
+            self._latest = await self._provider.token(), self._provider.extensions()
+        elif self._latest is None:
+            raise IllegalStateError(
+                "the heartbeat thread has no OAuth token: the consumer's event loop has not "
+                "received one from the token provider yet"
+            )
+        return self._latest[0]
 
-            provider = self._tokens = RememberedTokens(provider)
-        self.of_loop = self._config.mechanism(provider, chance)
+    @override
+    def extensions(self) -> dict[str, str]:
+        return {} if self._latest is None else self._latest[1]
 
-    def of_thread(self) -> Mechanism | None:
-        if self._tokens is None:
-            return self.of_loop
-        from aiokafka_lite.client.sasl import LatestToken
 
-        return self._config.mechanism(LatestToken(self._tokens), self._chance)
+def mechanism_of(config: ConsumerConfig, chance: Chance) -> Mechanism | None:
+    provider = config.sasl_oauth_token_provider
+    if provider is not None and config.heartbeat_thread:
+        provider = SharedTokens(provider)
+    return config.mechanism(provider, chance)

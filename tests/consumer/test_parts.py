@@ -11,7 +11,7 @@ from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.parts import FRAME_OVERHEAD_BYTES, Credentials, max_frame_bytes
+from aiokafka_lite.consumer.parts import FRAME_OVERHEAD_BYTES, max_frame_bytes, mechanism_of
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import TopicPartition
@@ -46,7 +46,7 @@ class Tokens(AbstractTokenProvider):
 async def test_a_thread_shows_the_token_that_the_loop_has_shown_last() -> None:
     for has_thread in (True, False):
         provider = Tokens()
-        credentials = Credentials(
+        mechanism = mechanism_of(
             ConsumerConfig(
                 security_protocol="SASL_PLAINTEXT",
                 sasl_mechanism="OAUTHBEARER",
@@ -55,19 +55,16 @@ async def test_a_thread_shows_the_token_that_the_loop_has_shown_last() -> None:
             ),
             UNSEEDED,
         )
-        of_loop, of_thread = credentials.of_loop, credentials.of_thread()
-        assert of_loop is not None
-        assert of_thread is not None
-        assert (of_loop is of_thread) is not has_thread
-        said = [await Conversation(each).first() for each in (of_loop, of_loop, of_thread)]
+        assert mechanism is not None
+        said = [await Conversation(mechanism).first() for _ in range(2)]
+        of_thread = await asyncio.to_thread(asyncio.run, Conversation(mechanism).first())
         assert b"token-2\x01pool=p" in said[1]
-        assert (said[2] == said[1]) is has_thread
+        assert (of_thread == said[1]) is has_thread
         assert provider.count == (2 if has_thread else 3)
 
 
 def test_nobody_is_shown_credentials_who_does_not_ask() -> None:
-    credentials = Credentials(ConsumerConfig(heartbeat_thread=True), UNSEEDED)
-    assert credentials.of_loop is credentials.of_thread() is None
+    assert mechanism_of(ConsumerConfig(heartbeat_thread=True), UNSEEDED) is None
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign", "neither"])

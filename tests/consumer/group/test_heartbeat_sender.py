@@ -14,7 +14,6 @@ import pytest
 
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.sasl import LatestToken, RememberedTokens
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
@@ -41,6 +40,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
+from aiokafka_lite.consumer.parts import SharedTokens
 from aiokafka_lite.errors import (
     FencedMemberEpochError,
     IllegalStateError,
@@ -60,7 +60,6 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.pulses import Topics
-from tests.support.sasl_consumer import Tokens
 from tests.support.states import State
 from tests.support.waiting import PATIENCE_S, until
 
@@ -544,14 +543,17 @@ async def test_the_thread_gives_the_token_that_the_loop_had_last() -> None:
         def extensions(self) -> dict[str, str]:
             return {"n": str(self.count)}
 
-    remembered = RememberedTokens(cast("Tokens", Counting()))
-    latest = LatestToken(remembered)
+    shared = SharedTokens(cast("Any", Counting()))
+
+    async def in_thread() -> str:
+        return await asyncio.to_thread(lambda: asyncio.run(shared.token()))
+
     with pytest.raises(IllegalStateError):
-        await latest.token()
+        await in_thread()
     for count in (1, 2):
-        assert await remembered.token() == f"token {count}"
-        assert await latest.token() == f"token {count}"
-        assert latest.extensions() == remembered.extensions() == {"n": str(count)}
+        assert await shared.token() == f"token {count}"
+        assert await in_thread() == f"token {count}"
+        assert shared.extensions() == {"n": str(count)}
 
 
 # --- The loop's side ---------------------------------------------------------------------------
