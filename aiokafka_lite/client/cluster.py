@@ -135,7 +135,6 @@ class Cluster:
             for index, address in enumerate(config.bootstrap_addresses())
         ]
         self.view = ClusterView() if view is None else view
-        self.pool.cluster_id = self.view.cluster_id
         self._listeners: dict[Listener, Listening] = {}
         self._watched = WatchedTopics()
         # Watched topics that have existed: a request must not recreate them.
@@ -759,7 +758,6 @@ class Cluster:
         if view.nodes != self.view.nodes:
             topics = None  # any topic may have leaders among them
         self.view = view
-        self.pool.cluster_id = view.cluster_id
         self._update_pool()
         if topics is None:
             self._incomplete = set(view.incomplete_topics())
@@ -779,6 +777,7 @@ class Cluster:
         nodes = dict(self.view.nodes)
         if self._is_bootstrapping:
             nodes |= {node.id: node for node in self._bootstrap_nodes}
+        self.pool.cluster_id = self.view.cluster_id
         self.pool.update_nodes(nodes)
 
     def _new_backoff(self) -> Backoff:

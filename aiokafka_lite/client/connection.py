@@ -116,6 +116,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
     Attributes:
         wire: The requests in flight; written only here.
         closed: Completed with the reason when it is poisoned or closed.
+        ended: Completed when the transport is closed.
     """
 
     __slots__ = (
@@ -127,8 +128,8 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         "_on_bug",
         "_renewed",
         "_timer",
-        "_transport_closed",
         "closed",
+        "ended",
         "loop",
     )
 
@@ -157,7 +158,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         self._is_draining = False
         self._drained: asyncio.Future[None] | None = None
         self._transport = None
-        self._transport_closed = Event()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
         self._can_write = Event()
         self._can_write.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -332,7 +333,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
                 pass
 
     async def wait_closed(self) -> None:
-        await self._transport_closed.wait()
+        await asyncio.wait([self.ended])
 
     @override
     def _fail(self, error: KafkaError) -> None:
@@ -465,7 +466,8 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         return False  # the transport closes itself, connection_lost follows
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport_closed.set()
+        if not self.ended.done():
+            self.ended.set_result(None)
         self._fail(self.wire.lost(exc))
 
     def pause_writing(self) -> None:

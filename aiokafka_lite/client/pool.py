@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
@@ -22,7 +24,7 @@ from aiokafka_lite.client.cluster_requests import PASSING_ERRORS
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.client.credentials import Turns, plan_renewal
-from aiokafka_lite.client.lanes import IdleTimer, Lane, NodeState, Slot
+from aiokafka_lite.client.lanes import Lane, NodeState, Slot
 from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.client.wire import UnansweredCredentialsError, WireState, own_copy
@@ -69,11 +71,9 @@ class Pool:
         self._left_unreachable: dict[int, NodeState] = {}
         # By address, reconnected nodes that are not logged yet, with the loop time of their loss.
         self._back: dict[tuple[str, int], tuple[str, float]] = {}
+        # Connections without a slot whose transport is still open.
         self._leaving: dict[Connection, None] = {}
-        self._closing: list[Connection] = []
-        self._idle = IdleTimer(
-            config.connections_max_idle_s, self._connected_slots, self._let_go, scope.guard
-        )
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         # Addresses that refused the credentials, and the loop time of the next attempt.
         self._refused_until: dict[tuple[str, int], float] = {}
@@ -414,7 +414,7 @@ class Pool:
             self._reached_again(state)
             if state.node.id >= 0:  # a bootstrap server is not a known node yet
                 self._log_reconnected()
-        self._idle.arm()
+        self._arm_idle_timer()
         if self._authenticate is not None:
             timeout_s = self._config.connect_timeout_s
             plan_renewal(connection, self._authenticate, timeout_s, self._scope, self._rng)
@@ -527,7 +527,9 @@ class Pool:
                 continue
             known = leaving.pop(node.address, None)
             if known is None:
-                known = NodeState(node, self._new_backoff())
+                config = self._config
+                delays = config.reconnect_backoff_s, config.reconnect_backoff_max_s
+                known = NodeState(node, Backoff(*delays, self._rng))
             else:
                 known.name_node(node)
             self._nodes[node_id] = known
@@ -568,10 +570,6 @@ class Pool:
         delay_s = state.backoff.next_delay_s()
         state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
 
-    def _new_backoff(self) -> Backoff:
-        config = self._config
-        return Backoff(config.reconnect_backoff_s, config.reconnect_backoff_max_s, self._rng)
-
     def _retire(self, state: NodeState) -> None:
         for slot in state.slots.values():
             if slot.connection is not None:
@@ -583,8 +581,30 @@ class Pool:
         """Close a connection once its responses have arrived. The slot is free at once."""
         slot.connection = None
         self._leaving[connection] = None
-        connection.closed.add_done_callback(lambda _: self._leaving.pop(connection, None))
+        connection.ended.add_done_callback(lambda _: self._leaving.pop(connection, None))
         connection.retire()
+
+    # --- Idle connections ------------------------------------------------------------------
+    def _arm_idle_timer(self, when: float | None = None) -> None:
+        max_idle_s = self._config.connections_max_idle_s
+        if max_idle_s is not None and self._idle_timer is None:
+            when = self._loop.time() + max_idle_s if when is None else when
+            close = partial(self._close_idle, max_idle_s)
+            close_guarded = self._guard(close, name="closing idle connections")
+            self._idle_timer = self._loop.call_at(when, close_guarded)
+
+    def _close_idle(self, max_idle_s: float) -> None:
+        """Close idle connections. The timer then fires when the one with the oldest use is due."""
+        self._idle_timer = None
+        now, next_due = self._loop.time(), math.inf
+        for slot, connection in tuple(self._connected_slots()):
+            due = max_idle_s + (now if connection.in_flight_count else connection.last_used)
+            if due <= now:
+                self._let_go(slot, connection)
+            else:
+                next_due = min(next_due, due)
+        if next_due < math.inf:
+            self._arm_idle_timer(next_due)
 
     # --- Closing ---------------------------------------------------------------------------
     def _connected_slots(self) -> Iterator[tuple[Slot, Connection]]:
@@ -604,24 +624,21 @@ class Pool:
 
     def abort(self) -> None:
         self._is_closed = True
-        self._idle.cancel()
-        for attempt in self._attempts:
-            self._scope.cancel(attempt)
-        self._closing += [connection for _, connection in self._connected_slots()]
-        self._closing += self._leaving
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self.disconnect()
         self._nodes.clear()
-        for connection in self._closing:
-            connection.close()
 
     def hang_up(self) -> None:
         """End every connection of a closed loop, which cannot close them itself."""
         connected = [connection for _, connection in self._connected_slots()]
-        for connection in (*self._leaving, *self._closing, *connected):
+        for connection in (*self._leaving, *connected):
             connection.hang_up()
 
     async def close(self) -> None:
         self.abort()
         if self._attempts:
             await asyncio.wait(self._attempts)
-        for connection in self._closing:
+        for connection in tuple(self._leaving):
             await connection.wait_closed()
