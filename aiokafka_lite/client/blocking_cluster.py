@@ -25,8 +25,9 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import LEAST_S, Cluster
 from aiokafka_lite.client.cluster_requests import is_refused
 from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
     ClientClosedError,
     IllegalStateError,

@@ -29,7 +29,7 @@ import asyncio
 import math
 import socket
 from asyncio.trsock import TransportSocket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar, cast
 
@@ -50,7 +50,7 @@ from aiokafka_lite.client.versions import (
     ask_api_versions,
     not_negotiated,
 )
-from aiokafka_lite.client.wire import Pending, Wire, Wired, WireState
+from aiokafka_lite.client.wire import Exchange, Wire, Wired, WireState
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,
@@ -62,7 +62,6 @@ from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
-R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 # Returns the lifetime of the session in seconds, 0 if it does not end.
 Authenticate = Callable[["Connection"], Awaitable[float]]
@@ -75,39 +74,6 @@ LATE_S: Final = 0.1
 GRACE_S: Final = (0.1, 1.0)
 # How often for one request, so that a lost peer is found although the loop is always blocked.
 MOST_GRACES: Final = 8
-
-
-class Exchange(Pending[R_co]):
-    __slots__ = ()
-
-    connection: Connection
-
-    def __await__(self) -> Generator[object, None, R_co]:
-        if not self.is_done:
-            if self.waiter is None:
-                self.waiter = self.connection.loop.create_future()
-            yield from self.waiter.__await__()
-        return self.result()
-
-    def abandon(self) -> None:
-        """Never call ``on_done``; a late response is dropped undecoded."""
-        self.on_done = None
-
-    @override
-    def fail(self, error: KafkaError) -> None:
-        if self.is_done:
-            return
-        self.error = error
-        if self.on_done is not None:
-            self.connection.loop.call_soon(self._report)
-        self.wake()
-
-    def _report(self) -> None:
-        if self.on_done is not None:
-            try:
-                self.on_done(self)
-            except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
-                self.connection.callback_failed(error)
 
 
 class Connection(Wired, Channel, asyncio.BufferedProtocol):

@@ -18,9 +18,10 @@ from aiokafka_lite.client.cluster_requests import (
     raise_for_metadata,
     raise_for_rebootstrap,
 )
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS, Offsets, offsets_request
 from aiokafka_lite.client.view import ClusterView, PartitionView
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,

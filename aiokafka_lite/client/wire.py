@@ -30,7 +30,7 @@ broker is silent. A younger one waited too long behind others (a JoinGroup waits
 A deadline limits silence: with bytes of its response, the oldest request's time begins again,
 unless they trickle (`LEAST_BYTES_PER_S`).
 
-Responses are decoded by `Pending.result`, not on arrival.
+Responses are decoded by `Exchange.result`, not on arrival.
 
 References: https://kafka.apache.org/protocol, KIP-219 (throttle_time_ms: the broker mutes us),
 KIP-368 (sessions end), KIP-511.
@@ -41,7 +41,7 @@ from __future__ import annotations
 import copy
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -127,7 +127,7 @@ class Asked:
     deadline: float
 
     def __init__(
-        self, wire: Wire, on_done: Callable[[Any], None] | None = None, connection: object = None
+        self, wire: Wire, on_done: Callable[[Any], None] | None = None, connection: Any = None
     ) -> None:
         self._wire = wire
         self.on_done = on_done
@@ -152,7 +152,7 @@ class Asked:
         self.deadline = now + self.timeout_s
 
 
-class Pending(Asked, Generic[R_co]):
+class Exchange(Asked, Generic[R_co]):
     """A request in flight and its outcome; `Wire.ask` sets the request's fields.
 
     Attributes:
@@ -161,6 +161,7 @@ class Pending(Asked, Generic[R_co]):
         error: Why there is no response, or None. `result` raises a copy.
         on_done: Called with this when there is an outcome (connection.py).
         waiter: Done when there is an outcome. None if no task waits.
+        connection: Schedules `on_done` for an error, and gets its exceptions.
     """
 
     __slots__ = ()
@@ -168,6 +169,17 @@ class Pending(Asked, Generic[R_co]):
     request_class: type[Request[R_co]]
     version: int
     decode: Callable[[memoryview], R_co]
+
+    def __await__(self) -> Generator[object, None, R_co]:
+        if not self.is_done:
+            if self.waiter is None:
+                self.waiter = self.connection.loop.create_future()
+            yield from self.waiter.__await__()
+        return self.result()
+
+    def abandon(self) -> None:
+        """Never call ``on_done``; a late response is dropped undecoded."""
+        self.on_done = None
 
     @property
     def is_done(self) -> bool:
@@ -233,8 +245,19 @@ class Pending(Asked, Generic[R_co]):
             self._wire.throttle(throttle_ms / 1000)
 
     def fail(self, error: KafkaError) -> None:
-        if not self.is_done:
-            self.error = error
+        if self.is_done:
+            return
+        self.error = error
+        if self.on_done is not None:
+            self.connection.loop.call_soon(self._report)
+        self.wake()
+
+    def _report(self) -> None:
+        if self.on_done is not None:
+            try:
+                self.on_done(self)
+            except Exception as error:  # noqa: BLE001 -- reported, see callback_failed
+                self.connection.callback_failed(error)
 
     def __str__(self) -> str:
         name = self.request_class.__name__.removesuffix("Request")
@@ -273,12 +296,12 @@ class Wire:
         self.api_versions = NOTHING_OFFERED
         self.error: KafkaError | None = None
         self.reader = FrameReader(self.peer, self.answer_limit_bytes)
-        self.in_flight: dict[int, Pending[Response]] = {}
+        self.in_flight: dict[int, Exchange[Response]] = {}
         self.last_correlation_id = 0
         self.last_used = clock()
         self.received_at = -math.inf
         # The request whose deadline moved last, when, and the received bytes of its response.
-        self._moved: tuple[Pending[Response] | None, float, int] = (None, 0.0, 0)
+        self._moved: tuple[Exchange[Response] | None, float, int] = (None, 0.0, 0)
         self.muted_until = 0.0
         self.session_lifetime_s = 0.0
         self._session_began_at = 0.0
@@ -359,7 +382,7 @@ class Wire:
 
     def ask(
         self,
-        pending: Pending[R],
+        pending: Exchange[R],
         request: AnyRequest[R],
         timeout_s: float,
         max_version: int | None = None,
@@ -419,7 +442,7 @@ class Wire:
         pending.frame = None
         # A broker that mutes us reads the request after that (KIP-219).
         pending.begin_time(now if now > self.muted_until else self.muted_until)
-        self.in_flight[correlation_id] = pending  # type: ignore[assignment] # each is a Pending
+        self.in_flight[correlation_id] = pending  # type: ignore[assignment] # each is a Exchange
 
     def _free_correlation_id(self) -> int:
         correlation_id = self.last_correlation_id
@@ -434,7 +457,7 @@ class Wire:
         return KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
 
     # --- Responses -------------------------------------------------------------------------
-    def receive(self, count: int) -> Pending[Response] | None:
+    def receive(self, count: int) -> Exchange[Response] | None:
         """Return the next request with a response, None when more bytes are needed.
 
         Several responses may arrive at once, so call it until it returns None. A failed request
@@ -501,7 +524,7 @@ class Wire:
             pending.deadline = now + pending.timeout_s
         return min((pending.deadline for pending in self.in_flight.values()), default=math.inf)
 
-    def move_deadline(self, pending: Pending[Response]) -> bool:
+    def move_deadline(self, pending: Exchange[Response]) -> bool:
         """Restart the oldest request's time if its response is arriving; return whether it is."""
         now, received_bytes = self._clock(), self.reader.received_bytes
         moved, since, known_bytes = self._moved
@@ -514,7 +537,7 @@ class Wire:
         pending.deadline = self.received_at + pending.timeout_s
         return pending.deadline > now
 
-    def silent(self, pending: Pending[Response]) -> KafkaConnectionError:
+    def silent(self, pending: Exchange[Response]) -> KafkaConnectionError:
         """Fail the overdue oldest request; return the error to poison with."""
         error = _overdue(pending)
         pending.fail(error)
@@ -595,7 +618,7 @@ class Wired:
         return self.wire.muted_until
 
 
-def _overdue(pending: Pending[Response]) -> RequestTimedOutError:
+def _overdue(pending: Exchange[Response]) -> RequestTimedOutError:
     return RequestTimedOutError(f"no answer from {pending} in {round(pending.timeout_s, 3):g} s")
 
 

@@ -31,9 +31,10 @@ from typing import Final
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     DuplicateSequenceNumber,

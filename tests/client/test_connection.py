@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._compat import override
-from aiokafka_lite.client.connection import MOST_GRACES, Connection, Exchange
-from aiokafka_lite.client.wire import MAX_THROTTLE_S, Wire, WireState
+from aiokafka_lite.client.connection import MOST_GRACES, Connection
+from aiokafka_lite.client.wire import MAX_THROTTLE_S, Exchange, Wire, WireState
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     CorrelationIdError,

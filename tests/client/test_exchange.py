@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
     CorrelationIdError,
     KafkaConnectionError,

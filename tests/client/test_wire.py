@@ -25,7 +25,7 @@ from aiokafka_lite.client.wire import (
     RENEWED_AT,
     SLOW_S,
     TRANSITIONS,
-    Pending,
+    Exchange,
     Wire,
     WireState,
 )
@@ -108,23 +108,23 @@ def wire(young: Wire) -> Wire:
 
 def ask(
     wire: Wire, request: Request[Response] | None = None, timeout_s: float = TIMEOUT_S
-) -> Pending[Response]:
-    pending: Pending[Response] = Pending(wire)
+) -> Exchange[Response]:
+    pending: Exchange[Response] = Exchange(wire)
     wire.ask(pending, request or HeartbeatRequest(), timeout_s)
     return pending
 
 
-def id_of(wire: Wire, pending: Pending[Response]) -> int:
+def id_of(wire: Wire, pending: Exchange[Response]) -> int:
     return next(number for number, each in wire.in_flight.items() if each is pending)
 
 
-def answer(wire: Wire, pending: Pending[Response], response: Response) -> bytes:
+def answer(wire: Wire, pending: Exchange[Response], response: Response) -> bytes:
     return framing.encode_response(response, pending.version, id_of(wire, pending))
 
 
-def feed(wire: Wire, stream: bytes) -> list[Pending[Response]]:
+def feed(wire: Wire, stream: bytes) -> list[Exchange[Response]]:
     """Have bytes arrive; return what they answer."""
-    answered: list[Pending[Response]] = []
+    answered: list[Exchange[Response]] = []
     while stream:
         memory = wire.reader.missing()
         count = min(len(memory), len(stream))
@@ -139,7 +139,7 @@ def feed(wire: Wire, stream: bytes) -> list[Pending[Response]]:
 # --- Requests and answers ---------------------------------------------------------------------
 def test_what_is_sent_is_the_request_in_the_version_that_both_speak(wire: Wire) -> None:
     wire.offer(ApiVersions({HeartbeatRequest.api_key: (0, 2)}))
-    pending: Pending[HeartbeatResponse] = Pending(wire)
+    pending: Exchange[HeartbeatResponse] = Exchange(wire)
     sent = wire.ask(pending, HeartbeatRequest(group_id="g"), TIMEOUT_S)
     frame = framing.decode_request(memoryview(sent)[4:])
     assert (frame.api_key, frame.version, frame.client_id) == (HeartbeatRequest.api_key, 2, "tests")
@@ -148,7 +148,7 @@ def test_what_is_sent_is_the_request_in_the_version_that_both_speak(wire: Wire) 
 
 
 def test_no_newer_version_is_used_than_whoever_asks_allows(wire: Wire) -> None:
-    pending: Pending[HeartbeatResponse] = Pending(wire)
+    pending: Exchange[HeartbeatResponse] = Exchange(wire)
     wire.ask(pending, HeartbeatRequest(), TIMEOUT_S, 1)
     assert pending.version == 1
     assert ask(wire).version == HeartbeatRequest.max_version
@@ -224,7 +224,7 @@ def test_a_result_is_not_there_before_the_answer(wire: Wire) -> None:
 
 @pytest.mark.parametrize("size", [1_000, LONG_FRAME_BYTES - 1, LONG_FRAME_BYTES])
 def test_only_a_long_answer_comes_in_pieces(wire: Wire, size: int) -> None:
-    pending: Pending[FetchResponse] = Pending(wire)
+    pending: Exchange[FetchResponse] = Exchange(wire)
     wire.ask(pending, FetchRequest(), TIMEOUT_S)
 
     def encoded(records_size: int) -> bytes:

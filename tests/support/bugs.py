@@ -11,9 +11,10 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.versions import FirstVersions
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.fetching.answer import Answers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH
 
 if TYPE_CHECKING:
-    from aiokafka_lite.client.connection import Exchange
+    from aiokafka_lite.client.wire import Exchange
     from aiokafka_lite.consumer.buffer.budget import Reservation
     from aiokafka_lite.protocol.messages.fetch import FetchResponse
 

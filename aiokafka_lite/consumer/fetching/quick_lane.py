@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.client.connection import Exchange
 from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.answer import Answers
 from aiokafka_lite.consumer.fetching.counts import NodeCounts

@@ -24,8 +24,8 @@ from aiokafka_lite.consumer.fetching._small import SmallCodec, SmallPart
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.backoff import Backoff
-    from aiokafka_lite.client.connection import Connection, Exchange
-    from aiokafka_lite.client.wire import Wire
+    from aiokafka_lite.client.connection import Connection
+    from aiokafka_lite.client.wire import Exchange, Wire
     from aiokafka_lite.consumer.assignment.cursor import Cursor
     from aiokafka_lite.consumer.fetching.in_flight import InFlight
     from aiokafka_lite.consumer.fetching.session import FetchSession

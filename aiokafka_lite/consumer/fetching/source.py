@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers

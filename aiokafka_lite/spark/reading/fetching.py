@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Final, NamedTuple
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.view import Node
+from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch, TopicToFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
