@@ -60,7 +60,6 @@ class ClientNames:
         self._running = running
         self._client_id = arguments.client_id
         self._bootstrap_servers: str | Sequence[str] = arguments.bootstrap_servers
-        self._request_timeout_ms = arguments.request_timeout_ms
         self._until_known = until_known
         self._topics: set[str] = set()
         self.cluster = ClusterNames(lambda: running().view, running)

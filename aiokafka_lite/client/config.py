@@ -95,10 +95,6 @@ class ClientConfig(Settings):
     def uses_tls(self) -> bool:
         return self.security_protocol in ("SSL", "SASL_SSL")
 
-    @property
-    def uses_sasl(self) -> bool:
-        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
-
     def check_address(self, address: Address) -> None:
         check_plaintext_credentials(
             self.security_protocol, [address], is_allowed=self.allow_plaintext_credentials

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
 from aiokafka_lite.client.config import Address
@@ -24,9 +24,11 @@ from aiokafka_lite.protocol.framing import ResponseDecoder, response_decoder
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Request, Response
 
+if TYPE_CHECKING:
+    from aiokafka_lite.client.connection import Connection
+
 log = logging.getLogger(__name__)
 
-C = TypeVar("C", bound="Negotiated")
 R = TypeVar("R", bound=Response)
 
 # The version to use, and the decoder of responses.
@@ -127,11 +129,6 @@ def _shared(
     return ApiVersions(dict(ranges), dict(features))
 
 
-class Negotiated(Protocol):
-    @property
-    def api_versions(self) -> ApiVersions: ...
-
-
 class FirstVersions:
     """The version of ApiVersions to try first at each address, for one client."""
 
@@ -141,8 +138,12 @@ class FirstVersions:
         self._offers_identity = False
 
     async def open(
-        self, address: Address, attempt: Callable[[int], Awaitable[C]], *, is_identified: bool
-    ) -> C:
+        self,
+        address: Address,
+        attempt: Callable[[int], Awaitable[Connection]],
+        *,
+        is_identified: bool,
+    ) -> Connection:
         """Open a connection. If the peer closes it on ApiVersions, try the oldest version.
 
         A gateway may close the connection on an unknown version (KIP-511 requires a response). If
