@@ -9,7 +9,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -30,9 +31,14 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
 
 NO_OFFSET: Final = -1
 
@@ -43,12 +49,6 @@ OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
 
 # What one leader is asked for.
 _Asked: TypeAlias = dict[TopicPartition, tuple[int, int]]
-
-
-class _Sent(NamedTuple):
-    number: int
-    tps: Iterable[TopicPartition]
-    exchange: Exchange[ListOffsetsResponse]
 
 
 class Lookups:
@@ -122,17 +122,25 @@ class Lookups:
         lookups = [self._by_leader(query, failures) for query in queries]
         # All are opened before requests are sent, because their timeouts start then. Renewals of
         # sessions that began meanwhile have ended (`BlockingCluster`).
-        connections = self._connections({node for lookup in lookups for node in lookup})
-        metadata = self._send_metadata(connections.values()) if with_metadata else None
-        sent = self._send(lookups, connections, failures)
+        nodes = sorted({node for lookup in lookups for node in lookup})
+        connections = {node: _tried(self._cluster.connection, node) for node in nodes}
+        metadata = None
+        opened = [each for each in connections.values() if isinstance(each, Connection)]
+        if with_metadata and opened:
+            metadata = self._send(opened[0], metadata_request(self._topics, may_create=False))
+        timeout_ms = round(self._timeout_s * 1000)
+        sent = []
+        for number, by_leader in enumerate(lookups):
+            for node, asked in by_leader.items():
+                request = offsets_request(asked, self._isolation_level, timeout_ms)
+                sent.append((number, asked, self._send(connections[node], request)))
         if with_metadata:
-            self._receive_metadata(metadata)
+            self._take_metadata(metadata)
         renewed = _renewed_topics(before, self.view) if with_metadata else frozenset[str]()
-        for number, tps, exchange in sent:
-            try:
-                response = self._cluster.receive(exchange)
-            except KafkaError as error:
-                failures.update(dict.fromkeys(tps, error))
+        for number, asked, exchange in sent:
+            response = self._receive(exchange)
+            if isinstance(response, KafkaError):
+                failures.update(dict.fromkeys(asked, response))
             else:
                 _take(response, queries[number], found[number], failures, renewed)
         return failures
@@ -157,53 +165,21 @@ class Lookups:
             asked[tp] = partition.leader_epoch, timestamp
         return by_leader
 
-    def _connections(self, nodes: Iterable[int]) -> dict[int, Connection | KafkaError]:
-        connections: dict[int, Connection | KafkaError] = {}
-        for node in sorted(nodes):
-            try:
-                connections[node] = self._cluster.connection(node)
-            except KafkaError as error:
-                connections[node] = error
-        return connections
-
     def _send(
-        self,
-        lookups: Sequence[Mapping[int, _Asked]],
-        connections: Mapping[int, Connection | KafkaError],
-        failures: dict[TopicPartition, KafkaError],
-    ) -> list[_Sent]:
-        sent: list[_Sent] = []
-        for number, by_leader in enumerate(lookups):
-            for node, asked in by_leader.items():
-                connection = connections[node]
-                if isinstance(connection, KafkaError):
-                    failures.update(dict.fromkeys(asked, connection))
-                    continue
-                timeout_ms = round(self._timeout_s * 1000)
-                request = offsets_request(asked, self._isolation_level, timeout_ms)
-                try:
-                    timeout_s = min(self._timeout_s, self._cluster.left_s)
-                    exchange = connection.send(request, timeout_s=timeout_s)
-                except KafkaError as error:
-                    failures.update(dict.fromkeys(asked, error))
-                else:
-                    sent.append(_Sent(number, asked, exchange))
-        return sent
+        self, connection: Connection | KafkaError, request: Request[R]
+    ) -> Exchange[R] | KafkaError:
+        if isinstance(connection, KafkaError):
+            return connection
+        timeout_s = min(self._timeout_s, self._cluster.left_s)
+        return _tried(partial(connection.send, timeout_s=timeout_s), request)
 
-    def _send_metadata(
-        self, connections: Iterable[Connection | KafkaError]
-    ) -> Exchange[MetadataResponse] | None:
-        for connection in connections:
-            if isinstance(connection, Connection):
-                request = metadata_request(self._topics, may_create=False)
-                try:
-                    return connection.send(request, timeout_s=self._timeout_s)
-                except KafkaError:
-                    continue
-        return None
+    def _receive(self, exchange: Exchange[R] | KafkaError) -> R | KafkaError:
+        if isinstance(exchange, KafkaError):
+            return exchange
+        return _tried(self._cluster.receive, exchange)
 
-    def _receive_metadata(self, exchange: Exchange[MetadataResponse] | None) -> None:
-        if exchange is not None:
+    def _take_metadata(self, exchange: Exchange[MetadataResponse] | KafkaError | None) -> None:
+        if isinstance(exchange, Exchange):
             try:
                 response = self._cluster.receive(exchange)
                 raise_for_rebootstrap(response)
@@ -214,6 +190,13 @@ class Lookups:
                 self._cluster.apply_metadata(response, is_of_all=self._topics is None)
                 return
         self.refresh()
+
+
+def _tried(ask: Callable[[A], T], of: A) -> T | KafkaError:
+    try:
+        return ask(of)
+    except KafkaError as error:
+        return error
 
 
 def _renewed_topics(before: ClusterView, after: ClusterView) -> frozenset[str]:
