@@ -26,6 +26,7 @@ from typing import (
     NoReturn,
     SupportsIndex,
     TypeAlias,
+    TypedDict,
     overload,
 )
 
@@ -90,6 +91,7 @@ from aiokafka_lite.structs import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Unpack
 
     from aiokafka_lite.client.aiokafka_names import ClientNames
     from aiokafka_lite.consumer.buffer.chunk import Record
@@ -108,6 +110,18 @@ if TYPE_CHECKING:
     from aiokafka_lite.producing.producer import AIOKafkaProducer
     from aiokafka_lite.structs import ConsumerRecord
 
+    class RunOptions(TypedDict, total=False):
+        """The arguments of `run` that do not determine its handler's."""
+
+        concurrency: int
+        order: Order
+        retry: Retry | int | None
+        dead_letter: DeadLetter | str | None
+        breaker: CircuitBreaker | Literal["default"] | None
+        max_uncommitted: int
+
+
+Handled: TypeAlias = Coroutine[object, object, object]
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 Take: TypeAlias = "Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]]"
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
@@ -601,64 +615,42 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     @overload
     async def run(
         self,
-        handler: Callable[[ConsumerRecord[KT, VT]], Coroutine[object, object, object]],
+        handler: Callable[[ConsumerRecord[KT, VT]], Handled],
         *,
-        concurrency: int = ...,
-        order: Order = ...,
         batch_size: None = ...,
-        retry: Retry | int | None = ...,
-        dead_letter: DeadLetter | str | None = ...,
-        breaker: CircuitBreaker | Literal["default"] | None = ...,
-        max_uncommitted: int = ...,
         transactions: None = ...,
+        **options: Unpack[RunOptions],
     ) -> None: ...
     @overload
     async def run(
         self,
-        handler: Callable[[list[ConsumerRecord[KT, VT]]], Coroutine[object, object, object]],
+        handler: Callable[[list[ConsumerRecord[KT, VT]]], Handled],
         *,
         batch_size: int,
-        concurrency: int = ...,
-        order: Order = ...,
-        retry: Retry | int | None = ...,
-        dead_letter: DeadLetter | str | None = ...,
-        breaker: CircuitBreaker | Literal["default"] | None = ...,
-        max_uncommitted: int = ...,
         transactions: None = ...,
+        **options: Unpack[RunOptions],
     ) -> None: ...
     @overload
     async def run(
         self,
-        handler: Callable[[ConsumerRecord[KT, VT], Outputs], Coroutine[object, object, object]],
+        handler: Callable[[ConsumerRecord[KT, VT], Outputs], Handled],
         *,
-        transactions: AIOKafkaProducer[Any, Any],
-        concurrency: int = ...,
-        order: Order = ...,
         batch_size: None = ...,
-        retry: Retry | int | None = ...,
-        dead_letter: DeadLetter | str | None = ...,
-        breaker: CircuitBreaker | Literal["default"] | None = ...,
-        max_uncommitted: int = ...,
+        transactions: AIOKafkaProducer[Any, Any],
+        **options: Unpack[RunOptions],
     ) -> None: ...
     @overload
     async def run(
         self,
-        handler: Callable[
-            [list[ConsumerRecord[KT, VT]], Outputs], Coroutine[object, object, object]
-        ],
+        handler: Callable[[list[ConsumerRecord[KT, VT]], Outputs], Handled],
         *,
         batch_size: int,
         transactions: AIOKafkaProducer[Any, Any],
-        concurrency: int = ...,
-        order: Order = ...,
-        retry: Retry | int | None = ...,
-        dead_letter: DeadLetter | str | None = ...,
-        breaker: CircuitBreaker | Literal["default"] | None = ...,
-        max_uncommitted: int = ...,
+        **options: Unpack[RunOptions],
     ) -> None: ...
     async def run(
         self,
-        handler: Callable[..., Coroutine[object, object, object]],
+        handler: Callable[..., Handled],
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         order: Order = "key",
