@@ -36,7 +36,7 @@ from aiokafka_lite.client.cluster_requests import (
     raise_for_rebootstrap,
     reason,
 )
-from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.pool import Pool
@@ -132,7 +132,7 @@ class Cluster:
         self._rng = rng
         self._bootstrap_nodes = [
             Node(-1 - index, address.host, address.port)
-            for index, address in enumerate(config.bootstrap_addresses())
+            for index, address in enumerate(parse_bootstrap_servers(config.bootstrap_servers))
         ]
         self.view = ClusterView() if view is None else view
         self._listeners: dict[Listener, Listening] = {}

@@ -95,14 +95,6 @@ class ClientConfig(Settings):
     def uses_tls(self) -> bool:
         return self.security_protocol in ("SSL", "SASL_SSL")
 
-    def check_address(self, address: Address) -> None:
-        check_plaintext_credentials(
-            self.security_protocol, [address], is_allowed=self.allow_plaintext_credentials
-        )
-
-    def bootstrap_addresses(self) -> list[Address]:
-        return parse_bootstrap_servers(self.bootstrap_servers)
-
 
 def check_plaintext_credentials(
     security_protocol: str, addresses: Iterable[Address], *, is_allowed: bool

@@ -38,7 +38,7 @@ from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite._sockets import real_socket
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.channel import Channel
-from aiokafka_lite.client.config import Address, ClientConfig
+from aiokafka_lite.client.config import Address, ClientConfig, check_plaintext_credentials
 from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.network_errors import caused
@@ -173,7 +173,9 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
             KafkaProtocolError: The peer does not use Kafka's protocol.
             KafkaError: An error of ``authenticate``.
         """
-        config.check_address(address)
+        check_plaintext_credentials(
+            config.security_protocol, [address], is_allowed=config.allow_plaintext_credentials
+        )
         limit = StepLimit(config.connect_timeout_s, deadline)
         ssl_context = config.ssl_context if config.uses_tls else None
         meant = MeantBroker(cluster_id, node_id)

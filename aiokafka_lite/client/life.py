@@ -97,6 +97,7 @@ class Life(ABC, Generic[P]):
     """The only writer of a client's stage.
 
     Attributes:
+        stage: Written by `enter`.
         parts: The latest parts, even after the stop.
         current: The same in the stages that have parts, otherwise None.
         error: The error of the stage DEAD.
@@ -110,7 +111,7 @@ class Life(ABC, Generic[P]):
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], P]) -> None:
         self._loop = loop
         self._make = make
-        self._stage = Stage.NEW
+        self.stage = Stage.NEW
         self._moved = Event()
         self.parts: P | None = None
         self.current: P | None = None
@@ -122,21 +123,17 @@ class Life(ABC, Generic[P]):
 
     # --- Stages ---------------------------------------------------------------------------
     @property
-    def stage(self) -> Stage:
-        return self._stage
-
-    @property
     def is_over(self) -> bool:
-        return self._stage in OVER
+        return self.stage in OVER
 
     @property
     def is_stopping(self) -> bool:
-        return self._stage in (Stage.FINISHING, Stage.STOPPING, Stage.STOPPED)
+        return self.stage in (Stage.FINISHING, Stage.STOPPING, Stage.STOPPED)
 
     @property
     def has_failed_to_start(self) -> bool:
         was_tried = self.parts is not None or self.failed_start is not None
-        return was_tried and self._stage is Stage.NEW
+        return was_tried and self.stage is Stage.NEW
 
     def not_started(self) -> Exception:
         return IllegalStateError(f"the {self.kind} is not started: await {self.kind}.start() first")
@@ -158,11 +155,11 @@ class Life(ABC, Generic[P]):
         return self.current
 
     def enter(self, stage: Stage) -> None:
-        if stage not in MOVES[self._stage]:
+        if stage not in MOVES[self.stage]:
             raise AssertionError(
-                f"a {self.kind} cannot change its stage from {self._stage.name} to {stage.name}"
+                f"a {self.kind} cannot change its stage from {self.stage.name} to {stage.name}"
             )
-        self._stage = stage
+        self.stage = stage
         self.current = self.parts if stage in WITH_PARTS else None
         if stage is Stage.NEW:
             self.error = None
@@ -170,7 +167,7 @@ class Life(ABC, Generic[P]):
         self._moved.set()
 
     async def _until_not(self, *stages: Stage) -> None:
-        while self._stage in stages:
+        while self.stage in stages:
             self._moved.clear()
             await self._moved.wait()
 
@@ -179,14 +176,14 @@ class Life(ABC, Generic[P]):
         if self.error is not None or self.current is None:
             return False
         self.error = error
-        if self._stage is not Stage.FINISHING:
+        if self.stage is not Stage.FINISHING:
             self.enter(Stage.DEAD)
         return True
 
     # --- Start ----------------------------------------------------------------------------
     async def start(self) -> None:
         await self._until_not(Stage.UNDOING, Stage.STOPPING)
-        if self.stage is not Stage.NEW:
+        if Stage.STARTING not in MOVES[self.stage]:
             raise self.started_twice(
                 f"a {self.kind} can be started only once: create another {self.kind}"
             )
@@ -197,7 +194,7 @@ class Life(ABC, Generic[P]):
             if self.is_stopping:
                 raise self.stopped()
             self.failed_start = None
-            if self._stage is Stage.STARTING:  # and not DEAD
+            if self.stage is Stage.STARTING:  # and not DEAD
                 self.enter(Stage.RUNNING)
         except BaseException as error:
             if isinstance(error, Exception):
@@ -215,9 +212,9 @@ class Life(ABC, Generic[P]):
         try:
             await parts.stop(self._loop.time())
         finally:
-            if self._stage is Stage.UNDOING:
+            if self.stage is Stage.UNDOING:
                 self.enter(Stage.NEW)
-            elif self._stage is Stage.STOPPING:
+            elif self.stage is Stage.STOPPING:
                 self.enter(Stage.STOPPED)
 
     # --- Stop -----------------------------------------------------------------------------
@@ -226,7 +223,7 @@ class Life(ABC, Generic[P]):
         if not self.is_stopping:
             if (parts := self.current) is not None:
                 return await self._stop(parts, timeout_s)
-            is_undone = self._stage is not Stage.UNDOING
+            is_undone = self.stage is not Stage.UNDOING
             self.enter(Stage.STOPPING)
             if is_undone:
                 self.enter(Stage.STOPPED)

@@ -317,7 +317,7 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
             raise TypeError(
                 f"partition_assignment_strategy must list assignor classes, not names: {strategy!r}"
             )
-        check_reset(self.auto_offset_reset)
+        reset_timestamp(self.auto_offset_reset)  # raises for an invalid one
         if self.group_protocol not in GROUP_PROTOCOLS:
             raise ValueError(
                 f"group_protocol must be one of {', '.join(GROUP_PROTOCOLS)}, not "
@@ -452,11 +452,6 @@ _DURATION: Final = (
     r"([-+])?P(?=[-+T0-9])(?:([-+]?[0-9]+)D)?"
     r"(T(?=[-+0-9])(?:([-+]?[0-9]+)H)?(?:([-+]?[0-9]+)M)?(?:([-+]?[0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?"
 )
-
-
-def check_reset(policy: str) -> None:
-    if policy not in _TIMESTAMPS:
-        _duration_ms(policy)
 
 
 def reset_timestamp(policy: str) -> int | None:

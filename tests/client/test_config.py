@@ -45,7 +45,7 @@ def test_bootstrap_servers_are_parsed(
 )
 def test_bad_bootstrap_servers_are_named(servers: str | list[str], complaint: str) -> None:
     with pytest.raises(KafkaConfigurationError, match=complaint):
-        ClientConfig(bootstrap_servers=servers).bootstrap_addresses()
+        parse_bootstrap_servers(servers)
 
 
 def test_address_prints_ipv6_in_brackets() -> None:

@@ -17,18 +17,6 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-__all__ = [
-    "AbstractPartitionAssignor",
-    "Assignor",
-    "ClusterTopics",
-    "ConsumerProtocolMemberAssignment",
-    "ConsumerProtocolMemberMetadata",
-    "KnowsRacks",
-    "LearnsGeneration",
-    "RebalanceProtocol",
-    "members_in_order",
-]
-
 
 class RebalanceProtocol(enum.IntEnum):
     """Which partitions a member revokes in a rebalance (Java's class of this name)."""

@@ -344,12 +344,9 @@ class HeartbeatThread:
         if (cluster := self._cluster) is None:
             assert self._open_cluster is not None  # noqa: S101 -- `start` begins the thread
             cluster = self._cluster = self._open_cluster()
-        self._raise_if_ending()  # `abandon` may not have seen the cluster
+        if self._ending.is_set():  # `abandon` may not have seen the cluster
+            raise ClientClosedError("the consumer is being stopped")
         if self._node is None:
             node_id = cluster.coordinator(self._group_id)
             self._node = cluster.view.nodes[node_id]
         return partial(cluster.request, self._node)
-
-    def _raise_if_ending(self) -> None:
-        if self._ending.is_set():
-            raise ClientClosedError("the consumer is being stopped")

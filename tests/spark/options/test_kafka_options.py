@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aiokafka_lite.client.config import parse_bootstrap_servers
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.options import SourceOptions, parse_options
 from tests.spark.options.cases import BROKER, TOPIC
@@ -123,7 +124,7 @@ def test_unknown_name_is_told_with_the_nearest(given: str, meant: str) -> None:
 )
 def test_bootstrap_servers_are_read_as_kafka_reads_them(servers: str, addresses: list[str]) -> None:
     client = parse({"bootstrap.servers": servers}).client
-    assert list(map(str, client.bootstrap_addresses())) == addresses
+    assert list(map(str, parse_bootstrap_servers(client.bootstrap_servers))) == addresses
 
 
 @for_each(["", " , ", "a:b", "a:0", ":9092", "a b:1"])

@@ -121,7 +121,7 @@ class Member(StatefulMember[MemberState]):
         self._kept_partitions: frozenset[TopicPartition] | None = frozenset()
         self.protocol_name: str | None = None
         self.is_leader = False
-        self._interruption: Interruption | None = None
+        self.interruption: Interruption | None = None
 
     @property
     def is_of_the_next_generation(self) -> bool:
@@ -142,7 +142,7 @@ class Member(StatefulMember[MemberState]):
 
     @property
     def is_heard(self) -> bool:
-        is_lost = self._interruption is not None and self._interruption.is_loss
+        is_lost = self.interruption is not None and self.interruption.is_loss
         is_joining = self.state is MemberState.JOINING and not self.delivers
         return self.is_member and not is_lost and not is_joining
 
@@ -223,7 +223,7 @@ class Member(StatefulMember[MemberState]):
         self.is_leader = identity.member_id == leader_id
         self.note_loss(None)
         self.is_fenced = False
-        self._interruption = None
+        self.interruption = None
         self.enter(MemberState.SYNCING)
 
     def take_assignment(self, *, keeps: bool = False) -> None:
@@ -240,22 +240,18 @@ class Member(StatefulMember[MemberState]):
         self.lose(Identity(), lost_by, because)
 
     # --- Interruptions --------------------------------------------------------------------
-    @property
-    def interruption(self) -> Interruption | None:
-        return self._interruption
-
     def interrupt(self, identity: Identity, interruption: Interruption) -> None:
         """Note an interruption; ignored if `identity` is no longer the present one."""
         if identity != self.identity or not self.is_member:
             return
-        before = self._interruption
-        self._interruption = interruption if before is None else max(before, interruption)
-        self.is_fenced = self._interruption is Interruption.FENCED
+        before = self.interruption
+        self.interruption = interruption if before is None else max(before, interruption)
+        self.is_fenced = self.interruption is Interruption.FENCED
         self.notify()
 
     def settle_interruption(self) -> None:
-        if self._interruption is Interruption.LOST_GENERATION:
-            self.lose_generation(self._interruption)
-        elif self._interruption in (Interruption.LOST_MEMBERSHIP, Interruption.FENCED):
-            self.lose_membership(self._interruption)
-        self._interruption = None
+        if self.interruption is Interruption.LOST_GENERATION:
+            self.lose_generation(self.interruption)
+        elif self.interruption in (Interruption.LOST_MEMBERSHIP, Interruption.FENCED):
+            self.lose_membership(self.interruption)
+        self.interruption = None
