@@ -170,11 +170,7 @@ class ClientArguments(_Given, Settings):
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _made(self, given: Mapping[str, object]) -> None:
-        """Keep the arguments, check them and make them read-only.
-
-        Raises:
-            TypeError: An argument's type does not match its annotation.
-        """
+        """Keep the arguments, check them and make them read-only."""
         values = vars(self)
         values.update(given)
         del values["self"]
@@ -344,10 +340,7 @@ def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenti
 def _annotated(
     init: Callable[..., None], left_out: frozenset[str]
 ) -> Sequence[tuple[str, str, bool, object]]:
-    """Return the arguments of a constructor whose types can be checked.
-
-    Each has its name, its annotation but None, whether it may be None, and its default.
-    """
+    """Return each checked argument: name, type, whether it may be None, and default."""
     found = []
     for name, default in (init.__kwdefaults__ or {}).items():
         text = str(init.__annotations__[name])

@@ -107,12 +107,7 @@ class OwnLoop:
         self._loop.stop()
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """Run a coroutine to its end. After an exception of a signal handler, use only `discard`.
-
-        Raises:
-            IllegalStateError: An event loop runs in this thread.
-            KafkaConnectionError: This loop was closed.
-        """
+        """Run a coroutine to its end. After an exception of a signal handler, use only `discard`."""
         if _runs_loop():
             coroutine.close()
             raise IllegalStateError(
@@ -248,10 +243,7 @@ class BlockingCluster:
                 self._finish_renewals(own, cluster)
 
     def _finish_renewals(self, own: OwnLoop, cluster: Cluster) -> None:
-        """Wait for renewals that the call has begun: between calls, their time would run out.
-
-        So after a call, all sessions are ready for requests.
-        """
+        """Wait for renewals that the call has begun: between calls, their time would run out."""
 
         async def finish() -> None:
             with suppress(asyncio.TimeoutError):
@@ -380,13 +372,7 @@ class BlockingCluster:
         return self._run(lambda cluster: cluster.pool.connect(_node_id(cluster, node)))
 
     def receive(self, exchange: Exchange[R]) -> R:
-        """Wait for the response to a request, and return it decoded.
-
-        Raises:
-            RequestTimedOutError: No response in time.
-            KafkaConnectionError: The connection is or was closed.
-            KafkaProtocolError: The peer broke the protocol.
-        """
+        """Wait for the response to a request, and return it decoded."""
         if exchange.is_done:
             return exchange.result()
 

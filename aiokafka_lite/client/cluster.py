@@ -419,8 +419,7 @@ class Cluster:
     ) -> tuple[int, R]:
         """As request_any. It also returns the node, and adds errors to ``failures``.
 
-        ``give_up_at`` is for all nodes: each has a share of the time left. With
-        ``is_always_offered``, a node without the request is skipped, and its next connections
+        With ``is_always_offered``, a node without the request is skipped, and its next connections
         request its versions again.
         """
         failures = [] if failures is None else failures

@@ -152,26 +152,20 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect, negotiate versions, and authenticate; a cancellation leaves no connection.
 
+        Each step takes at most ``connect_timeout_s``, and all end at the deadline.
+
         Args:
-            address: All addresses that it resolves to are tried.
-            config: Each step takes at most its ``connect_timeout_s``.
             on_bug: Called with bugs that closed the connection.
-            first_versions: Knows the version of ApiVersions for this address.
-            authenticate: Uses the new connection and returns the session's lifetime. Before,
-                responses are limited to 64 KiB.
-            known_versions: Returns the broker's versions, called after connecting; None: ask.
+            authenticate: Uses the new connection. Before, responses are limited to 64 KiB.
+            known_versions: Called after connecting; None: ask.
             cluster_id: With it and ``node_id`` another broker at this address is refused
                 (KIP-1242).
-            deadline: Loop time at which all steps end.
             turn: ``authenticate`` waits for it, without a limit.
 
         Raises:
             InsecureConfigError: Credentials would be sent to another machine without TLS.
-            KafkaConnectionError: The host cannot be reached, closes the connection, or is another
-                broker.
-            TLSError: TLS failed.
-            KafkaProtocolError: The peer does not use Kafka's protocol.
-            KafkaError: An error of ``authenticate``.
+            KafkaError: The host cannot be reached, TLS failed, the peer is no Kafka broker or
+                another one, or refuses the credentials.
         """
         check_plaintext_credentials(
             config.security_protocol, [address], is_allowed=config.allow_plaintext_credentials
@@ -336,11 +330,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         ``timeout_s`` is how long the broker may take. For a shorter limit cancel the call: the
         connection stays, and the late response is dropped.
 
-        Raises:
-            RequestTimedOutError: No response within ``timeout_s``.
-            KafkaConnectionError: The connection is or was closed.
-            IncompatibleBrokerVersion: Broker and client have no version of this request in common.
-            KafkaProtocolError: The peer broke the protocol.
+        Raises as `Wire.ask` and `Exchange.result`.
         """
         if not self._can_write.is_set():
             await self._wait_writable(request.request_class, timeout_s)
@@ -356,9 +346,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
     ) -> Exchange[R]:
         """Send a request at once, even if earlier bytes are unsent, and return its exchange.
 
-        ``on_done`` does not get errors that are raised here.
-
-        Raises: as ``request``, except for errors of the exchange.
+        ``on_done`` does not get errors that are raised here. Raises as `Wire.ask`.
         """
         wire = self.wire
         exchange: Exchange[R] = Exchange(wire, on_done, self)

@@ -87,10 +87,7 @@ async def dial(
 
 
 async def _connected(host: str, port: int, receive_buffer_bytes: int) -> socket.socket:
-    """Return a socket with a receive buffer of this size, which limits TCP's window.
-
-    The window's scale is fixed while connecting, so the size is set before.
-    """
+    """Return a socket whose receive buffer is set before connecting, which fixes TCP's window."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     family, kind, protocol, _, sockaddr = found[0]
     sock = socket.socket(family, kind, protocol)

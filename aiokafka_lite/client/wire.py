@@ -265,16 +265,11 @@ class Exchange(Asked, Generic[R_co]):
 
 
 class Wire:
-    """A connection's requests and responses, and its state.
-
-    All fields are written only here.
+    """A connection's requests and responses, and its state. All fields are written only here.
 
     Attributes:
-        peer: Host, port and node id, for messages.
         error: Why the wire was poisoned.
-        reader: Takes the bytes that arrive.
         in_flight: Requests without a response, abandoned ones included, by correlation id.
-        last_used: Time of the latest request.
         received_at: Time of the latest bytes of an incomplete response.
         muted_until: The broker asks for no requests before (KIP-219).
         session_lifetime_s: How long the broker accepts requests after authentication, 0: no limit
@@ -389,12 +384,6 @@ class Wire:
     ) -> bytes:
         """Put a request in flight and return its bytes.
 
-        Args:
-            pending: A new one, which represents the request.
-            request: It must be one that brokers answer.
-            timeout_s: How long the broker may take.
-            max_version: A limit for the version.
-
         Raises:
             IllegalArgumentError: Brokers do not answer the request, or a value does not fit its
                 field.
@@ -461,13 +450,7 @@ class Wire:
         """Return the next request with a response, None when more bytes are needed.
 
         Several responses may arrive at once, so call it until it returns None. A failed request
-        gets no frame.
-
-        Args:
-            count: How many bytes were written to the reader's memory since the last call.
-
-        Raises:
-            KafkaProtocolError: The frame is impossible, too large, or answers no request.
+        gets no frame. Raises as `FrameReader.next_frame`, and CorrelationIdError.
         """
         frame = self.reader.next_frame(count)
         if frame is None:

@@ -232,14 +232,9 @@ class Engine(Life["Running"]):
     async def stop_as(
         self, timeout_s: float, *, is_clean: bool, leaves: bool | None = None
     ) -> Offsets:
-        """Stop everything in order, within the timeout. Later calls wait for the first.
+        """As `stop`. Return the offsets that could not be committed, as far as known.
 
-        Args:
-            is_clean: Commit all returned records, otherwise without those of the latest read.
-            leaves: See Membership.leave.
-
-        Returns:
-            Offsets that could not be committed, as far as known.
+        `is_clean`: commit all returned records, otherwise without those of the latest read.
         """
         if self.is_stopping:
             is_awaited = self.parts is None or not self.parts.membership.is_called_by_listener()

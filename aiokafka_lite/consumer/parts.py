@@ -361,10 +361,9 @@ class Running:
 
 
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:
-    """Return the member id of an earlier attempt to start that failed, or "".
+    """Return the member id of an earlier start that failed, or "": the group may have that member.
 
-    If only its response was lost, the group has that member. A new attempt takes its place, so that
-    no rebalance of the classic protocol waits for its session.
+    So no rebalance of the classic protocol waits for its session.
     """
     status = None if before is None else before.membership.status
     if before is None or status is None:

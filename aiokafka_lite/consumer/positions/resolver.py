@@ -413,14 +413,12 @@ class PositionResolver:
     async def _ends_of_quiet(
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
-        """Find the ends of logs that have no record at or after a time (by_duration).
-
-        The time is looked up again afterwards, because records may have been written in between.
-        """
+        """Find the ends of logs that have no record at or after a time (by_duration)."""
         latest = dict.fromkeys(timestamps, LATEST_TIMESTAMP)
         ends, failures = await self._lookup.ask(node_id, latest)
         if not ends:
             return ends, failures
+        # Records may have been written in between.
         again, failed = await self._lookup.ask(node_id, {tp: timestamps[tp] for tp in ends})
         found = {tp: ends[tp] if offset.offset < 0 else offset for tp, offset in again.items()}
         return found, {**failures, **failed}

@@ -177,11 +177,10 @@ class ClassicMembership(GroupedMembership[Member]):
                 await self._leave_until_next_read(overdue)
 
     async def _prepare(self, reason: str, *, leaves: bool = False) -> None:
-        """Revoke the partitions that the member does not keep during the next rebalance.
+        """Revoke what the member does not keep during the next rebalance (`_not_kept`).
 
-        An eager member revokes all, and their positions can be read until the next assignment. A
-        cooperative one keeps those it still subscribes to. One whose application stays away
-        (`leaves`) keeps no partitions, and waits for no records.
+        The positions of an eager member can be read until the next assignment. One whose
+        application stays away (`leaves`) waits for no records.
         """
         member, state = self._member, self._state
         self._settle_interruption()
@@ -296,9 +295,8 @@ class ClassicMembership(GroupedMembership[Member]):
     def _only_comes_back(self) -> bool:
         """Whether a static member has unsubscribed, and now subscribes to the same topics.
 
-        It then joins without its member id, as after a restart, and gets its partitions without a
-        rebalance (KIP-345), even if it leads (KIP-814). With other topics the coordinator would
-        ignore the change.
+        It joins without its member id, as after a restart, and gets its partitions without a
+        rebalance (KIP-345, KIP-814). With other topics the coordinator would ignore the change.
         """
         return (
             self._member.is_static
@@ -366,10 +364,7 @@ class ClassicMembership(GroupedMembership[Member]):
             await self._handover.tell_of_new(state.listener, partitions)
 
     async def _take_what_is_new(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Revoke and assign partitions; the others stay readable. Return whether any was revoked.
-
-        After a revocation, other members wait for this one to join again.
-        """
+        """Revoke and assign partitions, and keep the others. Return whether any was revoked."""
         member, state = self._member, self._state
         before = frozenset(state.assignment)
         gone, new = before - partitions, partitions - before

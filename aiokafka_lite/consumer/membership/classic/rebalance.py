@@ -71,9 +71,8 @@ async def share_out(
 ) -> Mapping[str, bytes]:
     """Return each member's encoded assignment.
 
-    For a hundred members with a thousand partitions it takes a tenth of a second, if they subscribe
-    to different topics. Only an assignor with `may_assign_in_thread` runs in a thread: those
-    written for aiokafka do not expect one.
+    That may take a tenth of a second. Only an assignor with `may_assign_in_thread` runs in a
+    thread: those written for aiokafka do not expect one.
     """
 
     def work() -> Mapping[str, bytes]:

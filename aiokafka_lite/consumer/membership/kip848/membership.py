@@ -296,10 +296,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         )
 
     def _note_unknown(self, step: Reconciliation) -> None:
-        """Request the names of topics repeatedly, until they are known.
-
-        Each heartbeat's response leads here, and must not delay the next request.
-        """
+        """Request the names of topics from time to time, until they are known."""
         now = self._loop.time()
         if not step.unknown:
             self._unknown_since = None
@@ -398,10 +395,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return Subscription(state.subscription or frozenset())
 
     def _for_the_broker(self, pattern: re.Pattern[str]) -> str | None:
-        """Return the coordinator's expression. None: the consumer matches the pattern.
-
-        It does so if its metadata is refreshed more often than brokers match expressions.
-        """
+        """Return the coordinator's expression. None: the consumer matches the pattern (sooner)."""
         if self._config.metadata_max_age_s < BROKER_LOOKS_S:
             return None
         return as_re2(pattern, exclude_internal_topics=self._config.exclude_internal_topics)
