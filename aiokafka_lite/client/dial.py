@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._sockets import real_socket
 from aiokafka_lite._threads import resolve
 from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.client.config import Address
-from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import (
     NETWORK_ERRORS,
     hosts,
@@ -23,6 +23,15 @@ from aiokafka_lite.client.network_errors import (
 )
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+# TCP keep-alive, for balancers and firewalls that forget idle connections: seconds until the first
+# probe (two names), seconds between probes, and unanswered probes.
+KEEP_ALIVE: Final[Mapping[str, int]] = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPALIVE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+}
 
 
 class StepLimit(NamedTuple):
@@ -81,9 +90,18 @@ async def dial(
             failures[host] = error
         else:
             if (real := real_socket(transport)) is not None:
-                keep_alive(real)
+                _keep_alive(real)
             return protocol
     raise not_connected(address, failures, timeout_s=timeout_s, uses_tls=ssl_context is not None)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Enable keep-alive as far as the system supports it. A lost connection is ignored."""
+    with suppress(OSError, ValueError):  # uvloop: ValueError once the socket closed
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _connected(host: str, port: int, receive_buffer_bytes: int) -> socket.socket:
