@@ -179,6 +179,8 @@ class BlockingCluster:
         self._mechanism = mechanism
         self._rng = random.Random()
         self._own: OwnLoop | None = None
+        # Threads that call at once make one loop.
+        self._opening = threading.Lock()
         # The latest one. Without an own loop, only its view is used.
         self._cluster: Cluster | None = None
         self._scope: TaskScope
@@ -255,15 +257,16 @@ class BlockingCluster:
 
     def _open(self) -> tuple[OwnLoop, Cluster]:
         """Return the loop and the cluster. New ones begin with the view of those before."""
-        if self._own is None and not self._is_closed:
-            own = OwnLoop()
-            try:
-                own.run(self._make_cluster(own))
-            except BaseException:
-                own.close()
-                raise
-            self._own = own
-        own_or_none, cluster = self._own, self._cluster
+        with self._opening:
+            if self._own is None and not self._is_closed:
+                own = OwnLoop()
+                try:
+                    own.run(self._make_cluster(own))
+                except BaseException:
+                    own.close()
+                    raise
+                self._own = own
+            own_or_none, cluster = self._own, self._cluster
         if own_or_none is None or cluster is None or self._is_closed:
             raise ClientClosedError("the client is closed")
         return own_or_none, cluster
@@ -281,7 +284,8 @@ class BlockingCluster:
 
     def _drop(self) -> None:
         """Close the loop and all connections."""
-        own, self._own = self._own, None
+        with self._opening:
+            own, self._own = self._own, None
         if own is not None:
             try:
                 own.run(self._close())
@@ -306,6 +310,7 @@ class BlockingCluster:
         await self._scope.close()
 
     def note_fork(self) -> None:
+        self._opening = threading.Lock()  # another thread of the parent may hold it
         if self._own is not None:
             leave_to_parent(-1, (self._cluster, self._scope))
             self._own = None

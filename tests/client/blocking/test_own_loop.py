@@ -17,8 +17,9 @@ import pytest
 
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client import blocking_cluster as blocking_cluster_module
 from aiokafka_lite.client import connection as connection_module
-from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.blocking_cluster import BlockingCluster, OwnLoop
 from aiokafka_lite.errors import (
     ClientClosedError,
     CoordinatorNotAvailableError,
@@ -176,6 +177,25 @@ def test_another_thread_ends_a_call_that_pauses_between_two_tries(
                 call.result(TIMEOUT_S)
         assert time.monotonic() - begun < TIMEOUT_S / 4
         executor.submit(cluster.close).result(TIMEOUT_S)  # it is not cancelled as well
+
+
+def test_first_calls_of_two_threads_make_one_loop(
+    broker: BrokerThread, new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[OwnLoop]()
+
+    class SlowLoop(OwnLoop):
+        def __init__(self) -> None:
+            made.append(self)
+            time.sleep(0.05)
+            super().__init__()
+
+    monkeypatch.setattr(blocking_cluster_module, "OwnLoop", SlowLoop)
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    with ThreadPoolExecutor(2) as executor:
+        calls = [executor.submit(cluster.refresh, []) for _ in range(2)]
+        assert all(call.result(TIMEOUT_S).nodes for call in calls)
+    assert len(made) == 1
 
 
 # --- Failures of the client itself -------------------------------------------------------------
