@@ -48,6 +48,7 @@ from aiokafka_lite.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
+    KafkaProtocolError,
     KafkaTimeoutError,
     NodeNotReadyError,
     RebootstrapRequiredError,
@@ -414,26 +415,32 @@ class Cluster:
         timeout_s: float | None = None,
         give_up_at: float = math.inf,
         failures: list[KafkaError] | None = None,
-        exclude: Iterable[int] = (),
+        asked: set[int] | None = None,
         is_always_offered: bool = False,
     ) -> tuple[int, R]:
         """As request_any. It also returns the node, and adds errors to ``failures``.
 
+        Nodes in ``asked`` are left out, and those that are asked now are added to it.
         With ``is_always_offered``, a node without the request is skipped, and its next connections
         request its versions again.
         """
         failures = [] if failures is None else failures
-        excluded = set(exclude)
+        asked = set() if asked is None else asked
         incompatible: IncompatibleBrokerVersion | None = None
-        while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
-            most_s = math.inf
+        while (node_id := self._next_to_ask(frozenset(asked))) is not None:
+            most_s, limit_s = math.inf, None
             if give_up_at < math.inf:
-                most_s = self._share_s(give_up_at, len(set(self.pool.node_ids()) - excluded))
-            excluded.add(node_id)
+                most_s = self._share_s(give_up_at, len(set(self.pool.node_ids()) - asked))
+                limit_s = most_s + LEAST_S  # also for connecting
+            asked.add(node_id)
             try:
-                return node_id, await self.request(
-                    node_id, request, timeout_s=timeout_s, most_s=most_s
-                )
+                async with timeout(limit_s):
+                    return node_id, await self.request(
+                        node_id, request, timeout_s=timeout_s, most_s=most_s
+                    )
+            except asyncio.TimeoutError:
+                silence = f"no answer from {self.pool.describe(node_id)} in {most_s:g} s"
+                failures.append(self.pool.last_error(node_id) or RequestTimedOutError(silence))
             except IncompatibleBrokerVersion as error:
                 if not is_always_offered:
                     raise
@@ -497,20 +504,16 @@ class Cluster:
             BrokerResponseError: The client may not ask for the coordinator.
         """
         give_up_at = min(give_up_at, self._loop.time() + MAX_ELSEWHERE_S)
-        asked = {node_id}
+        request, asked = coordinator_request(key, key_type), {node_id}
         named: Node | None = None
         is_unknown = False
-        while (other := self._next_to_ask(frozenset(asked))) is not None:
-            left_s = give_up_at - self._loop.time()
-            if left_s <= 0:
-                break
-            share_s = left_s / len(set(self.pool.node_ids()) - asked)
-            asked.add(other)
+        while self._loop.time() < give_up_at:
             try:
-                async with timeout(share_s):
-                    response = await self.request(other, coordinator_request(key, key_type))
+                _, response = await self._ask_any(request, give_up_at=give_up_at, asked=asked)
                 node = coordinator_of(key, response)
-            except (IncompatibleBrokerVersion, asyncio.TimeoutError, *PASSING_ERRORS):
+            except KafkaConnectionError:
+                break  # no node is left
+            except (IncompatibleBrokerVersion, KafkaProtocolError):
                 continue
             except BrokerResponseError as error:
                 if not error.retriable:
@@ -711,13 +714,13 @@ class Cluster:
         self, topics: frozenset[str] | None, failures: list[KafkaError], *, may_create: bool
     ) -> MetadataResponse:
         bootstrap = [node.id for node in self._bootstrap_nodes]
-        exclude: Iterable[int] = ()
+        asked: set[int] = set()
         while True:
             known = self.pool.node_ids()
             try:
-                if exclude or not self.view.nodes:
+                if asked or not self.view.nodes:
                     self._rng.shuffle(bootstrap)
-                    exclude = {*exclude, *await self.pool.connect_one(bootstrap, failures)}
+                    asked |= await self.pool.connect_one(bootstrap, failures)
                 if self._refresher is None:
                     self._ask_for_first_coordinator()
                 self._answered_by, response = await self._ask_any(
@@ -725,7 +728,7 @@ class Cluster:
                     timeout_s=min(self.config.request_timeout_s, MAX_METADATA_WAIT_S),
                     give_up_at=self.pool.give_up_at or math.inf,
                     failures=failures,
-                    exclude=exclude,
+                    asked=asked,
                     is_always_offered=True,
                 )
                 raise_for_rebootstrap(response)
@@ -737,7 +740,7 @@ class Cluster:
                     self._is_bootstrapping = True
                     log.info("bootstrapping again: %s", error)
             self._update_pool()
-            exclude = known
+            asked = set(known)
         connection = self.pool.usable(self._answered_by)
         if connection is not None:
             version = connection.api_versions.choose(MetadataRequest)
