@@ -69,6 +69,8 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._error: KafkaError | None = None
         # The member has left the group until the application's next read.
         self.sits_out = False
+        # The subscription version of the latest assignment that is complete. None: there is none.
+        self._settled_version: int | None = None
         # The latest subscription for which the group task was woken.
         self._noticed_version: int | None = None
 
@@ -82,8 +84,8 @@ class GroupedMembership(ABC, Generic[MemberT]):
         return self._member.identity.generation
 
     @property
-    @abstractmethod
-    def is_settled(self) -> bool: ...
+    def is_settled(self) -> bool:
+        return self._settled_version == self._state.subscription_version
 
     def wake_waiters(self) -> None:
         self._member.notify()

@@ -57,10 +57,8 @@ class ClassicMembership(GroupedMembership[Member]):
         self._kept_classic_by = kept_classic_by
         # The rebalance in progress.
         self._joining: asyncio.Task[JoinOutcome] | None = None
-        # The subscription versions of the last rebalance, and of the last assignment for which the
-        # listener has returned. None: there is no assignment.
+        # The subscription version of the last rebalance. None: there is no assignment.
         self._joined_version: int | None = None
-        self._assigned_version: int | None = None
         # The subscription of the latest join, and its version.
         self._joined_topics: frozenset[str] | None = None
         self._joined_last = -1
@@ -75,10 +73,6 @@ class ClassicMembership(GroupedMembership[Member]):
         return status._replace(
             is_eager=not self._is_cooperative, kept_classic_by=self._kept_classic_by
         )
-
-    @property
-    def is_settled(self) -> bool:
-        return self._assigned_version == self._state.subscription_version
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -185,7 +179,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member, state = self._member, self._state
         self._settle_interruption()
         member.enter(MemberState.PREPARING)
-        self._joined_version = self._assigned_version = None
+        self._joined_version = self._settled_version = None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
         if state.is_subscribed:
@@ -344,7 +338,7 @@ class ClassicMembership(GroupedMembership[Member]):
             self._gate.hold(Hold.LOST)
         self._heartbeat.lease.look()
         self._gate.release(Hold.LISTENER)
-        self._assigned_version = self._joined_version
+        self._settled_version = self._joined_version
         member.notify()
         if has_given_back and member.is_member:
             return Interruption.PARTITIONS_REVOKED

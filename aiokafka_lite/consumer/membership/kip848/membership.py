@@ -76,8 +76,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self.fall_back = fall_back
         # Assigned and not revoked yet: the owned partitions in heartbeats.
         self.held: dict[PartitionId, TopicPartition] = {}
-        # The subscription version of the assignment.
-        self._settled_version: int | None = None
         # The end of the wait for a first assignment, and whether the listener was called for one.
         self._first_until = 0.0
         self._asked_version: int | None = None
@@ -120,10 +118,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             f"for {for_s:.0f} s. The partitions cannot be read until the metadata contain the "
             "topic: check that the ACLs allow this client to describe the topic"
         )
-
-    @property
-    def is_settled(self) -> bool:
-        return self._settled_version == self._state.subscription_version
 
     def stop_trying(self) -> None:
         self._cluster.remove_listener(self._metadata_changed)
