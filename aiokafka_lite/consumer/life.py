@@ -204,8 +204,8 @@ class Engine(Life["Running"]):
 
     def commits_of(self, parts: Running) -> Commits:
         self.require_group()
-        assert parts.group_commits is not None  # noqa: S101 -- it has a group
-        return parts.group_commits
+        assert parts.commits is not None  # noqa: S101 -- it has a group
+        return parts.commits
 
     async def commit(self, offsets: object) -> None:
         parts = self.parts if self.stage is Stage.STOPPING else self.current
@@ -216,9 +216,9 @@ class Engine(Life["Running"]):
                 "the consumer is stopped and can no longer commit: commit before stop(), or "
                 "while stop() runs. The partitions' next owners start at the committed offsets"
             )
-        assert parts.group_commits is not None  # noqa: S101 -- it has a group
+        assert parts.commits is not None  # noqa: S101 -- it has a group
         try:
-            await parts.group_commits.commit(offsets)
+            await parts.commits.commit(offsets)
         except KafkaError as error:
             if not self.is_over or isinstance(error, FencedInstanceIdError):
                 raise

@@ -33,7 +33,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.assignment.work import in_words
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
-from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
+from aiokafka_lite.consumer.membership.none import NoGroup
 from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
@@ -116,17 +116,15 @@ class Running:
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
         self.topic_changes = TopicChanges(core)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
-        self.commits: Commits | NoCommits
-        self.group_commits: Commits | None = None
+        # None: there is no group.
+        self.commits: Commits | None = None
         self.membership: Membership
         # Starts a membership that has replaced the first one.
         self._starting: asyncio.Task[None] | None = None
         if config.group_id is None:
-            self.commits = NoCommits()
             self.membership = NoGroup(core, self.cluster)
         else:
-            commits, self.membership = self._make_group(config.group_id)
-            self.commits = self.group_commits = commits
+            self.commits, self.membership = self._make_group(config.group_id)
         self.sources = Sources(core, self.cluster, self.scopes.fetching)
         self.resolver = PositionResolver(
             core,
@@ -134,7 +132,7 @@ class Running:
             self.lookup,
             self.commits,
             self.topic_changes,
-            self.group_commits if config.enable_auto_commit else None,
+            self.commits if config.enable_auto_commit else None,
             self.scopes.positions,
         )
         self.topic_changes.reset_by_policy = self.resolver.reset_by_policy
@@ -209,7 +207,8 @@ class Running:
         self.cluster.add_listener(self.resolver.view_changed, on_moves=self.resolver.leaders_moved)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
         self.scopes.positions.supervise(self.watchdog.run, name="watchdog")
-        self.commits.start_auto_commit(self.scopes.grouping)
+        if self.commits is not None:
+            self.commits.start_auto_commit(self.scopes.grouping)
         await self.membership.start()
         await self.wait_assigned()
 
@@ -310,11 +309,11 @@ class Running:
 
     async def stop(self, deadline: float) -> None:
         self._engine.probe.stop()
-        self.uncommitted = self.commits.left_to_commit(self._to_commit)
+        self.uncommitted = self._left_to_commit()
         try:
             self.uncommitted = await self._stop_in_order(deadline)
         except BaseException:
-            self.uncommitted = self.commits.left_to_commit(self._to_commit)
+            self.uncommitted = self._left_to_commit()
             self._abort()  # first of all: the waits that follow may be cancelled as well
             await self._end(0.0)
             raise
@@ -347,11 +346,15 @@ class Running:
         self.sources.close()
         await _bounded(self.scopes.fetching.close(), deadline, "stop fetching")
         await _bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
-        offsets = self._to_commit
-        leaving = self.membership.leave(deadline=deadline, offsets=offsets, leaves=self._leaves)
+        leaving = self.membership.leave(
+            deadline=deadline, offsets=self._to_commit, leaves=self._leaves
+        )
         uncommitted = await _bounded(leaving, deadline, "leave the group")
         await self._end(deadline)
-        return self.commits.left_to_commit(offsets) if uncommitted is None else uncommitted
+        return self._left_to_commit() if uncommitted is None else uncommitted
+
+    def _left_to_commit(self) -> Offsets:
+        return {} if self.commits is None else self.commits.left_to_commit(self._to_commit)
 
     async def _end(self, deadline: float) -> None:
         for scope in (self.scopes.fetching, self.scopes.positions, self.scopes.grouping):

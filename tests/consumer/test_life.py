@@ -109,7 +109,7 @@ class Parts:
     """Stands in for the parts of a started consumer."""
 
     def __init__(self, refusal: KafkaError | None = None) -> None:
-        self.sources = self.group_commits = self
+        self.sources = self.commits = self
         self.told: list[str] = []
         self._refusal = refusal
 

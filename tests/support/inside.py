@@ -145,7 +145,8 @@ def listener(consumer: AIOKafkaConsumer) -> ConsumerRebalanceListener | None:
 
 def commit_count(consumer: AIOKafkaConsumer) -> int:
     """How many commits of a started consumer have succeeded."""
-    return _running(consumer).commits.commit_count
+    commits = _running(consumer).commits
+    return 0 if commits is None else commits.commit_count
 
 
 # --- Positions --------------------------------------------------------------------------------

@@ -1,17 +1,13 @@
-"""Replaces the membership and commits of a consumer without a group_id."""
+"""Replaces the membership of a consumer without a group_id."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
-from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.view import ClusterView
-from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
-from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import Assigned
 from aiokafka_lite.structs import TopicPartition
 
@@ -86,22 +82,3 @@ class NoGroup:
             self._state.change(gone, every)
             # The application may call this while the loop is not running.
             self._events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
-
-
-class NoCommits:
-    """Replaces Commits: there are no committed offsets."""
-
-    commit_count: int = 0
-    failed_at: float | None = None
-
-    def start_auto_commit(self, scope: TaskScope) -> None:
-        """Do nothing, whatever enable_auto_commit is (as aiokafka)."""
-
-    def left_to_commit(self, offsets: Offsets) -> Offsets:
-        return {}
-
-    async def positions(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
-        """Return None for every partition, so that auto_offset_reset decides."""
-        return dict.fromkeys(partitions)

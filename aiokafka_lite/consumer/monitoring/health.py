@@ -162,7 +162,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         yield from _group_troubles(engine, running, now)
     if (waiting := engine.core.gate.posted_error) is not None:
         yield f"the next read raises {waiting}"
-    failed_at = running.commits.failed_at
+    failed_at = None if running.commits is None else running.commits.failed_at
     if failed_at is not None and now - failed_at < FAILED_COMMIT_S:
         ago = seconds(now - failed_at)
         yield (

@@ -53,7 +53,7 @@ def measure(engine: Engine, now: float) -> Row:
         "heartbeats_total": 0 if status is None else status.heartbeat_count,
         "heartbeat_failures_total": 0 if status is None else status.heartbeat_failure_count,
         "last_heartbeat_age_seconds": last_heartbeat_s(engine, now),
-        "commits_total": 0 if latest is None else latest.commits.commit_count,
+        "commits_total": latest.commits.commit_count if latest and latest.commits else 0,
         "reconnects_total": 0 if latest is None else latest.cluster.pool.reconnect_count,
         "buffered_bytes": engine.core.buffer.budget.used_bytes,
         "buffered_limit_bytes": engine.core.buffer.budget.limit_bytes,

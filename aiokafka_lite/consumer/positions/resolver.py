@@ -64,7 +64,6 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.commits import Commits
-    from aiokafka_lite.consumer.membership.none import NoCommits
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class PositionResolver:
         core: Core,
         cluster: Cluster,
         lookup: OffsetLookup,
-        committed: Commits | NoCommits,
+        committed: Commits | None,
         topic_changes: TopicChanges,
         start_commits: Commits | None,
         scope: TaskScope,
@@ -191,10 +190,9 @@ class PositionResolver:
     async def _start_from_committed(self) -> None:
         backoff = self._core.new_backoff()
         while searches := self._searches().get(Sought.COMMITTED):
+            tps = [search.cursor.tp for search in searches]
             try:
-                committed = await self._committed.positions(
-                    [search.cursor.tp for search in searches]
-                )
+                committed = {} if self._committed is None else await self._committed.positions(tps)
             except KafkaError as error:
                 if error.retriable:
                     raise  # the scope restarts the task

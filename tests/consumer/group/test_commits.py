@@ -14,7 +14,6 @@ from aiokafka_lite.consumer.assignors import ConsumerProtocolMemberAssignment
 from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.none import NoCommits
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,
@@ -135,7 +134,6 @@ async def test_without_a_group_there_are_no_commits() -> None:
     with pytest.raises(IllegalOperation):
         await consumer.committed(TP)
     await consumer.stop()
-    assert await NoCommits().positions([TP]) == {TP: None}
 
 
 async def test_a_commit_carries_the_leader_epoch_of_the_last_record_before_it(
