@@ -107,7 +107,7 @@ class OwnLoop:
         self._loop.stop()
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """Run a coroutine to its end. After an exception of a signal handler, use only `discard`."""
+        """Run a coroutine to its end. After an exception in it, use only `discard`."""
         if _runs_loop():
             coroutine.close()
             raise IllegalStateError(
