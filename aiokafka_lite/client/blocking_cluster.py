@@ -155,8 +155,9 @@ class OwnLoop:
         self._loop.close()
 
     def note_fork(self) -> None:
-        # Closing it, as garbage collection does, would change the epoll instance that both have.
-        leave_to_parent(self._selector.fileno(), self._loop)
+        if not self._loop.is_closed():
+            # Closing it, as garbage collection does, would change the epoll instance of both.
+            leave_to_parent(self._selector.fileno(), self._loop)
 
 
 class BlockingCluster:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aiokafka_lite._compat import Never, timeout
+from aiokafka_lite._compat import Never, timeout, timeout_at
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import (
@@ -430,8 +430,10 @@ class Cluster:
         while (node_id := self._next_to_ask(frozenset(asked))) is not None:
             most_s, limit_s = math.inf, None
             if give_up_at < math.inf:
-                most_s = self._share_s(give_up_at, len(set(self.pool.node_ids()) - asked))
-                limit_s = most_s + LEAST_S  # also for connecting
+                untried = len(set(self.pool.node_ids()) - asked)
+                most_s = self._share_s(give_up_at, untried)
+                # Connecting takes a part of it, but for the last node it takes its own time.
+                limit_s = most_s + LEAST_S if untried > 1 else None
             asked.add(node_id)
             try:
                 async with timeout(limit_s):
@@ -509,10 +511,11 @@ class Cluster:
         is_unknown = False
         while self._loop.time() < give_up_at:
             try:
-                _, response = await self._ask_any(request, give_up_at=give_up_at, asked=asked)
+                async with timeout_at(give_up_at):
+                    _, response = await self._ask_any(request, give_up_at=give_up_at, asked=asked)
                 node = coordinator_of(key, response)
-            except KafkaConnectionError:
-                break  # no node is left
+            except (KafkaConnectionError, asyncio.TimeoutError):
+                break  # no node is left, or no time
             except (IncompatibleBrokerVersion, KafkaProtocolError):
                 continue
             except BrokerResponseError as error:

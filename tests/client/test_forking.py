@@ -10,6 +10,7 @@ import pytest
 
 from aiokafka_lite import _forks
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
+from aiokafka_lite.client.blocking_cluster import OwnLoop
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.wire import Wire
 
@@ -60,6 +61,8 @@ class Member:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_an_object_that_cannot_replace_its_descriptor_does_not_hide_the_fork_from_others() -> None:
     noted: list[str] = []
+    closed = OwnLoop()  # has no descriptor
+    closed.close()
     full = OSError(errno.EMFILE, "too many open files")
     owners = [Member(noted, "owner", full) for _ in range(3)]
     members = [Member(noted, "member", RuntimeError("no loop")) for _ in range(3)]
@@ -77,3 +80,4 @@ def test_an_object_that_cannot_replace_its_descriptor_does_not_hide_the_fork_fro
     os.waitpid(pid, 0)
     assert found == ["member"] * 3 + ["owner"] * 3
     assert noted == []
+    closed.note_fork()
