@@ -162,7 +162,7 @@ class Scram(Mechanism):
         salted = await compute(hashing)
         key = scram.server_key(self._mechanism, salted)
         proof = scram.client_proof(self._mechanism, salted, message)
-        signature = scram.server_signature(self._mechanism, key, message)
+        signature = scram.signature(self._mechanism, key, message)
         return final._replace(proof=proof).encode(), signature
 
 

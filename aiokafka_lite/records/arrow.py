@@ -165,9 +165,6 @@ class ArrowColumns:
         arrays = [self._array(field, filled) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
-
     def from_records(self, records: Sequence[ConsumerRecord]) -> pa.RecordBatch:
         arrays = [self._array_of_records(field, records) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -120,7 +120,7 @@ def credential(
 
 def client_proof(mechanism: ScramMechanism, salted: bytes, auth_message: bytes) -> bytes:
     key = client_key(mechanism, salted)
-    return _xor(key, _signature(mechanism, stored_key(mechanism, key), auth_message))
+    return _xor(key, signature(mechanism, stored_key(mechanism, key), auth_message))
 
 
 def is_proof(
@@ -129,15 +129,11 @@ def is_proof(
     """Whether a proof was made with the credential's password, in constant time."""
     if len(proof) != mechanism.key_bytes:
         return False
-    key = _xor(proof, _signature(mechanism, known.stored_key, auth_message))
+    key = _xor(proof, signature(mechanism, known.stored_key, auth_message))
     return hmac.compare_digest(stored_key(mechanism, key), known.stored_key)
 
 
-def server_signature(mechanism: ScramMechanism, key: bytes, auth_message: bytes) -> bytes:
-    return _signature(mechanism, key, auth_message)
-
-
-def _signature(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
+def signature(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
     return hmac.digest(key, message, mechanism.hash_name)
 
 

@@ -165,7 +165,6 @@ class KafkaOptions(Settings):
     mechanism: Mechanism | None = None
     login: Login | None = None
     client_rack: str | None = None
-    group_id: str | None = None
     isolation_level: IsolationLevel = "read_uncommitted"
     max_wait_ms: int = 500
     min_bytes: int = 1
@@ -220,12 +219,16 @@ def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
     }
     servers = _bootstrap_servers(raw)
     security = parse_security(raw, servers)
+    if "kafka.group.id" in raw:
+        raw.warnings.append(
+            "option kafka.group.id has no effect, because a query joins no group. Set "
+            "commitOffsetsToGroup to commit the query's offsets to a group"
+        )
     return KafkaOptions(
         client=_client_config(raw, servers, security.protocol, security.ssl_context),
         mechanism=security.mechanism,
         login=security.login,
         client_rack=raw.sent_text("kafka.client.rack") or None,
-        group_id=_group_id(raw),
         isolation_level=_isolation_level(raw),
         check_crcs=raw.boolean("kafka.check.crcs", default=True),
         **numbers,
@@ -276,16 +279,6 @@ def _client_config(
         max_frame_bytes=MAX_FRAME_BYTES,
         **times,
     )
-
-
-def _group_id(raw: RawOptions) -> str | None:
-    group_id = raw.text("kafka.group.id")
-    if group_id is not None:
-        raw.warnings.append(
-            "option kafka.group.id has no effect, because a query joins no group. Set "
-            "commitOffsetsToGroup to commit the query's offsets to a group"
-        )
-    return group_id
 
 
 def _isolation_level(raw: RawOptions) -> IsolationLevel:

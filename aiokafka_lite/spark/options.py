@@ -115,7 +115,6 @@ class SourceOptions(KafkaOptions):
     fetch_retries: int = 3
     fetch_retry_interval_s: float = 1.0
     poll_timeout_s: float = 120.0
-    group_id_prefix: str | None = None
     min_records_per_task: int = 1000
     commit_group: str | None = None
     admission_control: AdmissionControl = "engine"
@@ -160,7 +159,6 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
         poll_timeout_s=raw.seconds(
             "kafkaConsumer.pollTimeoutMs", default.poll_timeout_s, at_least=1
         ),
-        group_id_prefix=raw.text("groupIdPrefix"),
         min_records_per_task=raw.number(
             "minRecordsPerTask", default.min_records_per_task, at_least=1
         ),

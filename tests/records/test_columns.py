@@ -524,7 +524,7 @@ def test_timestamps_come_in_the_unit_of_the_schema(unit: str) -> None:
 @pytest.mark.parametrize("schema", [DEFAULT_SCHEMA, SPARK_SCHEMA], ids=["default", "spark"])
 def test_an_empty_batch_has_the_schema(schema: pa.Schema) -> None:
     arrow = ArrowColumns(schema)
-    for rows in (arrow.empty(), arrow.finish(), arrow.from_records([])):
+    for rows in (arrow.finish(), arrow.from_records([])):
         assert rows.num_rows == 0
         assert rows.schema.equals(schema)
         rows.validate(full=True)

@@ -43,7 +43,7 @@ def exchange(
     key = scram.server_key(mechanism, salted)
     return (
         scram.client_proof(mechanism, salted, signed),
-        scram.server_signature(mechanism, key, signed),
+        scram.signature(mechanism, key, signed),
     )
 
 

@@ -83,6 +83,6 @@ async def scram_log_in(
     final = final._replace(proof=scram.client_proof(mechanism, salted, signed))
     answer = await send_token(client, change(final).encode())
     if not answer.error_code:
-        expected = scram.server_signature(mechanism, scram.server_key(mechanism, salted), signed)
+        expected = scram.signature(mechanism, scram.server_key(mechanism, salted), signed)
         assert ServerFinal.parse(bytes(answer.auth_bytes)) == ServerFinal(expected)
     return answer

@@ -143,5 +143,5 @@ class ScramServer:
         )
         if not all(checks):
             raise InvalidCredentialsError
-        signature = scram.server_signature(self._mechanism, credential.server_key, signed)
+        signature = scram.signature(self._mechanism, credential.server_key, signed)
         return Authenticated(ServerFinal(signature).encode(), first.username)

@@ -106,7 +106,7 @@ class ArrowGets:
     ) -> pa.RecordBatch:
         rows = Rows(arrow, self._buffer.decoder)
         await self._buffer.take(rows, Limits((), timeout_s, max_rows or self._max_rows))
-        return arrow.empty() if rows.batch is None else rows.batch
+        return arrow.finish() if rows.batch is None else rows.batch
 
 
 @dataclass(eq=False, repr=False)

@@ -335,5 +335,5 @@ def _challenges(kind: int) -> list[bytes]:
     final = ClientFinal.unproven(scram.NO_CHANNEL_BINDING, first.nonce + b"more")
     message = scram.auth_message(first, asked, final)
     key = scram.server_key(mechanism, salted)
-    signature = scram.server_signature(mechanism, key, message)
+    signature = scram.signature(mechanism, key, message)
     return [asked, scram.ServerFinal(signature).encode()]

@@ -48,7 +48,7 @@ def test_fetch_settings_come_through() -> None:
     assert (options.receive_buffer_bytes, options.send_buffer_bytes) == (5, 6)
     assert options.check_crcs is False
     assert options.isolation_level == "read_committed"
-    assert (options.client_rack, options.group_id) == ("a", "mine")
+    assert options.client_rack == "a"
 
 
 def test_client_settings_come_through_in_seconds() -> None:

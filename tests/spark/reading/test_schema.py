@@ -48,7 +48,7 @@ def test_schema_is_what_spark_makes_of_it(names: list[str]) -> None:
     chosen = StructType([ALL[name] for name in names])
     schema = arrow_schema(chosen.fields)
     assert schema.equals(as_spark_has_it(chosen), check_metadata=True)
-    assert ArrowColumns(schema).empty().schema.equals(schema)
+    assert ArrowColumns(schema).finish().schema.equals(schema)
 
 
 def test_columns_that_are_never_null_may_say_so() -> None:
