@@ -755,7 +755,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             stack.enter_context(run.opened())
             if outbox is not None:
                 await outbox.open()
-                stack.push_async_callback(outbox.close, self._config.rebalance_hold_s)
+                stack.push_async_callback(outbox.close)
                 run.write_into(outbox)
             if settings.dead_letter is not None:
                 await self._keep(settings.dead_letter, run, outbox, stack)
@@ -770,7 +770,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 "needs a group_id"
             )
         offsets = self._engine.in_transactions()
-        return Outbox(GivenProducer(producer), offsets, run, self._chance, run)
+        return Outbox(GivenProducer(producer), offsets, run, self._chance)
 
     async def _keep(
         self, dead_letter: DeadLetter, run: Run, outbox: Outbox | None, stack: AsyncExitStack

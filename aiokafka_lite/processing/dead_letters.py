@@ -254,7 +254,7 @@ class DeadLetters:
             await self.close()
             raise
 
-    def _new_writer(self, run: RunContext) -> PlainWriter | OutboxWriter:
+    def _new_writer(self, context: RunContext) -> PlainWriter | OutboxWriter:
         # A topic that is made by the way has whatever partitions and retention.
         make = partial(
             AIOKafkaProducer,
@@ -262,25 +262,27 @@ class DeadLetters:
             transaction_timeout_ms=self._transaction_timeout_ms,
             max_request_size=NO_LIMIT,
             buffer_memory=NO_LIMIT,
-            **(run.arguments.of_every_client() | {"allow_auto_create_topics": False}),
+            **(context.arguments.of_every_client() | {"allow_auto_create_topics": False}),
         )
-        if run.outbox is not None:
+        if context.outbox is not None:
             if self._transactional_id is not None or self._given is not None:
                 raise IllegalStateError(
                     "run(transactions=…) writes dead letters in its own transactions: leave out "
                     "`transactional_id` and `producer` of DeadLetters"
                 )
-            return OutboxWriter(run.outbox, is_own=False)
+            return OutboxWriter(context.outbox, is_own=False)
         if self._transactional_id is None:
             return PlainWriter(make, self._given)
-        if run.offsets is None:
+        if context.offsets is None:
             raise IllegalStateError(
                 "with a transactional_id, the producer of the dead letters commits the consumer's "
                 "offsets in its transactions: the consumer needs a group_id and "
                 "enable_auto_commit=True"
             )
-        outbox = Outbox(OwnProducer(make), run.offsets, run.finisher, run.chance)
-        run.finisher.watch(outbox)
+        outbox = Outbox(
+            OwnProducer(make), context.offsets, context.run, context.chance, is_of_letters=True
+        )
+        context.run.watch(outbox)
         return OutboxWriter(outbox, is_own=True)
 
     async def _count_partitions(self, writer: PlainWriter | OutboxWriter) -> int:

@@ -22,7 +22,8 @@ from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-    from aiokafka_lite.consumer.processing.outbox import Finisher, Outbox
+    from aiokafka_lite.consumer.processing.outbox import Outbox
+    from aiokafka_lite.consumer.processing.run import Run
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 Kinds: TypeAlias = type[BaseException] | tuple["Kinds", ...]
@@ -152,12 +153,11 @@ class RunContext(NamedTuple):
 
     Attributes:
         offsets: For a transaction that commits them. None: the consumer does not commit.
-        finisher: Finishes a record, before the writer of its letter returns.
     """
 
     arguments: ConsumerConfig[object, object]
     offsets: OffsetsInTransaction | None
-    finisher: Finisher
+    run: Run
     outbox: Outbox | None
     chance: Chance = UNSEEDED
 

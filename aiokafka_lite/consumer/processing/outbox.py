@@ -33,7 +33,7 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._tasks import Event, TaskScope, own_copy
 from aiokafka_lite.client.backoff import Backoff
@@ -56,6 +56,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.run import Run
     from aiokafka_lite.producing.batch import Output
     from aiokafka_lite.producing.lease import ProducerLease
     from aiokafka_lite.producing.producer import AIOKafkaProducer
@@ -180,49 +181,32 @@ class GivenProducer:
             self._lease = None
 
 
-class Finisher(Protocol):
-    def finish(self, job: Job) -> None: ...
-
-    def watch(self, outbox: Outbox) -> None:
-        """Report the troubles of an outbox to operators."""
-
-
-class Recipient(Finisher, Protocol):
-    def refused(self, jobs: Sequence[Job], error: Exception) -> None: ...
-
-    def handle_again(self, jobs: Sequence[Job]) -> None: ...
-
-    def outbox_failed(self, error: BaseException) -> None: ...
-
-    def outbox_moved(self, jobs: Iterable[Job]) -> None:
-        """Note that there is room, and that these records have left the outbox."""
-
-
 class Outbox:
     """Writes entries in transactions, one after the other.
 
     A producer that failed is replaced, if possible. The replacement ends its transaction, and the
     group's offsets show whether that was committed. If the application's producer fails, its
-    partitions restart at the committed offsets, and `recipient` receives the error.
+    partitions restart at the committed offsets, and the run receives the error.
 
     Args:
-        recipient: Is notified of results. Without one, every entry has a caller that waits, and
-            raises the error of a failed transaction, unless a rebalance was the reason.
+        is_of_letters: Every entry has a caller that waits, and raises the error of a failed
+            transaction, unless a rebalance was the reason. Otherwise the run is notified.
     """
 
     def __init__(
         self,
         source: GivenProducer,
         offsets: OffsetsInTransaction,
-        finisher: Finisher,
+        run: Run,
         rng: random.Random,
-        recipient: Recipient | None = None,
+        *,
+        is_of_letters: bool = False,
     ) -> None:
         self._source = source
         self._offsets = offsets
-        self._finisher = finisher
+        self._run = run
         self._rng = rng
-        self._recipient = recipient
+        self._recipient = None if is_of_letters else run
         self._entries: deque[Entry] = deque()
         self._writing: Sequence[Entry] = ()
         # Records of lists that are handled again, the entries that wait for these, and by lane the
@@ -250,7 +234,7 @@ class Outbox:
         self._most_bytes = self._lease.most_bytes
         if not self._source.can_replace:
             self._lease.on_end(self._came.set)
-        self._task = self._scope.spawn(self._run(), name="writer")
+        self._task = self._scope.spawn(self._write_all(), name="writer")
 
     async def lease(self) -> ProducerLease:
         return await self._source.lend()
@@ -329,15 +313,15 @@ class Outbox:
                 offset = job.record.offset
                 self._waits_from[lane] = min(offset, self._waits_from.get(lane, offset))
 
-    async def close(self, wait_s: float | None = None) -> None:
-        """Finish the transaction in progress, within `wait_s`, and give the producer back.
+    async def close(self) -> None:
+        """Finish the transaction in progress, unless that takes too long. Give the producer back.
 
         A cancellation is raised after that transaction, so that its records are not handled again.
         """
         self._is_closing = True
         try:
             if self._task is not None and self._is_holding:
-                await _until_done(self._task, wait_s)
+                await _until_done(self._task, self._run.longest_end_s)
         finally:
             self._drop_all(IllegalStateError("run() has ended, so outputs are no longer written"))
             try:
@@ -448,7 +432,7 @@ class Outbox:
             )
 
     # --- The task -------------------------------------------------------------------------
-    async def _run(self) -> None:
+    async def _write_all(self) -> None:
         while not self._is_closing:
             fatal = None if self._source.can_replace else self._lease.fatal_error
             if fatal is not None:
@@ -505,7 +489,7 @@ class Outbox:
         for entry in written:
             self._size -= entry.size
             for job in entry.jobs:
-                self._finisher.finish(job)
+                self._run.finish(job)
             if entry.outcome is not None and not entry.outcome.done():
                 entry.outcome.set_result(None)
         self._moved(written)
@@ -721,15 +705,14 @@ class Outbox:
         self._moved(entries)
 
 
-async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
+async def _until_done(task: asyncio.Task[None], wait_s: float) -> None:
     """Wait for a task, at most `wait_s`. A cancellation is raised after that."""
     loop = asyncio.get_running_loop()
-    until = math.inf if wait_s is None else loop.time() + wait_s
+    until = loop.time() + wait_s
     cancellation: asyncio.CancelledError | None = None
     while not task.done() and (now := loop.time()) < until:
-        left_s = None if until == math.inf else until - now
         try:
-            await asyncio.wait([task], timeout=left_s)
+            await asyncio.wait([task], timeout=until - now)
         except asyncio.CancelledError as error:
             cancellation, until = error, min(until, loop.time() + LONGEST_END_S)
     if cancellation is not None:

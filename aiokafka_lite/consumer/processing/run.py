@@ -138,8 +138,10 @@ class Run:
         self._handling = handling
         self._end_s = core.config.rebalance_hold_s
         self._outbox: Outbox | None = None
-        # That one, or the one of the dead letters.
-        self._outboxes: list[Outbox] = []
+        # The end waits no longer for handlers or transactions.
+        self._is_given_up = False
+        # That outbox, or the one of the dead letters.
+        self._watched: Outbox | None = None
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
@@ -273,7 +275,10 @@ class Run:
         self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float) -> None:
-        """Begin no record, wait for handlers until a loop time, and cancel the rest."""
+        """Begin no record, wait for handlers until a loop time, and cancel the rest.
+
+        Another call ends with the first one that gives handlers or transactions up.
+        """
         self._steps.is_finishing = True
         if self._feeder is not None:
             self._scope.cancel(self._feeder)
@@ -293,6 +298,8 @@ class Run:
                     "them: %s",
                     self._at_work(),
                 )
+            self._is_given_up = True
+            self._returned.set()
         finally:
             self._note_end(None)
 
@@ -301,8 +308,9 @@ class Run:
         own, outbox = asyncio.current_task(), self._outbox
         try:
             async with timeout_at(until):
-                while any(task is not own for task in self._running.values()) or (
-                    outbox is not None and outbox.is_busy
+                while not self._is_given_up and (
+                    any(task is not own for task in self._running.values())
+                    or (outbox is not None and outbox.is_busy)
                 ):
                     self._returned.clear()
                     await self._returned.wait()
@@ -635,7 +643,12 @@ class Run:
             self._outbox.put(Entry([job], []))
         self._lanes.leave(job)
 
-    # --- As the recipient of an outbox --------------------------------------------------------
+    # --- For outboxes -------------------------------------------------------------------------
+    @property
+    def longest_end_s(self) -> float:
+        """How long the end of an outbox waits for its transaction."""
+        return 0.0 if self._is_given_up else self._end_s
+
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
         """Make a dead letter of a record that cannot be written. Of several, try each alone."""
         if len(jobs) > 1:
@@ -663,6 +676,7 @@ class Run:
         self._note_end(error)
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
+        """Note that there is room, and that these records have left the outbox."""
         for cursor in dict.fromkeys(job.cursor for job in jobs):
             self._note_returned(cursor)
         if self._steps.is_finishing:
@@ -751,12 +765,12 @@ class Run:
 
     # --- For operators --------------------------------------------------------------------
     def watch(self, outbox: Outbox) -> None:
-        self._outboxes.append(outbox)
+        self._watched = outbox
 
     def troubles(self, now: float) -> Iterator[str]:
         yield from self._attempts.troubles(now)
-        for outbox in self._outboxes:
-            yield from outbox.troubles()
+        if self._watched is not None:
+            yield from self._watched.troubles()
 
     def explain(self, cursor: Cursor, now: float) -> str:
         progress = cursor.progress

@@ -72,10 +72,11 @@ OTHER: Final = FakeCursor(TopicPartition("t", 1))
 
 
 class Transactions:
-    """Stands for producer, offsets and recipient; transactions wait for `gate`."""
+    """Stands for producer, offsets and run; transactions wait for `gate`."""
 
     can_replace: Final = False
     most_bytes: Final = 100
+    longest_end_s = 100.0
     fatal_error: Exception | None = None
     encoded = None
 
@@ -180,7 +181,7 @@ async def transactions() -> Transactions:
 @pytest.fixture
 async def outbox(transactions: Transactions) -> AsyncIterator[Outbox]:
     any_of: Any = transactions
-    outbox = Outbox(any_of, any_of, any_of, random.Random(1), any_of)
+    outbox = Outbox(any_of, any_of, any_of, random.Random(1))
     await outbox.open()
     yield outbox
     transactions.gate.set()
@@ -387,7 +388,8 @@ async def test_what_waits_at_the_close_fails_and_the_transaction_that_is_cut_off
     )
     await settle()
     began_at = loop.time()
-    await outbox.close(wait_s=3)
+    transactions.longest_end_s = 3
+    await outbox.close()
     assert loop.time() - began_at == 3
     assert transactions.told == [("begun anew", [])]
     with pytest.raises(IllegalStateError, match="run\\(\\) has ended"):
@@ -716,7 +718,7 @@ class Replaceable(Transactions):
 @pytest.fixture
 async def letters(replaceable: Replaceable) -> AsyncIterator[Outbox]:
     any_of: Any = replaceable
-    outbox = Outbox(any_of, any_of, any_of, random.Random(1))
+    outbox = Outbox(any_of, any_of, any_of, random.Random(1), is_of_letters=True)
     await outbox.open()
     replaceable.lent_at.clear()
     yield outbox
