@@ -157,9 +157,9 @@ PROCESSING_COUNTS: Final = (
 
 
 class Work(Protocol):
-    @property
-    def hold_s(self) -> float | None:
-        """How long it may delay a rebalance; None: as long as reads."""
+    """`hold_s`: how long it may delay a rebalance; None: as long as reads."""
+
+    hold_s: float | None = None
 
     @property
     def is_open(self) -> bool: ...
@@ -171,15 +171,19 @@ class Work(Protocol):
 
     def is_wanted_by(self, until: float) -> None:
         """Note that a rebalance or the stop waits for it, until a loop time."""
+        return
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Note a revocation: another member may process the unfinished records from now on."""
+        return
 
     def is_of(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether it cannot end while this task waits."""
+        return False
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether it still winds up records that it has given up."""
+        return False
 
 
 class Processing(Work, Protocol):

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
-from aiokafka_lite.consumer.assignment.work import DeliveredRecords, spans_of
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Processing, spans_of
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.buffer import Limits, Wanted
 from aiokafka_lite.consumer.core import Core
@@ -109,8 +109,9 @@ def records_of(receipts: list[RecordReceipt]) -> list[Record]:
     return [receipt.record for receipt in receipts if receipt.record is not None]
 
 
-class Acks:
-    hold_s: Final[float | None] = None
+class Acks(Processing):
+    """Records to be acknowledged. A later acknowledgement of one that is given up has no effect."""
+
     is_always_asking: Final = False
     is_paused: Final = False
 
@@ -338,15 +339,6 @@ class Acks:
     def is_wanted_by(self, until: float) -> None:
         """Notify of each acknowledgement from now on, because the stop waits for all partitions."""
         self._is_wanted = True
-
-    def is_of(self, task: asyncio.Task[Any] | None) -> bool:
-        return False  # any task may acknowledge a record
-
-    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Do nothing: a later acknowledgement has no effect."""
-
-    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        return False
 
     async def end(self, until: float) -> None:
         self.ready.close()

@@ -39,7 +39,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
-from aiokafka_lite.consumer.assignment.work import DeliveredRecords, spans_of
+from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Processing, spans_of
 from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
@@ -118,8 +118,8 @@ class JobReceipt(NamedTuple):
         return is_current
 
 
-class Run:
-    """One call of `consumer.run`."""
+class Run(Processing):
+    """One call of `consumer.run`. `stop` ends it by `end`, which knows the caller's own handler."""
 
     is_always_asking: Final = True
 
@@ -130,7 +130,7 @@ class Run:
         handling: Handling,
         deliverer: Deliverer,
     ) -> None:
-        self.hold_s: Final[float | None] = core.config.handler_hold_s
+        self.hold_s = core.config.handler_hold_s
         self._deliverer = deliverer
         self._state, self._works, self._buffer = core.state, core.works, core.buffer
         self._gate, self._observers, self._rng = core.gate, core.observers, core.rng
@@ -732,17 +732,10 @@ class Run:
         places = ((job.cursor, job.record.offset) for job in jobs if job.is_current)
         return spans_of(places, partitions)
 
-    def is_wanted_by(self, until: float) -> None:
-        """Do nothing: records of partitions that are being revoked do not begin."""
-
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         self._cancel_workers(job for job in self._running if job.cursor.tp in partitions)
         if self._outbox is not None:
             self._outbox.give_up(partitions)
-
-    def is_of(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return False: the stop ends it by `end`, which knows the caller's own handler."""
-        return False
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether a cancelled handler, or a transaction, has not ended yet."""

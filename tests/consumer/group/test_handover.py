@@ -56,7 +56,7 @@ class Acting(Losing):
 class Work:
     """Something that an application does with records, and ends as soon as it is given up."""
 
-    hold_s = None
+    hold_s: float | None = None
     is_open = True
 
     def __init__(self) -> None:
