@@ -29,6 +29,7 @@ concern others (position, pause, revocation) go through Assignment.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -684,15 +685,7 @@ class Cursor:
         if search is None:
             self._rest()
             return
-        self._search(
-            Search(
-                self,
-                search.sought,
-                timestamp=search.timestamp,
-                replaced=search.replaced,
-                reason=search.reason,
-            )
-        )
+        self._search(copy.copy(search))
 
     def _fetch_from_position(self) -> None:
         if self.position is not None:
@@ -870,12 +863,10 @@ class Cursor:
             return search.replaced
         return self.position
 
-    def is_behind(self, *, is_read_committed: bool) -> bool:
-        """Whether the latest response left records to fetch; False before the first one."""
-        end = self.high_watermark
-        if is_read_committed and self.last_stable_offset is not None:
-            end = self.last_stable_offset
-        return end is not None and self.fetched < end
+    def end_offset(self, *, is_read_committed: bool) -> int | None:
+        """The end of the log that reads can reach; None before the first response."""
+        is_stable = is_read_committed and self.last_stable_offset is not None
+        return self.last_stable_offset if is_stable else self.high_watermark
 
     @property
     def is_in_doubt(self) -> bool:

@@ -104,6 +104,13 @@ class Progress:
     def is_held_by(self, offset: int, holder: object) -> bool:
         return self._unfinished.get(offset) is holder
 
+    def what_waits(self) -> str:
+        """Describe the wait for the first unfinished record, for operators."""
+        return (
+            f"The partition's commit waits for this record ({self.finished_count} later records "
+            f"are finished, {len(self._unfinished)} records are unfinished)"
+        )
+
     # --- What happens ---------------------------------------------------------------------
     def hand_out(self, offsets: Sequence[int], holders: Iterable[object]) -> None:
         """Note returned records, which must lie behind the earlier ones."""

@@ -59,17 +59,6 @@ class Hand:
         is_awaited: A rebalance waits for them.
     """
 
-    __slots__ = (
-        "_is_looked_after",
-        "_task",
-        "before",
-        "has_gone_on",
-        "is_awaited",
-        "iterates",
-        "ranges",
-        "starter",
-    )
-
     def __init__(self, task: Task | None) -> None:
         self._task = task
         # Of the reader that has started the task, with its unfinished records at that time.

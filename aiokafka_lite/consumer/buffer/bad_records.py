@@ -88,19 +88,7 @@ class BadRecords:
     def raw_record(self, record: Record, error: KafkaError) -> Record:
         from aiokafka_lite.bad_records import RawRecord
 
-        raw = RawRecord(
-            record.topic,
-            record.partition,
-            record.offset,
-            record.timestamp,
-            record.timestamp_type,
-            record.key,
-            record.value,
-            record.checksum,
-            record.serialized_key_size,
-            record.serialized_value_size,
-            record.headers,
-        )
+        raw = RawRecord(*(getattr(record, field) for field in ConsumerRecord.__match_args__))
         raw.error = error
         return raw
 

@@ -97,29 +97,6 @@ class Source:
     Cursors that it reads as a follower have it as their preferred replica.
     """
 
-    __slots__ = (
-        "_answers",
-        "_backoff",
-        "_buffer",
-        "_failing_since",
-        "_in_flight",
-        "_is_closed",
-        "_late_s",
-        "_loop",
-        "_on_answer",
-        "_quick",
-        "_retry_at",
-        "_session",
-        "_sources",
-        "_unanswered_count",
-        "_wake",
-        "choice",
-        "counts",
-        "is_short_of_bytes",
-        "lane",
-        "node_id",
-    )
-
     def __init__(self, sources: Sources, node_id: int, lane: Lane, counts: NodeCounts) -> None:
         self.node_id = node_id
         self.lane = lane

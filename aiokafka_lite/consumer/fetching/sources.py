@@ -75,8 +75,6 @@ class Sharing:
     as many again are worth it, and fewer once half of them have been enough for a while.
     """
 
-    __slots__ = ("_answers", "_calm_since", "_looked_at", "_max_wait_s", "_most", "_rate", "count")
-
     def __init__(self, most: int, max_wait_s: float) -> None:
         self.count = 1
         self._most = most
@@ -332,7 +330,9 @@ class Sources:
         return self._scope.degraded.get(task_name(node_id))
 
     def is_behind(self, cursor: Cursor) -> bool:
-        return cursor.is_behind(is_read_committed=self.config.is_read_committed)
+        """Whether the latest response left records to fetch; False before the first one."""
+        end = cursor.end_offset(is_read_committed=self.config.is_read_committed)
+        return end is not None and cursor.fetched < end
 
     def assigned(self, tp: TopicPartition) -> Cursor | None:
         return self._state.assignment.get(tp)

@@ -91,12 +91,10 @@ NO_TOPICS: Final = (
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     """Does not change the engine."""
     running = engine.current
+    if (death := next(deaths(engine), None)) is not None:
+        return Diagnosis(Cause.STOPPED if engine.is_over else Cause.TASK_DIED, death)
     if running is None:
-        if engine.is_over:
-            return Diagnosis(Cause.STOPPED, stopped_text(engine))
         return Diagnosis(Cause.NOT_STARTED, not_started_text(engine, now))
-    if engine.stage is Stage.DEAD:
-        return Diagnosis(Cause.TASK_DIED, next(deaths(running)))
     partition = engine.core.state.assignment.get(tp)
     if partition is None:
         return _not_assigned(engine, running, tp, now)
@@ -143,8 +141,11 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
     return Diagnosis(Cause.NOT_ASSIGNED, f"{tp.topic}/{tp.partition} is not assigned: {text}")
 
 
-def deaths(running: Running) -> Iterator[str]:
-    for scope in running.scopes:
+def deaths(engine: Engine) -> Iterator[str]:
+    if engine.is_over:
+        yield _stopped_text(engine)
+    running = engine.current
+    for scope in () if running is None or engine.stage is not Stage.DEAD else running.scopes:
         if isinstance(scope.failure, FencedInstanceIdError):
             yield (
                 f"{scope.failure}. Stop this consumer, and create another consumer with another "
@@ -175,7 +176,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:LONGEST_ERROR]
 
 
-def stopped_text(engine: Engine) -> str:
+def _stopped_text(engine: Engine) -> str:
     stopped = "the consumer is stopped: create another consumer"
     if engine.left_by:
         return f"{stopped}. The consumer's `async with` block ended with {engine.left_by}"

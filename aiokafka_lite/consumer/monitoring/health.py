@@ -29,7 +29,6 @@ from aiokafka_lite.consumer.monitoring.diagnosis import (
     out_of_group,
     seconds,
     starting_text,
-    stopped_text,
 )
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
@@ -105,7 +104,7 @@ def examine(engine: Engine, now: float) -> Health:
     """Does not change the engine, and does not wait."""
     engine.core.reads.settle()
     running = engine.current
-    troubles = tuple(_deaths(engine, running))
+    troubles = tuple(deaths(engine))
     verdict: Verdict = "dead" if troubles else "ok"
     remarks: tuple[str, ...] = ()
     if not troubles:
@@ -137,23 +136,22 @@ def _handling(engine: Engine) -> HandlerCounts | None:
     )
 
 
-def _deaths(engine: Engine, running: Running | None) -> Iterator[str]:
-    if engine.is_over:
-        yield stopped_text(engine)
-    elif running is not None and engine.stage is Stage.DEAD:
-        yield from deaths(running)
-
-
 def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[str]:
     if running is None:
         yield not_started_text(engine, now)
         return
     if engine.stage is Stage.STARTING:
         yield starting_text(engine, running, now)
-    if (alone_since := _alone_since(running)) is not None:
-        yield _no_broker_text(engine, running, now - alone_since)
+    lost = _lost(running)
+    if lost and len(lost) == len(_node_ids(running)):
+        yield _no_broker_text(engine, running, lost, now)
         return  # the other problems follow from it
-    yield from _broker_troubles(running, now)
+    pool = running.cluster.pool
+    for node_id, lost_at in lost.items():
+        yield (
+            f"{pool.describe(node_id)} has not been reachable for {seconds(now - lost_at)}: "
+            f"{pool.last_error(node_id)}"
+        )
     for scope in running.scopes:
         for name, error in scope.degraded.items():
             yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
@@ -208,13 +206,8 @@ def _node_ids(running: Running) -> list[int]:
     return [node_id for node_id in known if node_id >= 0] or known
 
 
-def _alone_since(running: Running) -> float | None:
-    lost = _lost(running)
-    return max(lost.values()) if lost and len(lost) == len(_node_ids(running)) else None
-
-
-def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
-    error = running.cluster.pool.last_error(min(_lost(running)))
+def _no_broker_text(engine: Engine, running: Running, lost: dict[int, float], now: float) -> str:
+    error, alone_s = running.cluster.pool.last_error(min(lost)), now - max(lost.values())
     stands_still = [f"{len(engine.core.state.assignment)} partitions are not read"]
     if (status := running.membership.status) is not None:
         stands_still.append(f"group {status.group_id} receives no heartbeats from this member")
@@ -223,15 +216,6 @@ def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
         "works and that the brokers run. Until a broker can be reached, "
         f"{' and '.join(stands_still)}"
     )
-
-
-def _broker_troubles(running: Running, now: float) -> Iterator[str]:
-    pool = running.cluster.pool
-    for node_id, lost_at in _lost(running).items():
-        yield (
-            f"{pool.describe(node_id)} has not been reachable for {seconds(now - lost_at)}: "
-            f"{pool.last_error(node_id)}"
-        )
 
 
 def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
@@ -374,9 +358,7 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
 
 
 def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
-    end, stable = partition.high_watermark, partition.last_stable_offset
-    if is_read_committed and stable is not None:
-        end = stable
+    end = partition.end_offset(is_read_committed=is_read_committed)
     finished_to = partition.finished_to
     return None if end is None or finished_to is None else max(0, end - finished_to)
 

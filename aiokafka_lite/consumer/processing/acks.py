@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import override
@@ -141,13 +142,7 @@ class Acks(Processing):
     ) -> dict[TopicPartition, list[Record]]:
         self.ready.close()
         deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
-
-        def look() -> None:
-            if self.is_turn_of_refused(limits.wanted):
-                raise Redelivery
-            if raise_in_poll is not None:
-                raise_in_poll()
-
+        look = partial(self.look, limits.wanted, raise_in_poll)
         while True:
             found: dict[TopicPartition, list[Record]] = {}
 
@@ -220,10 +215,14 @@ class Acks(Processing):
 
         return None if self._gate.holds else self._refusals.first(may_be_served)
 
-    def is_turn_of_refused(self, wanted: Wanted) -> bool:
-        if self._first_refused(wanted) is None:
-            return False
-        return self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
+    def look(self, wanted: Wanted, raise_in_poll: Callable[[], None] | None = None) -> None:
+        """Raise Redelivery if it is the turn of refused records."""
+        if self._first_refused(wanted) is not None and (
+            self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
+        ):
+            raise Redelivery
+        if raise_in_poll is not None:
+            raise_in_poll()
 
     async def pause_for_refused(self) -> None:
         """Let other tasks run once: a read of refused records has no other await."""
@@ -365,12 +364,8 @@ class Acks(Processing):
         doing = "waits to be returned again"
         if since is not None:
             doing = f"was returned {now - since:.1f} s ago and has not been acknowledged"
-        return (
-            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset} {doing}. The "
-            f"partition's commit waits for this record ({progress.finished_count} later records "
-            f"are finished, {progress.uncommitted_count - progress.finished_count} records are "
-            "unfinished)"
-        )
+        place = f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset}"
+        return f"{place} {doing}. {progress.what_waits()}"
 
     def counts(self) -> dict[str, int]:
         self.ready.close()
@@ -400,11 +395,7 @@ class AckedGets(Gets):
     async def one(self, wanted: Wanted) -> Record:
         acks, ready = self._acks, self._ready
         limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
-
-        def look() -> None:
-            if acks.is_turn_of_refused(wanted):
-                raise Redelivery
-
+        look = partial(acks.look, wanted)
         while True:
             record = ready.next(wanted)
             if record is not None:

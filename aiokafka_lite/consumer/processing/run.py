@@ -784,11 +784,7 @@ class Run(Processing):
         else:
             doing = "has not been passed to a handler yet"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
-        return (
-            f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}. The partition's commit "
-            f"waits for this record ({progress.finished_count} later records are finished, "
-            f"{progress.uncommitted_count - progress.finished_count} records are unfinished)"
-        )
+        return f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}. {progress.what_waits()}"
 
     @property
     def is_paused(self) -> bool:

@@ -17,7 +17,7 @@ cdef class Steps:
     cdef public object _breaker
     cdef public Gate _gate
     cdef public Lanes _lanes
-    cdef public object _slices
+    cdef public object _run
     cdef public Works _works
     cdef public Py_ssize_t feed_below
     cdef public bint is_finishing

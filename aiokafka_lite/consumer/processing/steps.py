@@ -5,7 +5,7 @@ Compiled in place (steps.pxd).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.gate import Gate
@@ -14,9 +14,8 @@ from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.job import DEAD, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes
 
-
-class Slices(Protocol):
-    def begin_slice(self, now: float) -> None: ...
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.run import Run
 
 
 class Steps:
@@ -37,7 +36,7 @@ class Steps:
         lanes: Lanes,
         attempts: Attempts,
         allowance: Allowance,
-        slices: Slices,
+        run: Run,
     ) -> None:
         self._works = works
         self._gate = gate
@@ -45,7 +44,7 @@ class Steps:
         self._attempts = attempts
         self._breaker = attempts.breaker
         self._allowance = allowance
-        self._slices = slices
+        self._run = run
         self.is_finishing = self.isolates = False
         self.slice_ends_at: float | None = None
         self.feed_below = 0
@@ -63,7 +62,7 @@ class Steps:
         ):
             return None
         if self.slice_ends_at is None:
-            self._slices.begin_slice(now)
+            self._run.begin_slice(now)
         if self.slice_ends_at is None or now >= self.slice_ends_at or self._gate.holds:
             return None
         following = ready[0]
