@@ -108,10 +108,10 @@ class Engine(Life["Running"]):
             ready = ReadyRecords(new_cursor(), core.reads, core.buffer, core.gate, core.observers)
             return ready, Gets(core, ready)
         # Imported where it is used: most consumers have no use for it.
-        from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
+        from aiokafka_lite.consumer.processing.acks import Acks
 
         acks = Acks(core, DEFAULT_MAX_UNCOMMITTED, self)
-        return acks.ready, AckedGets(core, acks)
+        return acks.ready, acks
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:

@@ -15,7 +15,7 @@ from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
+from aiokafka_lite.consumer.processing.acks import Acks
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
 from tests.support.states import State
@@ -100,8 +100,7 @@ class Buffers:
         self.gets = Gets(self.state.core(buffer=self.buffer), self.ready)
         if ack_mode == "explicit":
             acks = Acks(self.state.core(buffer=self.buffer), max_uncommitted, NoTransactions())
-            self.gets = AckedGets(self.state.core(buffer=self.buffer), acks)
-            self.ready = acks.ready
+            self.gets, self.ready = acks, acks.ready
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
             self.state.seek(self.partition(tp), 0)

@@ -7,7 +7,6 @@ without a seek or a fetch.
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from functools import partial
@@ -110,20 +109,19 @@ def records_of(receipts: list[RecordReceipt]) -> list[Record]:
     return [receipt.record for receipt in receipts if receipt.record is not None]
 
 
-class Acks(Processing):
-    """Records to be acknowledged. A later acknowledgement of one that is given up has no effect."""
+class Acks(Gets, Processing):
+    """Reads of records to be acknowledged. After a revocation, acknowledgements have no effect."""
 
     is_always_asking: Final = False
     is_paused: Final = False
 
     def __init__(self, core: Core, max_uncommitted: int, deliverer: Deliverer) -> None:
-        self._state, self._reads, self._works = core.state, core.reads, core.works
-        self._buffer, self._gate, self._observers = core.buffer, core.gate, core.observers
+        self.ready = AckedRecords(core, self)
+        super().__init__(core, self.ready)
+        self._works, self._observers = core.works, core.observers
         self._most = max_uncommitted
         self._deliverer = deliverer
-        self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(core.buffer, core.rng)
-        self.ready = AckedRecords(core, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
@@ -137,12 +135,36 @@ class Acks(Processing):
     def own_records(self) -> None:
         """Return None: a commit finishes all records before its offsets."""
 
-    async def take(
+    @override
+    async def one(self, wanted: Wanted) -> Record:
+        ready, look = self.ready, partial(self._look, wanted)
+        limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
+        while (record := ready.next(wanted)) is None:
+            try:
+                if ready.is_full:
+                    self._refusals.others_served(1)
+                look()
+                if ready.has_rest(wanted):  # but the time slice is used up
+                    await ready.go_on()
+                elif not await self._buffer.take(ready, limits, look):
+                    # No partition is assigned any more, or they were assigned again.
+                    for tp in wanted:
+                        self._state.partition(tp)
+            except Redelivery:
+                await self._pause_for_refused()
+                ready.close()
+                if (cursor := self._first_refused(wanted)) is not None:
+                    ready.open(cursor, self._refusals.take(cursor, MOST_AT_A_TIME))
+                    self._refusals.served(len(self._buffer.partitions))
+        return record
+
+    @override
+    async def _lists(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:
         self.ready.close()
         deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
-        look = partial(self.look, limits.wanted, raise_in_poll)
+        look = partial(self._look, limits.wanted, raise_in_poll)
         while True:
             found: dict[TopicPartition, list[Record]] = {}
 
@@ -160,7 +182,7 @@ class Acks(Processing):
                     return {}
                 self._refusals.others_served(len(found))
             except Redelivery:
-                await self.pause_for_refused()
+                await self._pause_for_refused()
                 found = self._take_refused(limits)
             if found:
                 return found
@@ -215,7 +237,7 @@ class Acks(Processing):
 
         return None if self._gate.holds else self._refusals.first(may_be_served)
 
-    def look(self, wanted: Wanted, raise_in_poll: Callable[[], None] | None = None) -> None:
+    def _look(self, wanted: Wanted, raise_in_poll: Callable[[], None] | None = None) -> None:
         """Raise Redelivery if it is the turn of refused records."""
         if self._first_refused(wanted) is not None and (
             self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
@@ -224,21 +246,10 @@ class Acks(Processing):
         if raise_in_poll is not None:
             raise_in_poll()
 
-    async def pause_for_refused(self) -> None:
+    async def _pause_for_refused(self) -> None:
         """Let other tasks run once: a read of refused records has no other await."""
         await self._buffer.let_others_run()
         self._gate.check()
-
-    def open_refused(self, wanted: Wanted, most: int) -> None:
-        self.ready.close()
-        cursor = self._first_refused(wanted)
-        if cursor is not None:
-            self.ready.open(cursor, self._refusals.take(cursor, most))
-            self._refusals.served(len(self._buffer.partitions))
-
-    def end_turn(self) -> None:
-        if self.ready.is_full:
-            self._refusals.others_served(1)
 
     def _take_refused(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
         now, left = self._loop.time(), limits.max_records
@@ -378,40 +389,6 @@ class Acks(Processing):
             "waiting_for_retry": refused_count,
             "uncommitted": uncommitted_count,
         }
-
-
-class AckedGets(Gets):
-    def __init__(self, core: Core, acks: Acks) -> None:
-        super().__init__(core, acks.ready)
-        self._acks = acks
-
-    @override
-    async def _lists(
-        self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
-    ) -> dict[TopicPartition, list[Record]]:
-        return await self._acks.take(limits, raise_in_poll)
-
-    @override
-    async def one(self, wanted: Wanted) -> Record:
-        acks, ready = self._acks, self._ready
-        limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
-        look = partial(acks.look, wanted)
-        while True:
-            record = ready.next(wanted)
-            if record is not None:
-                return record
-            try:
-                acks.end_turn()
-                look()
-                if ready.has_rest(wanted):  # but the time slice is used up
-                    await ready.go_on()
-                elif not await self._buffer.take(ready, limits, look):
-                    # No partition is assigned any more, or they were assigned again.
-                    for tp in wanted:
-                        self._state.partition(tp)
-            except Redelivery:
-                await acks.pause_for_refused()
-                acks.open_refused(wanted, MOST_AT_A_TIME)
 
 
 class AckedBatch(Block):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.processing.acks import AckedGets
+from aiokafka_lite.consumer.processing.acks import Acks
 from aiokafka_lite.consumer.processing.refusals import Refusals
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch
@@ -28,7 +28,7 @@ class Reader:
 
     def __init__(self, count: int = 100, bad: tuple[int, ...] = (3,)) -> None:
         self.buffers = Buffers(A, B, ack_mode="explicit")
-        assert isinstance(self.buffers.gets, AckedGets)
+        assert isinstance(self.buffers.gets, Acks)
         self.gets = self.buffers.gets
         self.bad = {(A.partition, offset) for offset in bad}
         self.seen = Counter[tuple[int, int]]()
