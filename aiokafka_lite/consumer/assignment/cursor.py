@@ -572,11 +572,8 @@ class Cursor:
     ) -> None:
         """Set source, leader epoch and topic id. Another source ends the loan; chunks stay.
 
-        Args:
-            source: None while no leader is known.
-            current_epoch: The leader epoch in the metadata.
-            topic_id: Zeros: requests name the topic. None: keep the id for commits of earlier
-                records.
+        A topic id of zeros: requests name the topic. None: keep the id for commits of earlier
+        records.
         """
         before = self.source
         if topic_id is None or self.assigned_id:
@@ -660,12 +657,7 @@ class Cursor:
         return chunks
 
     def buffered(self, end_offset: int | None, *, is_sticky: bool = False) -> None:
-        """Note that a chunk was buffered.
-
-        Args:
-            end_offset: Where to fetch next; None: no further fetch is possible.
-            is_sticky: The chunk is an error that stays until a seek.
-        """
+        """Note that a chunk was buffered; see its fields."""
         if end_offset is not None:
             self.fetched = end_offset
         if self.search is None:
@@ -867,6 +859,11 @@ class Cursor:
         """The end of the log that reads can reach; None before the first response."""
         is_stable = is_read_committed and self.last_stable_offset is not None
         return self.last_stable_offset if is_stable else self.high_watermark
+
+    def is_behind(self, *, is_read_committed: bool) -> bool:
+        """Whether the latest response left records to fetch; False before the first one."""
+        end = self.end_offset(is_read_committed=is_read_committed)
+        return end is not None and self.fetched < end
 
     @property
     def is_in_doubt(self) -> bool:

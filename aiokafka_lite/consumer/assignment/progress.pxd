@@ -11,7 +11,6 @@ cdef class Progress:
     cdef public dict _unfinished
     cdef public int _verified_epoch
     cdef public int ahead_epoch
-    cdef public object holder_at
 
     cpdef bint is_held_by(self, offset, holder)
     cpdef hand_out(self, offsets, holders)

@@ -18,10 +18,9 @@ Compiled in place (progress.pxd).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import merge
 from itertools import chain, dropwhile
-from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_OFFSET, Epochs, Range
 from aiokafka_lite.errors import IllegalStateError
@@ -40,8 +39,6 @@ class Progress:
         self._handed_out: deque[int] = deque()
         # By offset, the holder.
         self._unfinished: dict[int, object] = {}
-        # The holder of an unfinished record by offset, or None.
-        self.holder_at: Final[Callable[[int], object | None]] = self._unfinished.get
         self._ahead = deque(ahead)
         # Ranges that lay ahead, before a position that was sought. They count while a record
         # before them is unfinished.

@@ -153,13 +153,7 @@ class ByteBudget:
         self.headroom_bytes = min(max(self.headroom_bytes, batch_bytes), self.limit_bytes // 2)
 
     def change(self, by_bytes: int, pending_by_bytes: int, is_claimed: bool) -> None:
-        """Take or release bytes; for reservations.
-
-        Args:
-            by_bytes: Of all used bytes.
-            pending_by_bytes: Of the bytes reserved for responses that have not arrived.
-            is_claimed: Whether those were reserved for a claim.
-        """
+        """Take or release used bytes. The pending ones of them may be `Reservation.is_claimed`."""
         self.used_bytes += by_bytes
         self.pending_bytes += pending_by_bytes
         if is_claimed:

@@ -222,11 +222,8 @@ class Buffer:
         """Make room for a fetch that was refused its bytes.
 
         Chunks of paused partitions are dropped. If reads wait, so are those of partitions that have
-        enough, and only the partitions that reads wait for are fetched. If that was so already,
-        chunks of all others are dropped, too.
-
-        Args:
-            is_behind: The fetch is known to yield records.
+        enough, and only the partitions that reads wait for are fetched. If that was so already, and
+        the fetch is known to yield records (`is_behind`), chunks of all others are dropped, too.
         """
         awaited: frozenset[TopicPartition] = frozenset()
         if not self.gate.holds:
@@ -264,10 +261,7 @@ class Buffer:
     ) -> bool:
         """Wait for records, decode them, and let a sink take them; cancelled, it takes none.
 
-        Args:
-            sink: Takes them.
-            limits: The partitions, timeout and sizes.
-            also_raise: Raises errors of this kind of read.
+        `also_raise` raises errors of this kind of read.
 
         Returns:
             Whether the sink has taken records: not after the timeout, or if all wanted partitions

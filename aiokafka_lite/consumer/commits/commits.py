@@ -17,8 +17,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from functools import cached_property
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from functools import cached_property, partial
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -284,18 +284,19 @@ class Commits:
         departed = (item for each in self._departed for item in each.left.items())
         return self.not_committed_yet({**self._forgone, **dict(departed), **offsets})
 
-    @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Send no commit within the block, which uses other ways (transactional.py).
+    def held(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return a block for commits by other ways (transactional.py). Others wait for its end."""
+        return self._turn(lambda: not self.member.is_rebalancing)
 
-        It begins when the coordinator accepts commits, as far as known.
-        """
+    @contextlib.asynccontextmanager
+    async def _turn(self, may_begin: Callable[[], bool]) -> AsyncIterator[None]:
+        """Send no other commit within the block, which begins when it may."""
         while True:
-            while self.member.is_rebalancing:
+            while not may_begin():
                 await self.member.wait_for_change()
                 self._cluster.raise_if_closed()
             async with self.alone:
-                if not self.member.is_rebalancing:
+                if may_begin():  # still
                     yield
                     return
 
@@ -387,7 +388,7 @@ class Commits:
         last_error: KafkaError | None = None
         while True:
             try:
-                async with timeout_at(deadline), self._turn_of(commit):
+                async with timeout_at(deadline), self._turn(partial(self._may_begin, commit)):
                     await self._attempt(commit, deadline)
             except asyncio.TimeoutError:
                 break
@@ -727,21 +728,12 @@ class Commits:
             )
         return not commit.left
 
-    @contextlib.asynccontextmanager
-    async def _turn_of(self, commit: PendingCommit) -> AsyncIterator[None]:
-        """Wait for other commits, and for a rebalance that would refuse this one."""
-        while True:
-            while not self._is_taken(commit):
-                commit.note_wait()
-                await self.member.wait_for_change()
-                self._cluster.raise_if_closed()
-            while self._waits_for_transaction(commit):
-                await self.member.wait_for_change()
-                self._cluster.raise_if_closed()
-            async with self.alone:
-                if self._is_taken(commit):  # still
-                    yield
-                    return
+    def _may_begin(self, commit: PendingCommit) -> bool:
+        """Whether it waits neither for a rebalance that would refuse it nor for a transaction."""
+        if self._is_taken(commit):
+            return not self._waits_for_transaction(commit)
+        commit.note_wait()
+        return False
 
     @staticmethod
     def _waits_for_transaction(commit: PendingCommit) -> bool:

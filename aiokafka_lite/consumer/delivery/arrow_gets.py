@@ -84,12 +84,7 @@ class ArrowGets:
         self._latest: ArrowColumns | None = None
 
     def columns(self, schema: pa.Schema | None) -> ArrowColumns:
-        """Return columns of a schema, those of the last call if it had the same one.
-
-        Raises:
-            TypeError: It is not a schema.
-            ValueError: It has unknown columns, or unfit types.
-        """
+        """Return columns of a schema, those of the last call if it had the same one."""
         wanted = DEFAULT_SCHEMA if schema is None else schema
         if self._latest is None or self._latest.schema is not wanted:
             self._latest = new_columns(wanted)

@@ -106,18 +106,15 @@ class Answers:
         reservation: Reservation,
         now: float,
     ) -> bool:
-        """Settle an answer, or its first slice. Return whether all of it is settled.
-
-        `topics` may be decoded lazily.
-
-        Raises:
-            KafkaProtocolError: The answer is malformed.
-        """
+        """Settle an answer, or its first slice, as `go_on`. `topics` may be decoded lazily."""
         self._slices = self._settle(response, topics, reservation, now)
         return self.go_on()
 
     def go_on(self) -> bool:
-        """Settle the next slice. A malformed answer raises, and its rest is dropped."""
+        """Settle the next slice. Return whether all of the answer is settled.
+
+        A malformed answer raises, and its rest is dropped.
+        """
         slices, self._slices = self._slices, None
         for _ in slices or ():
             self._slices = slices

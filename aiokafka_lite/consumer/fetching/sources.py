@@ -330,9 +330,7 @@ class Sources:
         return self._scope.degraded.get(task_name(node_id))
 
     def is_behind(self, cursor: Cursor) -> bool:
-        """Whether the latest response left records to fetch; False before the first one."""
-        end = cursor.end_offset(is_read_committed=self.config.is_read_committed)
-        return end is not None and cursor.fetched < end
+        return cursor.is_behind(is_read_committed=self.config.is_read_committed)
 
     def assigned(self, tp: TopicPartition) -> Cursor | None:
         return self._state.assignment.get(tp)
