@@ -85,6 +85,7 @@ class Buffers:
             self.state.gate,
             self.state.observers,
             on_error=self._count_error,
+            on_blocked=lambda: None,
             on_sought=self._count_sought,
             budget=self.budget,
             delivery=self.delivery,

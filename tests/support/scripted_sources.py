@@ -341,6 +341,7 @@ class Fetching:
             self.state.reads,
             self.state.gate,
             self.state.observers,
+            on_error=lambda: None,
             on_blocked=self._released,
             on_sought=lambda: self.sources.choose_anew(),
             budget=self.budget,

@@ -94,9 +94,6 @@ class RecordSink(Protocol):
         """Drop all records, which are fetched again."""
 
 
-def _do_nothing() -> None: ...
-
-
 class Buffer:
     """The buffer of one consumer.
 
@@ -114,9 +111,9 @@ class Buffer:
         gate: Gate,
         observers: Observers,
         *,
-        on_error: Callable[[], None] | None = None,
-        on_blocked: Callable[[], None] | None = None,
-        on_sought: Callable[[], None] | None = None,
+        on_error: Callable[[], None],
+        on_blocked: Callable[[], None],
+        on_sought: Callable[[], None],
         budget: ByteBudget,
         delivery: Delivery,
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
@@ -124,9 +121,9 @@ class Buffer:
         self._state = state
         self._reads = reads
         self.gate = gate
-        self._on_error = on_error or _do_nothing
-        self._on_blocked = on_blocked or _do_nothing
-        self._on_sought = on_sought or _do_nothing
+        self._on_error = on_error
+        self._on_blocked = on_blocked
+        self._on_sought = on_sought
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._deserializes = delivery.has_deserializers

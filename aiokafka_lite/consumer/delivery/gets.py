@@ -14,6 +14,7 @@ from typing import Final
 
 from aiokafka_lite._compat import task_of
 from aiokafka_lite._virtual import simulation_of
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
 from aiokafka_lite.consumer.buffer.buffer import Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
@@ -49,14 +50,14 @@ def new_cursor() -> RecordCursor:
 
 
 class Lists:
-    __slots__ = ("by_partition", "count")
+    """A sink with a list of each chunk's records."""
 
     is_full: Final = False
     is_for_one: Final = False
     decodes: Final = False
 
     def __init__(self) -> None:
-        self.by_partition: dict[TopicPartition, list[Record]] = {}
+        self.taken: list[tuple[Cursor, list[Record], Epochs]] = []
         self.count = 0
 
     def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
@@ -64,11 +65,7 @@ class Lists:
             return None
         records = chunk.pop(limit)
         self.count += len(records)
-        tp = chunk.partition.tp
-        if (earlier := self.by_partition.get(tp)) is None:
-            self.by_partition[tp] = records
-        else:
-            earlier += records  # a list of this sink: its records are not copied
+        self.taken.append((chunk.partition, records, chunk.epochs))
         return Taken(
             records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after()
         )
@@ -76,7 +73,8 @@ class Lists:
     def finish(self) -> None: ...
 
     def clear(self) -> None:
-        """Leave the lists to the failed read, which drops them."""
+        self.taken.clear()
+        self.count = 0
 
 
 class Gets:
@@ -100,9 +98,15 @@ class Gets:
     ) -> dict[TopicPartition, list[Record]]:
         lists = Lists()
         await self._buffer.take(lists, limits, raise_in_poll)
-        if lists.count:
-            self._fit_to_caches(next(iter(lists.by_partition.values()))[-1])
-        return lists.by_partition
+        found: dict[TopicPartition, list[Record]] = {}
+        for cursor, records, _ in lists.taken:
+            if (earlier := found.get(cursor.tp)) is None:
+                found[cursor.tp] = records
+            else:
+                earlier += records  # a list of the sink: its records are not copied
+        if lists.taken:
+            self._fit_to_caches(lists.taken[0][1][-1])
+        return found
 
     def _fit_to_caches(self, sample: Record) -> None:
         size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES

@@ -9,7 +9,6 @@ cdef class NodeCounts:
     cdef public long long fetch_count
     cdef public object last_answer_at
     cdef public double latency_max_s
-    cdef public double latency_s
     cdef public double latency_sum_s
     cdef public long long received_bytes
     cdef public long long record_answer_count

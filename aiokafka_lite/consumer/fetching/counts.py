@@ -12,7 +12,6 @@ class NodeCounts:
         # Responses that contained records.
         self.record_answer_count = 0
         # From the request to its response, which the broker delays until there are records.
-        self.latency_s = 0.0
         self.latency_sum_s = 0.0
         self.latency_max_s = 0.0
         # Loop time, or None before the first response.
@@ -21,7 +20,6 @@ class NodeCounts:
     def answered(self, now: float, latency_s: float) -> None:
         self.fetch_count += 1
         self.last_answer_at = now
-        self.latency_s = latency_s
         self.latency_sum_s += latency_s
         self.latency_max_s = max(self.latency_max_s, latency_s)
 

@@ -19,7 +19,6 @@ from aiokafka_lite.consumer.monitoring.health import (
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.records.decoders import COMPILED
 
-Number = int | float | None
 Row = dict[str, object]
 
 # Counters of published events.

@@ -20,52 +20,40 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
 from aiokafka_lite.consumer.buffer.buffer import Taken
 from aiokafka_lite.consumer.core import Core
+from aiokafka_lite.consumer.delivery.gets import Lists
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 
 
-class OneByOne:
+class OneByOne(Lists):
     """A sink whose records become jobs or receipts in the same step in which positions move."""
-
-    is_full: Final = False
-    is_for_one: Final = False
-    decodes: Final = False
 
     def __init__(
         self,
         accept: Callable[[Cursor, list[Record], Epochs], None],
         admit: Callable[[Cursor, list[Record]], int] | None = None,
     ) -> None:
+        super().__init__()
         self._accept = accept
         # Returns how many of some records may be taken, at least one.
         self._admit = admit
-        self._taken: list[tuple[Cursor, list[Record], Epochs]] = []
-        self.count = 0
 
+    @override
     def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
-        if not chunk.decoded or limit == 0:
-            return None
-        if self._admit is not None:
+        if self._admit is not None and chunk.decoded and limit != 0:
             limit = self._admit(chunk.partition, chunk.decoded[:limit])
-        records = chunk.pop(limit)
-        self.count += len(records)
-        self._taken.append((chunk.partition, records, chunk.epochs))
-        return Taken(
-            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after()
-        )
+        return super().take(chunk, limit)
 
+    @override
     def finish(self) -> None:
-        taken, self._taken = self._taken, []
+        taken, self.taken = self.taken, []
         for cursor, records, epochs in taken:
             self._accept(cursor, records, epochs)
-
-    def clear(self) -> None:
-        self._taken.clear()
-        self.count = 0
 
 
 # Fractions of the byte budget: for all together, for the shares, and uncounted.
