@@ -402,7 +402,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "confluent.py": {"thread": "asyncio.to_thread asks the loop, which may be simulated"},
         "consumer/caller.py": {"address": "remembers callbacks; their order has no effect"},
         "consumer/delivery/record_cursor.py": {
-            "clock": "a simulated loop has no limit for a block (`new_cursor`)"
+            "clock": "a simulated loop has no limit for a block (`ReadyRecords`)"
         },
         "consumer/membership/heartbeat_thread.py": dict.fromkeys(
             ("clock", "thread"), "is not begun on a simulated loop"

@@ -28,7 +28,7 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import Delivery
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.core import Core
-from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
+from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
@@ -105,7 +105,7 @@ class Engine(Life["Running"]):
     def _make_gets(self) -> tuple[ReadyRecords, Gets]:
         core = self.core
         if core.config.ack_mode != "explicit":
-            ready = ReadyRecords(new_cursor(), core.reads, core.buffer, core.gate, core.observers)
+            ready = ReadyRecords(core)
             return ready, Gets(core, ready)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import Acks

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.delivery import gets as delivery
+from aiokafka_lite.consumer.delivery import ready
 from aiokafka_lite.errors import KafkaError
 from tests.support import tuning
 from tests.support.buffers import A, B, Buffers, batch
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.every_loop
 @pytest.fixture(autouse=True)
 def no_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take no time that the machine has for others as that of a blocked loop."""
-    monkeypatch.setattr(delivery, "STALL_S", math.inf)
+    monkeypatch.setattr(ready, "STALL_S", math.inf)
 
 
 async def test_async_for_hands_out_all_in_order_until_the_stop(iteration: Iteration) -> None:

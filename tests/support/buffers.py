@@ -13,7 +13,7 @@ from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
+from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.processing.acks import Acks
 from aiokafka_lite.records.batch import reseal
@@ -91,13 +91,7 @@ class Buffers:
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
         )
-        self.ready = ReadyRecords(
-            new_cursor(),
-            self.state.reads,
-            self.buffer,
-            self.state.gate,
-            self.state.observers,
-        )
+        self.ready = ReadyRecords(self.state.core(buffer=self.buffer))
         self.gets = Gets(self.state.core(buffer=self.buffer), self.ready)
         if ack_mode == "explicit":
             acks = Acks(self.state.core(buffer=self.buffer), max_uncommitted, NoTransactions())

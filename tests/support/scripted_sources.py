@@ -13,7 +13,7 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.gets import Gets, new_cursor
+from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError
@@ -347,13 +347,7 @@ class Fetching:
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
-        self.ready = ReadyRecords(
-            new_cursor(),
-            self.state.reads,
-            self.buffer,
-            self.state.gate,
-            self.state.observers,
-        )
+        self.ready = ReadyRecords(self.state.core(buffer=self.buffer))
         self.gets = Gets(self.state.core(buffer=self.buffer), self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(

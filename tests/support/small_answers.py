@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.buffer.waiter import RecordWaiter
 from aiokafka_lite.consumer.consumer import NO_RECORDS
-from aiokafka_lite.consumer.delivery import gets as delivery
+from aiokafka_lite.consumer.delivery import ready
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
 from aiokafka_lite.consumer.fetching.source import Source
@@ -118,7 +118,7 @@ class Reading(Fetching):
         iteration = ITERATIONS["compiled" if is_compiled else "python"]
         with monkeypatch.context() as patch:
             # Both ways tell a blocked loop by the system's clock, which no test can set.
-            patch.setattr(delivery, "STALL_S", math.inf)
+            patch.setattr(ready, "STALL_S", math.inf)
             super().__init__(cluster, client_id="twin", fetch_max_wait_ms=500, **settings)
         self.sources.search.close()  # there is no cluster to search
         if not is_compiled:

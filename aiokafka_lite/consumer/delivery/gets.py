@@ -8,19 +8,15 @@ Anything that makes the records invalid, or withholds them, closes it.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import task_of
-from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
 from aiokafka_lite.consumer.buffer.buffer import Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.structs import TopicPartition
 
 try:
@@ -28,10 +24,8 @@ try:
 except ModuleNotFoundError:  # the extension is not built: the same in plain Python
     from aiokafka_lite.consumer.delivery._iteration_py import RecordIterator
 
-__all__ = ["Gets", "Lists", "RecordIterator", "new_cursor"]
+__all__ = ["Gets", "Lists", "RecordIterator"]
 
-# The body of the loop blocked: the next record is not given before the clock was looked at.
-STALL_S: Final = 0.01
 # Records made in one go that are still in the caches when the application reads them: with
 # 100-byte values, 20,000 at a time cost twice as much a record as 1,000 to 2,000.
 CACHED_BYTES: Final = 800_000
@@ -40,13 +34,6 @@ MOST_CACHED_RECORDS: Final = 2_000
 FOR_ONE_OF_SEVERAL: Final = 64
 # The size of a record's objects, without key and value.
 RECORD_BYTES: Final = 300
-
-
-def new_cursor() -> RecordCursor:
-    loop = asyncio.get_running_loop()
-    # The time of a block is real, so it must not matter in a simulation.
-    stall_s = STALL_S if simulation_of(loop) is None else math.inf
-    return RecordCursor(loop.time, TIME_SLICE_S, stall_s)
 
 
 class Lists:

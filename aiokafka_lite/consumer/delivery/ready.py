@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
+from math import inf
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._virtual import simulation_of
+from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.delivery.steady import SteadyGets
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.assignment.cursor import Cursor
-    from aiokafka_lite.consumer.assignment.observers import Observers
-    from aiokafka_lite.consumer.assignment.reads import Reads
-    from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
+    from aiokafka_lite.consumer.buffer.buffer import Taken, Wanted
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-    from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
-    from aiokafka_lite.consumer.gate import Gate
+    from aiokafka_lite.consumer.core import Core
+
+# The body of the loop blocked: the next record is not given before the clock was looked at.
+STALL_S: Final = 0.01
 
 
 class ReadyRecords:
@@ -27,16 +31,12 @@ class ReadyRecords:
     is_for_one: Final = True
     decodes: Final = False
 
-    def __init__(
-        self,
-        cursor: RecordCursor,
-        reads: Reads,
-        buffer: Buffer,
-        gate: Gate,
-        observers: Observers,
-    ) -> None:
+    def __init__(self, core: Core) -> None:
+        loop, reads, buffer = get_running_loop(), core.reads, core.buffer
+        # The time of a block is real, so it must not matter in a simulation.
+        stall_s = STALL_S if simulation_of(loop) is None else inf
         # All that the per-message path needs.
-        self.cursor = cursor
+        self.cursor = RecordCursor(loop.time, buffer.decoder.slice.length_s, stall_s)
         self._chunk: Chunk | None = None
         # Whether a chunk is open.
         self.is_full = False
@@ -45,11 +45,11 @@ class ReadyRecords:
         self._buffer = buffer
         self._queue = buffer.queue
         self._slice = buffer.decoder.slice
-        self.cursor.belong_to(SteadyGets(reads, gate, buffer, self))
+        self.cursor.belong_to(SteadyGets(reads, core.gate, buffer, self))
         reads.set_settler(self.settle, self.close)
-        observers.discarded.add(self._discard)
-        observers.partition_changed.add(self._park_if_paused)
-        gate.on_change(self.close)
+        core.observers.discarded.add(self._discard)
+        core.observers.partition_changed.add(self._park_if_paused)
+        core.gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------
     def take(self, chunk: Chunk, limit: int | None) -> Taken | None:

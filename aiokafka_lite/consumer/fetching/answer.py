@@ -23,7 +23,6 @@ from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
-from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -75,12 +74,10 @@ HINTS_AT_ONCE: Final = 500
 
 
 class Answers:
-    def __init__(
-        self, sources: Sources, source: Source, counts: NodeCounts, session: FetchSession
-    ) -> None:
+    def __init__(self, sources: Sources, source: Source, session: FetchSession) -> None:
         self._sources = sources
         self._source = source
-        self._counts = counts
+        self._counts = source.counts
         self._session = session
         self._buffer = sources.buffer
         self._loop = asyncio.get_running_loop()
@@ -211,7 +208,7 @@ class Answers:
         awaited = [
             cursor
             for tp in self._buffer.waiters.awaited()
-            if (cursor := self._sources.assigned(tp)) is not None
+            if (cursor := self._sources.state.assignment.get(tp)) is not None
             and self._sources.is_behind(cursor)
             and self._source.choice.can_be_asked(cursor)
         ]
@@ -309,7 +306,7 @@ class Answers:
                 *cursor.tp,
                 self._sources.config.auto_offset_reset,
             )
-            self._sources.request_reset(cursor, timestamp, reason=OUT_OF_RANGE)
+            self._sources.state.request_reset(cursor, timestamp, reason=OUT_OF_RANGE)
             return
         error = OffsetOutOfRangeError({cursor.tp: offset}).at(cursor.tp, offset)
         self._buffer.put_error(cursor, error, is_sticky=True)

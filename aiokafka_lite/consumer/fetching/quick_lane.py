@@ -24,7 +24,6 @@ from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.answer import Answers
-from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.in_flight import InFlight
 from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, FetchSession
 from aiokafka_lite.errors import KafkaError
@@ -49,15 +48,15 @@ class QuickLane:
         look_at: Loop time of the next request for partitions without news, if there are any.
     """
 
-    def __init__(self, sources: Sources, source: Source, counts: NodeCounts) -> None:
+    def __init__(self, sources: Sources, source: Source) -> None:
         self.look_at: float | None = None
         self._sources = sources
         self._source = source
-        self._counts = counts
+        self._counts = source.counts
         self._loop = asyncio.get_running_loop()
         # The lent cursors. The broker keeps no session of them.
         self._session = FetchSession()
-        self._answers = Answers(sources, source, counts, self._session)
+        self._answers = Answers(sources, source, self._session)
         self._in_flight = InFlight()
         # Opens the connection.
         self._connecting: asyncio.Task[None] | None = None
@@ -130,7 +129,7 @@ class QuickLane:
         if delay_s > 0:
             self.look_at = now + delay_s
         elif self._connecting is None:
-            self._connecting = self._sources.spawn(self._connect(), name=self._task_name)
+            self._connecting = self._sources.scope.spawn(self._connect(), name=self._task_name)
 
     async def _connect(self) -> None:
         try:

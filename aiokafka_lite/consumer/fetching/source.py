@@ -110,7 +110,7 @@ class Source:
         self._in_flight = InFlight()
         # When the next backoff of a cursor ends; None: a response is awaited before that.
         self._retry_at: float | None = None
-        self._answers = Answers(sources, self, counts, self._session)
+        self._answers = Answers(sources, self, self._session)
         # Created when a cursor becomes fetchable next to a long poll.
         self._quick: QuickLane | None = None
         self._wake = Event()
@@ -377,7 +377,7 @@ class Source:
         if not self._in_flight.is_long_poll:
             return look_at  # the response is on the way, and the next request includes all
         if self._quick is None:
-            self._quick = QuickLane(self._sources, self, self.counts)
+            self._quick = QuickLane(self._sources, self)
         choice.lent_beside(self._quick.ask(choice.to_ask()))
         again_at = self._quick.look_at
         return again_at if look_at is None or again_at is None else min(look_at, again_at)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, repeat
 from typing import Final
 
@@ -139,8 +139,8 @@ class Sources:
         )
         self.replicas = ReplicaChoice(core.config)
         self.events = core.events
-        self._state, self._observers = core.state, core.observers
-        self._scope = scope
+        self.state, self._observers = core.state, core.observers
+        self.scope = scope
         # By node id. They outlive the node's tasks.
         self.counts: dict[int, NodeCounts] = {}
         # By node id, those with the lanes in use.
@@ -173,19 +173,19 @@ class Sources:
         self._place_all()
 
     def _leaders_moved(self, view: ClusterView, moved: Collection[TopicPartition]) -> None:
-        if self.is_closed or self._scope.failure is not None:
+        if self.is_closed or self.scope.failure is not None:
             return
         for tp in moved:
-            if (cursor := self._state.assignment.get(tp)) is not None:
+            if (cursor := self.state.assignment.get(tp)) is not None:
                 self._place(cursor, view)
         self._look_soon()
 
     def _place_all(self) -> None:
-        if self.is_closed or self._scope.failure is not None:
+        if self.is_closed or self.scope.failure is not None:
             return
         view = self.cluster.view
         is_unavailable = is_leaderless = False
-        for tp, cursor in self._state.assignment.items():
+        for tp, cursor in self.state.assignment.items():
             if not self._place(cursor, view):
                 # A topic that metadata does not cover yet is being asked for already, and one
                 # that is deleted need not be found in a hurry.
@@ -232,7 +232,7 @@ class Sources:
         source = Source(self, node_id, lane, counts)
         of_node.append(source)
         self.budget.source_count += 1
-        self._scope.supervise(source.run, name=task_name(node_id, lane))
+        self.scope.supervise(source.run, name=task_name(node_id, lane))
         return source
 
     # --- Sharing out anew -----------------------------------------------------------------
@@ -251,7 +251,7 @@ class Sources:
 
     def _look_at_all(self) -> None:
         self._look = None
-        if self._scope.failure is not None:
+        if self.scope.failure is not None:
             return
         now = asyncio.get_running_loop().time()
         for node_id, of_node in tuple(self._sources.items()):
@@ -265,7 +265,7 @@ class Sources:
         share = sharing.share(_partition_count(of_node))
         kept = dict.fromkeys(of_node[: sharing.count], 0)
         surplus: list[Cursor] = []
-        for cursor in self._state.assignment.values():  # neighbours stay together
+        for cursor in self.state.assignment.values():  # neighbours stay together
             source = cursor.source
             if not isinstance(source, Source) or source.node_id != node_id:
                 continue
@@ -283,9 +283,6 @@ class Sources:
             yield from repeat(source, share - count)
         while self._may_have_another(self._sources[node_id]):
             yield from repeat(self._open(node_id), share)
-
-    def spawn(self, work: Coroutine[object, None, None], *, name: str) -> asyncio.Task[None]:
-        return self._scope.spawn(work, name=name)
 
     def request(
         self, asked: SessionRequest, now: float, max_bytes: int, max_wait_ms: int
@@ -307,7 +304,7 @@ class Sources:
         self._note_recovery(source.node_id)
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
-        if self._scope.degrade(task_name(node_id), error):
+        if self.scope.degrade(task_name(node_id), error):
             is_said = self.cluster.pool.last_error(node_id) is not None
             level = logging.INFO if is_said else logging.WARNING
             log.log(level, "fetching from node %s failed and is retried: %s", node_id, error)
@@ -319,7 +316,7 @@ class Sources:
     def _note_recovery(self, node_id: int) -> bool:
         if any(source.is_failing for source in self._sources.get(node_id, ())):
             return False
-        self._scope.recovered(task_name(node_id))
+        self.scope.recovered(task_name(node_id))
         return True
 
     def node_throttles(self, node_id: int, throttle_s: float) -> None:
@@ -327,13 +324,10 @@ class Sources:
             self.events.publish(Throttled(node_id, throttle_s))
 
     def trouble(self, node_id: int) -> BaseException | None:
-        return self._scope.degraded.get(task_name(node_id))
+        return self.scope.degraded.get(task_name(node_id))
 
     def is_behind(self, cursor: Cursor) -> bool:
         return cursor.is_behind(is_read_committed=self.config.is_read_committed)
-
-    def assigned(self, tp: TopicPartition) -> Cursor | None:
-        return self._state.assignment.get(tp)
 
     def of(self, cursor: Cursor) -> Source | None:
         source = cursor.source
@@ -344,9 +338,6 @@ class Sources:
         source = self.of(cursor)
         is_in_flight = source is not None and source.in_flight_since is not None
         return is_in_flight and cursor.place is Place.IN_FLIGHT
-
-    def request_reset(self, cursor: Cursor, timestamp: int, *, reason: str) -> None:
-        self._state.request_reset(cursor, timestamp, reason=reason)
 
     # --- Closest replica ------------------------------------------------------------------
     def prefer(self, cursor: Cursor, node_id: int, now: float) -> bool:
@@ -362,7 +353,7 @@ class Sources:
         self._place(cursor, self.cluster.view)
 
     def end_leases(self, now: float) -> None:
-        for cursor in self.replicas.end_leases(self._state.assignment.values(), now):
+        for cursor in self.replicas.end_leases(self.state.assignment.values(), now):
             self._place(cursor, self.cluster.view)
 
     # --- The gets' side -------------------------------------------------------------------

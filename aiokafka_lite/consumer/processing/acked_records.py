@@ -15,7 +15,6 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.buffer import Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.core import Core
-from aiokafka_lite.consumer.delivery.gets import new_cursor
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class AckedRecords(ReadyRecords):
         self._passed_over_count = 0
         # When the time slice began in which records are returned.
         self._began_at = 0.0
-        super().__init__(new_cursor(), core.reads, core.buffer, core.gate, core.observers)
+        super().__init__(core)
 
     # --- The open list ----------------------------------------------------------------------
     @override
