@@ -5,7 +5,8 @@ cursor.py lists the writer of each field.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Range, joined
@@ -142,6 +143,14 @@ class Assignment:
         new.await_outcomes_of(old)
 
     # --- One partition --------------------------------------------------------------------
+    @contextmanager
+    def _without_records(self, partition: Cursor) -> Iterator[None]:
+        """Drop a partition's buffered records, and notify of a change in the block."""
+        self._reads.settle()
+        self._observers.discarded(partition)
+        yield
+        self._observers.partition_changed(partition)
+
     def seek(self, partition: Cursor, offset: int) -> None:
         """Move the position for the application, and drop buffered and requested records.
 
@@ -184,58 +193,50 @@ class Assignment:
         `is_asked_for`: the application did so, and records that were finished before are returned,
         too.
         """
-        self._reads.settle()
-        self._observers.discarded(partition)
-        search = partition.search
-        if not is_asked_for and search is not None and search.is_first:
-            partition.forget_undecided()
-        is_sought = is_asked_for or (search is not None and search.is_asked_for)
-        if is_sought:
-            partition.note_sought(offset)
-        if partition.progress is not None and is_sought:
-            partition.progress.return_from(offset)
-        elif partition.progress is not None:
-            partition.progress.go_back_to(offset)
-        is_in_work = self._reads.is_in_hand(partition)
-        partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
-        self._reads.settle_progress(partition)
-        self._observers.partition_changed(partition)
+        with self._without_records(partition):
+            search = partition.search
+            if not is_asked_for and search is not None and search.is_first:
+                partition.forget_undecided()
+            is_sought = is_asked_for or (search is not None and search.is_asked_for)
+            if is_sought:
+                partition.note_sought(offset)
+            if partition.progress is not None and is_sought:
+                partition.progress.return_from(offset)
+            elif partition.progress is not None:
+                partition.progress.go_back_to(offset)
+            is_in_work = self._reads.is_in_hand(partition)
+            partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
+            self._reads.settle_progress(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
         """Look up a new position by ListOffsets with `timestamp`.
 
         An event reports the `reason`, if there is one. Otherwise the application requested it.
         """
-        self._reads.settle()
-        self._observers.discarded(partition)
-        if reason and partition.search is not None and partition.search.is_first:
-            partition.forget_undecided()
-        partition.await_reset(timestamp, reason)
-        self._observers.partition_changed(partition)
+        with self._without_records(partition):
+            if reason and partition.search is not None and partition.search.is_first:
+                partition.forget_undecided()
+            partition.await_reset(timestamp, reason)
 
     def replace_log(self, partition: Cursor, topic_id: bytes) -> None:
         """Forget the log of a recreated topic, and the position until `request_reset` or `seek`."""
-        self._reads.settle()
-        self._observers.discarded(partition)
-        self._note_lost(partition)
-        tp, former = partition.tp, self._of_former_logs
-        for handed_out in (self._handed_out_earlier.pop(tp, None), partition.handed_out):
-            if handed_out is not None:
-                former[tp] = joined(former.get(tp), handed_out)
-        partition.forget_log(topic_id)
-        self._observers.partition_changed(partition)
+        with self._without_records(partition):
+            self._note_lost(partition)
+            tp, former = partition.tp, self._of_former_logs
+            for handed_out in (self._handed_out_earlier.pop(tp, None), partition.handed_out):
+                if handed_out is not None:
+                    former[tp] = joined(former.get(tp), handed_out)
+            partition.forget_log(topic_id)
 
     def return_to_committed(self, cursors: Iterable[Cursor]) -> None:
         """Read from the committed offsets again, because a commit's outcome is unknown.
 
         Records being processed cannot be finished any more.
         """
-        self._reads.settle()
         for cursor in cursors:
             if cursor.is_assigned:
-                self._observers.discarded(cursor)
-                cursor.await_committed()
-                self._observers.partition_changed(cursor)
+                with self._without_records(cursor):
+                    cursor.await_committed()
 
     def forget_before_seek(self, cursors: Iterable[Cursor]) -> None:
         """Do not return records before a sought position again: a commit's outcome is unknown."""
@@ -247,20 +248,16 @@ class Assignment:
     def request_validation(self, partition: Cursor) -> None:
         """Fetch no more until the leader's log confirms position and finished ranges (KIP-320).
 
-        Buffered records may be of a truncated log, and are dropped.
+        Buffered records may be of a truncated log.
         """
-        self._reads.settle()
-        self._observers.discarded(partition)
-        partition.await_validation()
-        self._observers.partition_changed(partition)
+        with self._without_records(partition):
+            partition.await_validation()
 
     def forget_epochs(self, partition: Cursor, void_epoch: int) -> None:
         """Fetch from the position again, and forget finished ranges, which cannot be validated."""
-        self._reads.settle()
-        self._observers.discarded(partition)
-        partition.forget_epochs(void_epoch)
-        partition.refetch()
-        self._observers.partition_changed(partition)
+        with self._without_records(partition):
+            partition.forget_epochs(void_epoch)
+            partition.refetch()
 
     def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
         if partition.progress is not None:
@@ -275,10 +272,8 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def refetch(self, partition: Cursor) -> None:
-        self._reads.settle()
-        self._observers.discarded(partition)
-        partition.refetch()
-        self._observers.partition_changed(partition)
+        with self._without_records(partition):
+            partition.refetch()
 
     def pause(self, partition: Cursor) -> None:
         self._reads.settle()

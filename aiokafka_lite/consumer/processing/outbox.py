@@ -251,7 +251,7 @@ class Outbox:
             self._place(entry)
         else:
             self._awaited.difference_update(entry.jobs)
-            self._place_anew([*self._entries, entry, *self._waiting])
+            self._place_anew(entry)
         self._is_blocked = False
         self._came.set()
 
@@ -273,21 +273,22 @@ class Outbox:
 
     def look_again(self) -> None:
         if self._waits_from:
-            self._place_anew([*self._entries, *self._waiting])
-            self._is_blocked = False
-            self._came.set()
+            self._place_anew()
 
     def _await(self, jobs: Iterable[Job]) -> None:
         """Let entries of later records of their lanes wait for these, which are handled again."""
         self._awaited.update(job for job in jobs if job.order_key is not None)
-        self._place_anew([*self._entries, *self._waiting])
+        self._place_anew()
 
-    def _place_anew(self, entries: Iterable[Entry]) -> None:
+    def _place_anew(self, *added: Entry) -> None:
+        entries = (*self._entries, *added, *self._waiting)
         self._awaited = {job for job in self._awaited if job.is_current}
         self._entries, self._waiting, self._waits_from = deque(), [], {}
         self._wait_behind(self._awaited)
         for entry in entries:
             self._place(entry)
+        self._is_blocked = False
+        self._came.set()
 
     def _place(self, entry: Entry) -> None:
         """Add an entry, or let it wait for a topic or for earlier records of its lanes."""
@@ -369,9 +370,7 @@ class Outbox:
                     if any(output.topic == topic for output in entry.outputs)
                 }
             )
-        self._place_anew([*self._entries, *self._waiting])
-        self._is_blocked = False
-        self._came.set()
+        self._place_anew()
 
     def _all(self) -> Iterator[Entry]:
         yield from self._writing
