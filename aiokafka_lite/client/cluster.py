@@ -580,13 +580,9 @@ class Cluster:
     # --- The refresh task ------------------------------------------------------------------
     async def _keep_fresh(self) -> Never:
         while True:
-            while (delay_s := self._due_at() - self._loop.time()) > 0:
+            while (due_at := self._due_at()) > self._loop.time():
                 self._wake.clear()
-                try:
-                    async with timeout(delay_s):
-                        await self._wake.wait()
-                except asyncio.TimeoutError:
-                    pass
+                await self._wake.wait(due_at)
             try:
                 await self._refresh([])
             except KafkaError as error:

@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.connection import Connection
@@ -249,7 +248,7 @@ class Source:
                 if step is Step.MAKE_ROOM:
                     # Chunks that no read takes must not delay other partitions.
                     self._buffer.make_room(is_behind=self.is_behind)
-                await self._sleep_until_woken(self._retry_at)
+                await self._wake.wait(self._retry_at)
         finally:
             self._is_closed = True
             self._answers.give_up()
@@ -257,20 +256,13 @@ class Source:
             self._give_up_request()
             self._session.replace()
 
-    async def _sleep_until_woken(self, deadline: float | None) -> None:
-        try:
-            async with timeout_at(deadline):
-                await self._wake.wait()
-        except asyncio.TimeoutError:
-            pass
-
     async def _connect(self) -> None:
         pool = self._sources.cluster.pool
         delay_s = pool.connection_delay(self.node_id, self.lane)
         if delay_s > 0:
             # Throttled (KIP-219), or about to reconnect: cursors and bytes are chosen when the
             # request can be sent.
-            await self._sleep_until_woken(self._loop.time() + delay_s)
+            await self._wake.wait(self._loop.time() + delay_s)
             return
         try:
             await pool.connect(self.node_id, self.lane)
