@@ -80,7 +80,8 @@ class Lease:
         if delivers and not is_over and self._alarm is None and self._ends_at < math.inf:
             # It runs before the tasks that have waited for a blocked loop.
             self._alarm = self._loop.call_at(self._ends_at, self._ended)
-        if is_over != (Hold.CUT_OFF in self._gate.holds):
+        holds = self._gate.holds
+        if is_over != (bool(holds) and Hold.CUT_OFF in holds):
             if is_over:
                 self._gate.hold(Hold.CUT_OFF)
             else:

@@ -137,8 +137,9 @@ class Member(StatefulMember[MemberState]):
     def delivers(self) -> bool:
         if self.assigned_as is None:
             return False
-        keeps = self.is_cooperative and self.state in BEFORE_STABLE
-        return keeps or self.state is MemberState.STABLE
+        if self.state is MemberState.STABLE:
+            return True
+        return self.is_cooperative and self.state in BEFORE_STABLE
 
     @property
     def is_heard(self) -> bool:
