@@ -193,9 +193,8 @@ class Transport(_transports._SimStreamTransport):
     def _send(self, kind: str, payload: bytes = b"") -> None:
         number, self._out_seq = self._out_seq, self._out_seq + 1
         net, (host, port), (peer, peer_port) = self._net, self._local, self._remote
-        uid = net._new_uid()
-        packet = Packet(kind, host, peer, port, peer_port, self._conn, number, payload, uid)
-        net._transmit(packet)
+        uid, net._next_uid = net._next_uid, net._next_uid + 1
+        net._transmit(Packet(kind, host, peer, port, peer_port, self._conn, number, payload, uid))
 
     def _data_arrived(self, data: bytes) -> None:
         if self._closing:
@@ -414,8 +413,10 @@ class Network(_net.SimNetwork):
             super()._transmit(packet)
         elif self._cut_links and self._is_cut(src, dst):
             self._blackhole(packet)
+        elif self._slow and self._is_slow(src, dst):
+            self._schedule(packet, SLOW_S)
         else:
-            self._schedule(packet, SLOW_S if self._is_slow(src, dst) else self._default_latency)
+            self._schedule(packet, self._default_latency)
 
     def _schedule(self, packet: Any, latency: tuple[float, float]) -> None:
         loop = self._loop

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -42,6 +44,8 @@ class Kind(enum.Enum):
     THROTTLED = "throttled"
     CALM = "faults stop"
     SETTLED = "settled"
+
+    __hash__ = object.__hash__  # Enum's is a Python function
 
 
 class Event(NamedTuple):
@@ -103,7 +107,11 @@ NOW: Final[Callable[[], float]] = lambda: 0.0  # noqa: E731 — a default
 class History:
     def __init__(self, clock: Callable[[], float] = NOW) -> None:
         self._clock = clock
+        # Appended to, or replaced: the index of a list does not notice other changes.
         self.events: list[Event] = []
+        self._indexed = self.events
+        self._index_end = 0
+        self._positions: defaultdict[Kind, list[int]] = defaultdict(list)
 
     def note(
         self,
@@ -121,4 +129,13 @@ class History:
             self.note(kind, who, tp)
 
     def of(self, *kinds: Kind) -> Iterator[Event]:
-        return (event for event in self.events if event.kind in kinds)
+        events, positions = self.events, self._positions
+        if events is not self._indexed:
+            self._indexed = events
+            positions.clear()
+            self._index_end = 0
+        for n in range(self._index_end, len(events)):
+            positions[events[n].kind].append(n)
+        self._index_end = len(events)
+        found: Iterable[int] = itertools.chain.from_iterable(positions[kind] for kind in kinds)
+        return (events[n] for n in (found if len(kinds) == 1 else sorted(found)))

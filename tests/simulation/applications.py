@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka_lite import _compat
+from aiokafka_lite._tasks import Event
 from aiokafka_lite._virtual import START_MS
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
@@ -155,7 +155,8 @@ class Producer:
         self.id = name.partition(".")[0]
         self._cluster, self._plan, self._history = cluster, plan, history
         self.numbers: Iterator[int] = itertools.count() if first is None else first.numbers
-        self._must_end = asyncio.Event()
+        self._must_end = Event()
+        self._loop = loop
         self.task = loop.start(name, self._live())
 
     async def end(self) -> None:
@@ -176,11 +177,7 @@ class Producer:
                 await self._pause()
 
     async def _pause(self) -> None:
-        try:
-            async with _compat.timeout(self._plan.pause_s):
-                await self._must_end.wait()
-        except asyncio.TimeoutError:
-            pass
+        await self._must_end.wait(self._loop.now + self._plan.pause_s)
 
     @asynccontextmanager
     async def _producer(self) -> AsyncIterator[AIOKafkaProducer[Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -211,7 +212,7 @@ def run_plan(plan: Plan, *, is_traced: bool = False) -> Outcome:
         course.history.note(Kind.RAISED, "course", note=repr(error), value=b"KafkaError")
         outcome.violations.append(Violation("course failed", repr(error), loop.now))
         facts = None
-    course.history.events.sort(key=lambda event: event.at_s)
+    course.history.events = sorted(course.history.events, key=operator.attrgetter("at_s"))
     outcome.violations += course.violations
     if facts is not None:
         outcome.violations += check(Run(plan, course.history, facts))
