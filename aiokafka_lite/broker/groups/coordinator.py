@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
@@ -18,13 +18,13 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.records import group_tombstone, metadata_record
 from aiokafka_lite.broker.groups.coordinator_log import (
     CoordinatorLog,
     CoordinatorRecord,
     LogEntry,
     OffsetsLog,
     TransactionEnd,
+    group_tombstone,
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
@@ -212,7 +212,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 return join_refusal(UnknownMemberIdError, call.member_id)
             classic = self._new_classic(group_id)
             tombstones = [] if group is None else group_tombstones(group)
-            error = self._append(group_id, [*tombstones, metadata_record(classic, {})])
+            error = self._append(group_id, [*tombstones, classic.record({})])
             if error is not NoError:
                 return join_refusal(error)
             group = self.groups[group_id] = classic
@@ -540,11 +540,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             new_suffix=self._new_id,
             clock=self._services.clock,
             now=asyncio.get_running_loop().time,
-            write=self._write_classic,
+            write=lambda record: self._write(group_id, [record]),
         )
-
-    def _write_classic(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> ErrorType:
-        return self._write(group.group_id, [metadata_record(group, assignments)])
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._services.rng.getrandbits(128), version=4))

@@ -205,7 +205,7 @@ def unused_group() -> ClassicGroup:
         new_suffix=str,
         clock=lambda: 0,
         now=lambda: 0.0,
-        write=lambda group, assignments: NoError,
+        write=lambda record: NoError,
     )
 
 

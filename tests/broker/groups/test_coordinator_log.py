@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import (
     CoordinatorLog,
     CoordinatorRecord,
     decode_record,
     encode_record,
+    group_tombstone,
 )
 from aiokafka_lite.broker.groups.offsets import offset_key
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, java_hash, partition_for

@@ -46,6 +46,7 @@ from typing import Final
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
     NO_ASSIGNMENT,
@@ -80,7 +81,11 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupResponse,
 )
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitValue,
+)
 
 
 class GroupState(enum.Enum):
@@ -122,7 +127,7 @@ class ClassicGroup:
 
     Args:
         now: Returns the time in seconds, which deadlines count in. `clock` returns the wall clock.
-        write: Stores the group with its members' assignments.
+        write: Stores the group.
     """
 
     def __init__(
@@ -133,7 +138,7 @@ class ClassicGroup:
         new_suffix: Callable[[], str],
         clock: Callable[[], int],
         now: Callable[[], float],
-        write: Callable[[ClassicGroup, Mapping[str, bytes]], ErrorType],
+        write: Callable[[CoordinatorRecord], ErrorType],
     ) -> None:
         self.group_id = group_id
         self.state = EMPTY
@@ -219,7 +224,7 @@ class ClassicGroup:
         if not self.members:
             self.protocol = None
             self._transition(EMPTY)
-            self._write(self, {})
+            self._write(self.record({}))
             return
         self.protocol = self.members.select_protocol()
         self._transition(COMPLETING)
@@ -394,7 +399,7 @@ class ClassicGroup:
             assignments = {
                 m.member_id: given.get(m.member_id, NO_ASSIGNMENT) for m in self.members.values()
             }
-            error = self._write(self, assignments)
+            error = self._write(self.record(assignments))
             if error is NoError:
                 self._deliver_assignments(assignments)
             else:
@@ -435,6 +440,21 @@ class ClassicGroup:
     def has_session(self, member_id: str) -> bool:
         """Include pending ids."""
         return member_id in self._timers
+
+    def record(self, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
+        """Return the record that stores the group (Kafka: GroupCoordinatorRecordHelpers.java)."""
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.members.leader_id,
+            current_state_timestamp=self.state_since_ms,
+            members=[
+                self.members[member_id].stored(self.protocol or "", assignment)
+                for member_id, assignment in assignments.items()
+            ],
+        )
+        return CoordinatorRecord(GroupMetadataKey(group=self.group_id), value)
 
     def restore(self, value: GroupMetadataValue) -> None:
         """Set the stored state of an unused machine."""
@@ -571,7 +591,8 @@ class ClassicGroup:
         leader_before = self.members.leader_id
         self._swap(old, new)
         if self.state is STABLE and self.members.select_protocol() == self.protocol:
-            error = self._write(self, {m.member_id: m.assignment for m in self.members.values()})
+            assignments = {each.member_id: each.assignment for each in self.members.values()}
+            error = self._write(self.record(assignments))
             if error is not NoError:
                 self._reply_join(new, join_refusal(error))
                 self._swap(new, old)

@@ -15,6 +15,7 @@ from aiokafka_lite.broker.groups.values import (
 )
 from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberIdError
 from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.group_records import MemberMetadata
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +62,18 @@ class ClassicGroupMember:
 
     def vote(self, candidates: frozenset[str]) -> str:
         return next(name for name, _ in self.protocols if name in candidates)
+
+    def stored(self, protocol: str, assignment: bytes) -> MemberMetadata:
+        return MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
+            assignment=assignment,
+        )
 
 
 class Members(dict[str, ClassicGroupMember]):

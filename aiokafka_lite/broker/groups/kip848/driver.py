@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.records import group_tombstone
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, group_tombstone
 from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import (

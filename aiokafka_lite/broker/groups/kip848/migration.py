@@ -13,8 +13,7 @@ from typing import cast
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
-from aiokafka_lite.broker.groups.classic.records import group_tombstone, stored_member
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, group_tombstone
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import ClassicSide, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import (
@@ -159,7 +158,7 @@ def downgraded(
         protocol=protocol,
         leader=members.leader_id,
         current_state_timestamp=clock(),
-        members=[stored_member(member, protocol, member.assignment) for member in members.values()],
+        members=[member.stored(protocol, member.assignment) for member in members.values()],
     )
     record = CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
     return [*group_tombstones(group), record]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import ErrorType, Join
 from aiokafka_lite.errors import MemberIdRequired, NoError
 from aiokafka_lite.protocol.messages.classic_group import (
@@ -16,6 +17,7 @@ from aiokafka_lite.protocol.messages.classic_group import (
     MemberIdentity,
     SyncGroupResponse,
 )
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 from tests.broker.groups.fakes import sync_call
 
 T = TypeVar("T")
@@ -62,9 +64,10 @@ class Driver:
         if self.group.state is not self.states[-1]:
             self.states.append(self.group.state)
 
-    def _write(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> ErrorType:
+    def _write(self, record: CoordinatorRecord) -> ErrorType:
         self._note_state()
-        self.writes.append(dict(assignments))
+        assert isinstance(record.value, GroupMetadataValue)
+        self.writes.append({each.member_id: each.assignment for each in record.value.members})
         return self.write_error
 
     def _answer(self, ticket: int, reply: JoinGroupResponse | SyncGroupResponse) -> None:

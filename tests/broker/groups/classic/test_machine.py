@@ -12,7 +12,6 @@ import pytest
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic import machine
 from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.classic.records import metadata_record
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -863,7 +862,7 @@ def test_group_takes_no_more_than_its_maximum() -> None:
 
 def stored(group: ClassicGroup, *, leader: str) -> GroupMetadataValue:
     """Return the stored group, with another leader."""
-    value = metadata_record(group, {each.member_id: b"" for each in group.members.values()}).value
+    value = group.record({each.member_id: b"" for each in group.members.values()}).value
     assert isinstance(value, GroupMetadataValue)
     value.leader = leader
     return value
@@ -939,7 +938,7 @@ def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None
         new_suffix=lambda: "x",
         clock=lambda: int(driver.now * 1000),
         now=lambda: driver.now,
-        write=lambda group, assignments: NoError,
+        write=lambda record: NoError,
     )
     twin.restore(stored(driver.group, leader=ids[1]))
     twin.restored()
