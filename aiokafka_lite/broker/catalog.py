@@ -7,12 +7,13 @@ topics have the id in their name, so that topics of the same name do not share o
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import random
 import shutil
 from asyncio import _get_running_loop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Final, TypedDict
@@ -186,6 +187,35 @@ class TopicCatalog:
         if topic is None:
             return NO_LEADER
         return topic.partitions[partition_for(key, topic.partition_count)].leader_id
+
+    def topic_ids(self, names: Collection[str]) -> frozenset[bytes]:
+        """Return the ids of the topics that exist."""
+        return frozenset(self._topics[name].topic_id for name in self._existing(names))
+
+    def metadata_hash(self, names: Collection[str]) -> int:
+        """Return a signed 64-bit hash of the topics that exist, 0 without any.
+
+        Groups detect changes with it (KIP-1101). Kafka's hash is XXH3, but coordinators compare
+        only their own hashes.
+        """
+        hashed = []
+        for name in sorted(self._existing(names)):
+            topic = self._topics[name]
+            racks = [
+                sorted(self.racks[node] for node in partition.replicas if node in self.racks)
+                for partition in topic.partitions
+            ]
+            hashed.append((name, topic.topic_id.hex(), racks))
+        if not hashed:
+            return 0
+        digest = hashlib.blake2b(ascii(hashed).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
+
+    def _existing(self, names: Collection[str]) -> Collection[str]:
+        existing = self._topics.keys()
+        if len(names) <= len(existing):
+            return existing & names
+        return frozenset(names).intersection(existing)
 
     def parse_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Check a topic's configuration and add the broker's defaults."""

@@ -50,7 +50,6 @@ from aiokafka_lite.broker.groups.kip848.records import (
     target_epoch_record,
     target_record,
 )
-from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash, topic_ids
 from aiokafka_lite.broker.groups.values import GroupClient
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -188,7 +187,7 @@ class ConsumerMachine:
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
         change.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
-        new_hash = metadata_hash(self.catalog, group.topics_of_all(without=member_ids))
+        new_hash = self.catalog.metadata_hash(group.topics_of_all(without=member_ids))
         change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
 
     def can_downgrade(
@@ -226,7 +225,7 @@ class ConsumerMachine:
             has_changed |= topics != (known.topics if known is not None else frozenset())
             resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
             change.records.append(regex_record(group.group_id, regex, resolved[regex]))
-        new_hash = metadata_hash(self.catalog, group.topics_of_all(regexes=resolved))
+        new_hash = self.catalog.metadata_hash(group.topics_of_all(regexes=resolved))
         if has_changed or new_hash != group.metadata_hash:
             change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
             change.metadata_version = version
@@ -246,7 +245,7 @@ class ConsumerMachine:
         target = MemberTarget(
             target_epoch,
             partitions,
-            topic_ids(self.catalog, group.topics_of(updated)),
+            self.catalog.topic_ids(group.topics_of(updated)),
             group.held_in,
         )
         reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
@@ -272,7 +271,7 @@ class ConsumerMachine:
             names = group.topics_of_all(
                 without=() if former is None else [former.member_id], changed=updated
             )
-            new_hash = metadata_hash(self.catalog, names)
+            new_hash = self.catalog.metadata_hash(names)
             if must_bump or new_hash != group.metadata_hash:
                 epoch += 1
                 change.records.append(epoch_record(group.group_id, epoch, new_hash))
@@ -327,7 +326,7 @@ class ConsumerMachine:
             del members[former.member_id]
         specs = {
             member_id: MemberSpec(
-                topic_ids(self.catalog, group.topics_of(member)),
+                self.catalog.topic_ids(group.topics_of(member)),
                 group.target_of(member),
                 member.instance_id,
             )

@@ -24,7 +24,6 @@ from aiokafka_lite.broker.groups.kip848.records import (
     target_epoch_record,
     target_record,
 )
-from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
 from aiokafka_lite.errors import GroupIdNotFound, KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
@@ -84,7 +83,7 @@ def upgraded(
     names = frozenset().union(*(member.topic_names for member in members))
     new = [
         *(member_record(group_id, member) for member in members),
-        epoch_record(group_id, epoch, metadata_hash(catalog, names)),
+        epoch_record(group_id, epoch, catalog.metadata_hash(names)),
         *(
             target_record(group_id, m.member_id, {t: frozenset(p) for t, p in m.assigned.items()})
             for m in members

@@ -9,7 +9,6 @@ import pytest
 
 from aiokafka_lite.broker.groups.kip848.group import MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
 from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
@@ -348,7 +347,7 @@ async def test_stored_hash_is_that_of_the_topics_that_members_subscribe_to() -> 
         names = ("t", "u", "v", "w")
         sets = (names[:n] for n in range(5)), ([name] for name in names), (("u", "v"), ("t", "v"))
         by_hash = {
-            metadata_hash(driven.topics.catalog, each): [*each] for some in sets for each in some
+            driven.topics.catalog.metadata_hash(each): [*each] for some in sets for each in some
         }
         return by_hash[driven.group.metadata_hash]
 
