@@ -14,15 +14,15 @@ from aiokafka_lite.broker.configs.definition import (
     INT_MAX,
     ConfigDef,
     ConfigType,
-    ValueRange,
     by_name,
+    in_range,
 )
 from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.topics import Node
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
-_NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
+_NATURAL, _POSITIVE = in_range(0), in_range(1)
 
 # Without a default: a setting in hours determines the topics' default.
 _IN_HOURS: Final = (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from aiokafka_lite.errors import InvalidConfigurationError
 
@@ -43,44 +43,33 @@ class ConfigSource(enum.IntEnum):
     GROUP = 8
 
 
-class Complaint(NamedTuple):
-    value: Value
-    text: str
+Check: TypeAlias = Callable[[str, Value], None]
+"""Takes a setting's name and value. Raises InvalidConfigurationError."""
 
 
-class Check(Protocol):
-    def complaint(self, value: Value) -> Complaint | None:
-        """Return the problem of a value, if any."""
+def in_range(lowest: float, highest: float = math.inf, also: int | None = None) -> Check:
+    """Allow numbers from `lowest` to `highest`, and `also`."""
 
-
-@dataclass(frozen=True)
-class ValueRange:
-    """Numbers from `lowest` to `highest`, and `also`."""
-
-    lowest: float
-    highest: float = math.inf
-    also: int | None = None
-
-    def complaint(self, value: Value) -> Complaint | None:
+    def check(name: str, value: Value) -> None:
         number = cast("float", value)
-        is_low = number < self.lowest
-        if number == self.also or not (is_low or number > self.highest):
-            return None
-        legal = f"at least {self.lowest}" if is_low else f"no more than {self.highest}"
-        if self.also is not None:
-            legal = f"between {self.lowest} and {self.highest} or equal to {self.also}"
-        return Complaint(value, f"Value must be {legal}")
+        is_low = number < lowest
+        if number == also or not (is_low or number > highest):
+            return
+        legal = f"at least {lowest}" if is_low else f"no more than {highest}"
+        if also is not None:
+            legal = f"between {lowest} and {highest} or equal to {also}"
+        raise invalid(name, value, f"Value must be {legal}")
+
+    return check
 
 
-class OneOf:
-    def __init__(self, *words: str) -> None:
-        self._words = words
-
-    def complaint(self, value: Value) -> Complaint | None:
+def one_of(*words: str) -> Check:
+    def check(name: str, value: Value) -> None:
         for item in value if isinstance(value, list) else [value]:
-            if item not in self._words:
-                return Complaint(item, f"String must be one of: {', '.join(self._words)}")
-        return None
+            if item not in words:
+                raise invalid(name, item, f"String must be one of: {', '.join(words)}")
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -108,9 +97,8 @@ class ConfigDef:
     def parse(self, text: str) -> Value:
         """Return the parsed value, or raise InvalidConfigurationError."""
         value = _parsed(self.name, self.kind, text.strip())
-        complaint = None if self.check is None else self.check.complaint(value)
-        if complaint is not None:
-            raise _invalid(self.name, *complaint)
+        if self.check is not None:
+            self.check(self.name, value)
         return value
 
 
@@ -126,7 +114,7 @@ def _parsed(name: str, kind: ConfigType, text: str) -> Value:
     match kind:
         case ConfigType.BOOLEAN:
             if text.lower() not in ("true", "false"):
-                raise _invalid(name, text, "Expected value to be either true or false")
+                raise invalid(name, text, "Expected value to be either true or false")
             return text.lower() == "true"
         case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
             bits = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}[kind]
@@ -135,19 +123,19 @@ def _parsed(name: str, kind: ConfigType, text: str) -> Value:
             except ValueError:
                 number = None
             if number is None or not -(1 << bits) <= number < 1 << bits or "_" in text:
-                raise _invalid(name, text, f"Not a number of type {kind.name}")
+                raise invalid(name, text, f"Not a number of type {kind.name}")
             return number
         case ConfigType.DOUBLE:
             try:
                 return float(text)
             except ValueError:
-                raise _invalid(name, text, f"Not a number of type {kind.name}") from None
+                raise invalid(name, text, f"Not a number of type {kind.name}") from None
         case ConfigType.LIST:
             return split_list(text)
         case _:
             return text
 
 
-def _invalid(name: str, value: Value, complaint: str) -> InvalidConfigurationError:
+def invalid(name: str, value: Value, complaint: str) -> InvalidConfigurationError:
     shown = f"[{', '.join(value)}]" if isinstance(value, list) else value
     return InvalidConfigurationError(f"Invalid value {shown} for configuration {name}: {complaint}")

@@ -15,13 +15,13 @@ from typing import Final, TypeAlias
 from aiokafka_lite._arguments import TEXT, expected, is_number
 from aiokafka_lite.broker.configs.definition import (
     LONG_MAX,
-    Complaint,
     ConfigDef,
     ConfigType,
-    OneOf,
     Value,
-    ValueRange,
     by_name,
+    in_range,
+    invalid,
+    one_of,
     split_list,
 )
 from aiokafka_lite.broker.log.partition_log import TopicConfig
@@ -32,60 +32,50 @@ CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
-_NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
-_OR_MINUS_ONE, _OR_MINUS_TWO = ValueRange(-1), ValueRange(-2)
+_NATURAL, _POSITIVE = in_range(0), in_range(1)
+_OR_MINUS_ONE, _OR_MINUS_TWO = in_range(-1), in_range(-2)
 _REPLICA: Final = re.compile("([0-9]+:[0-9]+)?")
 
 
-class _ThrottledReplicas:
-    """Pairs of partition and broker, or a star for all."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def complaint(self, value: Value) -> Complaint | None:
-        items = value if isinstance(value, list) else [str(value)]
-        if items == ["*"] or all(_REPLICA.fullmatch(item) for item in items):
-            return None
-        return Complaint(
+def _check_replicas(name: str, value: Value) -> None:
+    """Allow pairs of partition and broker, or a star for all."""
+    items = value if isinstance(value, list) else [str(value)]
+    if items != ["*"] and not all(_REPLICA.fullmatch(item) for item in items):
+        raise invalid(
+            name,
             items,
-            f"{self._name} must be the literal '*' or a list of replicas in the following format: "
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
             "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
         )
 
 
 def _throttled(name: str) -> ConfigDef:
-    return ConfigDef(
-        name,
-        _LIST,
-        "",
-        _ThrottledReplicas(name),
-        "The replicas whose replication traffic is throttled.",
-    )
+    what = "The replicas whose replication traffic is throttled."
+    return ConfigDef(name, _LIST, "", _check_replicas, what)
 
 
 TOPIC_CONFIGS: Final = by_name(
     [
         ConfigDef(
-            "cleanup.policy", _LIST, "delete", OneOf("compact", "delete"),
+            "cleanup.policy", _LIST, "delete", one_of("compact", "delete"),
             "Whether old segments are deleted, compacted, both, or neither.",
             "log.cleanup.policy",
         ),
         ConfigDef(
-            "compression.gzip.level", _INT, "-1", ValueRange(1, 9, also=-1),
+            "compression.gzip.level", _INT, "-1", in_range(1, 9, also=-1),
             "The compression level when the broker compresses with gzip.", "compression.gzip.level",
         ),
         ConfigDef(
-            "compression.lz4.level", _INT, "9", ValueRange(1, 17),
+            "compression.lz4.level", _INT, "9", in_range(1, 17),
             "The compression level when the broker compresses with lz4.", "compression.lz4.level",
         ),
         ConfigDef(
-            "compression.type", _STRING, "producer", OneOf(*CODECS),
+            "compression.type", _STRING, "producer", one_of(*CODECS),
             "The compression codec of stored batches ('producer': as the producer sent them).",
             "compression.type",
         ),
         ConfigDef(
-            "compression.zstd.level", _INT, "3", ValueRange(-131_072, 22),
+            "compression.zstd.level", _INT, "3", in_range(-131_072, 22),
             "The compression level when the broker compresses with zstd.", "compression.zstd.level",
         ),
         ConfigDef(
@@ -142,12 +132,12 @@ TOPIC_CONFIGS: Final = by_name(
             "log.message.timestamp.before.max.ms",
         ),
         ConfigDef(
-            "message.timestamp.type", _STRING, "CreateTime", OneOf("CreateTime", LOG_APPEND_TIME),
+            "message.timestamp.type", _STRING, "CreateTime", one_of("CreateTime", LOG_APPEND_TIME),
             "Whether the producer or the broker sets the timestamps of records.",
             "log.message.timestamp.type",
         ),
         ConfigDef(
-            "min.cleanable.dirty.ratio", _DOUBLE, "0.5", ValueRange(0, 1),
+            "min.cleanable.dirty.ratio", _DOUBLE, "0.5", in_range(0, 1),
             "A log is compacted when at least this share of its bytes is uncompacted.",
             "log.cleaner.min.cleanable.ratio",
         ),
@@ -186,11 +176,11 @@ TOPIC_CONFIGS: Final = by_name(
             "The age above which segments are deleted (-1: no limit).", "log.retention.ms",
         ),
         ConfigDef(
-            "segment.bytes", _INT, str(1 << 30), ValueRange(1 << 20),
+            "segment.bytes", _INT, str(1 << 30), in_range(1 << 20),
             "The size of a segment.", "log.segment.bytes",
         ),
         ConfigDef(
-            "segment.index.bytes", _INT, "10485760", ValueRange(4),
+            "segment.index.bytes", _INT, "10485760", in_range(4),
             "The size of a segment's index.", "log.index.size.max.bytes",
         ),
         ConfigDef(
