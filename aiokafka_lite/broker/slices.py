@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import closing
 from heapq import merge
 from itertools import islice
@@ -18,7 +18,6 @@ TIME_SLICE_S: Final = 0.001
 NAMES_AT_ONCE: Final = 1_000
 
 T = TypeVar("T")
-ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
@@ -79,16 +78,6 @@ async def sorted_in_slices(names: Iterable[str]) -> list[str]:
     async for part in in_slices(iter(lambda: sorted(islice(left, NAMES_AT_ONCE)), [])):
         sorted_parts.append(part)  # noqa: PERF401
     return [name async for name in in_slices(merge(*sorted_parts))]
-
-
-def each_in_steps(items: Iterable[T], function: Callable[[T], ResultT]) -> Steps[list[ResultT]]:
-    """Return the function's result for each item."""
-    slices, results = LoopSlices(), list[ResultT]()
-    for item in items:
-        if slices.is_over:
-            yield from slices.pause()
-        results.append(function(item))
-    return results
 
 
 async def run_in_slices(steps: Steps[T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
@@ -14,7 +13,7 @@ from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import GROUP_OPERATIONS, answered
-from aiokafka_lite.broker.slices import each_in_steps, in_slices
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFound,
@@ -82,10 +81,10 @@ def describe_groups(
     ctx: RequestContext, request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:
     """Describe classic groups. Before version 6, an unknown group is in state Dead (KIP-1043)."""
-    groups = yield from each_in_steps(request.groups, partial(_classic_group, ctx))
+    response = yield from answered(ctx, request, _describe_classic)
     if request.include_authorized_operations:
-        _add_operations(groups)
-    return DescribeGroupsResponse(groups=groups)
+        _add_operations(response.groups)
+    return response
 
 
 def _add_operations(groups: Iterable[DescribedClassicGroup | DescribedGroup]) -> None:
@@ -94,25 +93,21 @@ def _add_operations(groups: Iterable[DescribedClassicGroup | DescribedGroup]) ->
             group.authorized_operations = GROUP_OPERATIONS
 
 
-def _classic_group(ctx: RequestContext, group_id: str) -> DescribedClassicGroup:
-    error = ctx.groups.availability(group_id)
-    if error is not NoError:
-        return DescribedClassicGroup(group_id=group_id, error_code=error.errno)
+def _describe_classic(ctx: RequestContext, group_id: str, described: DescribedClassicGroup) -> None:
+    described.error_code = ctx.groups.availability(group_id).errno
     group = ctx.groups.groups.get(group_id)
+    if described.error_code:
+        return
     if isinstance(group, ClassicGroup):
-        return DescribedClassicGroup(
-            group_id=group_id,
-            group_state=group.state.value,
-            protocol_type=group.protocol_type or "",
-            protocol_data=_settled_protocol(group) or "",
-            members=_classic_members(group),
-        )
-    described = DescribedClassicGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        described.group_state = group.state.value
+        described.protocol_type = group.protocol_type or ""
+        described.protocol_data = _settled_protocol(group) or ""
+        described.members = _classic_members(group)
+        return
+    described.group_state = GroupState.DEAD.value
     if ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
-        described.error_code = GroupIdNotFound.errno
         what = "not found" if group is None else "is not a classic group"
-        described.error_message = f"Group {group_id} {what}."
-    return described
+        raise GroupIdNotFound(f"Group {group_id} {what}.")
 
 
 def _settled_protocol(group: ClassicGroup) -> str | None:
@@ -143,32 +138,26 @@ CONSUMER_MEMBER = 1
 def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Steps[ConsumerGroupDescribeResponse]:
-    groups = yield from each_in_steps(request.group_ids, partial(_consumer_group, ctx))
+    response = yield from answered(ctx, request, _describe_consumers)
     if request.include_authorized_operations:
-        _add_operations(groups)
-    return ConsumerGroupDescribeResponse(groups=groups)
+        _add_operations(response.groups)
+    return response
 
 
-def _consumer_group(ctx: RequestContext, group_id: str) -> DescribedGroup:
+def _describe_consumers(ctx: RequestContext, group_id: str, described: DescribedGroup) -> None:
     error = ctx.groups.availability(group_id) if group_id else InvalidGroupIdError
-    if error is not NoError:
-        return DescribedGroup(group_id=group_id, error_code=error.errno)
+    described.error_code = error.errno
     group = ctx.groups.groups.get(group_id)
+    if described.error_code:
+        return
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
-        return DescribedGroup(
-            group_id=group_id,
-            error_code=GroupIdNotFound.errno,
-            error_message=f"Group {group_id} {what}.",
-        )
-    return DescribedGroup(
-        group_id=group_id,
-        group_state=group.state.value,
-        group_epoch=group.epoch,
-        assignment_epoch=group.target_epoch,
-        assignor_name=preferred_assignor(group.members.values()),
-        members=[_consumer_member(ctx, group, member) for member in group.members.values()],
-    )
+        raise GroupIdNotFound(f"Group {group_id} {what}.")
+    described.group_state = group.state.value
+    described.group_epoch = group.epoch
+    described.assignment_epoch = group.target_epoch
+    described.assignor_name = preferred_assignor(group.members.values())
+    described.members = [_consumer_member(ctx, group, member) for member in group.members.values()]
 
 
 def _consumer_member(

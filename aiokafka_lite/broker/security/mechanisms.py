@@ -84,12 +84,16 @@ class PlainServer:
             raise SaslAuthenticationFailed("Authentication failed: password not specified")
         if not self._credentials.is_password(username, password.encode()):
             raise SaslAuthenticationFailed("Authentication failed: Invalid username or password")
-        if authzid not in ("", username):
-            raise SaslAuthenticationFailed(
-                "Authentication failed: Client requested an authorization id that is different "
-                "from username"
-            )
+        _check_authzid(authzid, username)
         return Authenticated(b"", username)
+
+
+def _check_authzid(authzid: str, username: str) -> None:
+    if authzid not in ("", username):
+        raise SaslAuthenticationFailed(
+            "Authentication failed: Client requested an authorization id that is different "
+            "from username"
+        )
 
 
 NONCE_BYTES: Final = 24
@@ -117,11 +121,7 @@ class ScramServer:
         return self._finish(self._first, ClientFinal.parse(token))
 
     def _begin(self, first: ClientFirst) -> Step:
-        if first.authzid not in ("", first.username):
-            raise SaslAuthenticationFailed(
-                "Authentication failed: Client requested an authorization id that is different "
-                "from username"
-            )
+        _check_authzid(first.authzid, first.username)
         self._first = first
         self._known = self._credentials.scram(self._mechanism, first.username)
         credential = self._known.credential
