@@ -33,20 +33,15 @@ EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]
 class Admission:
     """The options per trigger: how many new offsets a micro-batch takes, or whether it waits.
 
-    The rules are those of Spark's own Kafka source. In the arguments, None is no limit.
+    The rules are those of Spark's own Kafka source.
     """
 
     def __init__(
-        self,
-        *,
-        max_offsets: int | None,
-        min_offsets: int | None,
-        max_delay_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_offsets = max_offsets
-        self._min_offsets = min_offsets
-        self._max_delay_s = max_delay_s
+        self._max_offsets = options.max_offsets_per_trigger
+        self._min_offsets = options.min_offsets_per_trigger
+        self._max_delay_s = options.max_trigger_delay_s
         self._clock = clock
         self._last_batch_at: float | None = None
 
@@ -121,11 +116,7 @@ class MicroBatches:
             _refuse_limit(options)
         self._cluster = worker.new_cluster(options)
         self._planner = Planner(options, self._cluster)
-        self._admission = Admission(
-            max_offsets=options.max_offsets_per_trigger,
-            min_offsets=options.min_offsets_per_trigger,
-            max_delay_s=options.max_trigger_delay_s,
-        )
+        self._admission = Admission(options)
         group_id = options.commit_group
         self._commits = None if group_id is None else GroupCommits(group_id, self._cluster)
         self._initial: Offsets | None = None

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.offsets import Offsets
+from aiokafka_lite.spark.options import parse_options
 from aiokafka_lite.spark.planning.micro_batches import Admission, prorate
 from aiokafka_lite.structs import TopicPartition
 from tests.support.for_each import for_each
@@ -42,9 +43,11 @@ def admission(
     least: int | None = None,
     delay_s: float = 900,
 ) -> Admission:
-    return Admission(
-        max_offsets=most, min_offsets=least, max_delay_s=delay_s, clock=clock or Clock()
-    )
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    given |= {"maxTriggerDelay": f"{round(delay_s * 1000)}ms"}
+    limits = {"maxOffsetsPerTrigger": most, "minOffsetsPerTrigger": least}
+    given |= {name: str(limit) for name, limit in limits.items() if limit is not None}
+    return Admission(parse_options(given, is_streaming=True), clock=clock or Clock())
 
 
 def test_all_is_taken_without_limits() -> None:
@@ -150,7 +153,7 @@ def test_batch_that_waited_is_limited_too() -> None:
 
 
 def test_rest_is_taken_when_nothing_more_will_come() -> None:
-    waiting = admission(least=100, most=50)
+    waiting = admission(least=50, most=50)
     waiting.admit(offsets(0), offsets(50), no_new_partition)
     assert waiting.admit(offsets(50), offsets(55), no_new_partition) == offsets(50)
     end = waiting.admit(offsets(50), offsets(55), no_new_partition, may_wait=False)

@@ -244,7 +244,7 @@ def test_micro_batches_end_at_the_same_offsets(
     cluster = BlockingCluster(parsed.client)
     try:
         planner = Planner(parsed, cluster)
-        admission = Admission(max_offsets=limit, min_offsets=None, max_delay_s=900)
+        admission = Admission(parsed)
         end, target, ours = planner.beginning().offsets, planner.latest(), []
         while end != target:
             end = admission.admit(end, target, planner.earliest)
