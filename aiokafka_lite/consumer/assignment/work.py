@@ -201,7 +201,7 @@ class Processing(Work, Protocol):
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
         """Return the current task's records with holders. None: commits finish all."""
 
-    async def end(self, until: float) -> None:
+    async def end(self, until: float, end_s: float) -> None:
         """Start no more records. Cancel those still processed at the deadline."""
 
     def receipts(self) -> Iterable[HeldRecord]:

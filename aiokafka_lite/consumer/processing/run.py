@@ -274,10 +274,11 @@ class Run(Processing):
         self._accept(cursor, [record], (), error)
         self._state.skip_to(cursor, next_offset)
 
-    async def end(self, until: float) -> None:
+    async def end(self, until: float, end_s: float = LONGEST_END_S) -> None:
         """Begin no record, wait for handlers until a loop time, and cancel the rest.
 
-        Another call ends with the first one that gives handlers or transactions up.
+        Cancelled handlers may take `end_s` to end. Another call ends with the first one that gives
+        handlers or transactions up.
         """
         self._steps.is_finishing = True
         if self._feeder is not None:
@@ -292,7 +293,8 @@ class Run(Processing):
             self._cancel_workers(self._running)
             if self._outbox is not None:
                 self._outbox.give_up(self._state.assignment)
-            if not await self._have_returned(self._loop.time() + LONGEST_END_S):
+            end_s = min(end_s, LONGEST_END_S)
+            if not await self._have_returned(self._loop.time() + end_s):
                 log.warning(
                     "handlers were cancelled but have not ended, and run() no longer waits for "
                     "them: %s",
