@@ -22,14 +22,14 @@ from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import InsecureConfigError, OptionError
 from aiokafka_lite.settings.kafka_options import (
-    EFFECTIVE,
+    ACCEPTED,
     REFUSED,
     WITHOUT_EFFECT,
     WRITING,
     parse_kafka_options,
 )
 from aiokafka_lite.settings.raw_options import RawOptions
-from aiokafka_lite.settings.security import SECURITY_NAMES, Login
+from aiokafka_lite.settings.security import Login
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
@@ -336,11 +336,11 @@ def _of_file(path: Path) -> dict[str, str]:
         raise CommandError(f"cannot read {path}: byte {error.start} is not UTF-8") from error
     found: dict[str, str] = {}
     for name, value in parse_properties(text).items():
-        if name in EFFECTIVE or name in SECURITY_NAMES:
+        if name in ACCEPTED:
             found[name] = value
         elif name not in WITHOUT_EFFECT and name not in REFUSED and name not in WRITING:
             print(
-                f"warning: {path}: unknown setting {name} is ignored{nearest(name, _known())}",
+                f"warning: {path}: unknown setting {name} is ignored{nearest(name, ACCEPTED)}",
                 file=sys.stderr,
             )
     for name in ("isolation.level", "group.id"):  # each command has an option of its own
@@ -349,14 +349,10 @@ def _of_file(path: Path) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    if name not in EFFECTIVE and name not in SECURITY_NAMES:
+    if name not in ACCEPTED:
         if name in WITHOUT_EFFECT or name in REFUSED or name in WRITING:
             raise UsageError(f"-X {name}: no command uses this setting, so leave it out")
-        raise UsageError(f"-X {name}: there is no such setting{nearest(name, _known())}")
-
-
-def _known() -> frozenset[str]:
-    return EFFECTIVE | SECURITY_NAMES
+        raise UsageError(f"-X {name}: there is no such setting{nearest(name, ACCEPTED)}")
 
 
 # Messages of the parsers name Spark's options, which have a prefix.

@@ -56,7 +56,7 @@ _NUMBERS: Final = {
     "receive.buffer.bytes": ("receive_buffer_bytes", -1),
     "send.buffer.bytes": ("send_buffer_bytes", -1),
 }
-EFFECTIVE: Final = frozenset(
+ACCEPTED: Final = SECURITY_NAMES | frozenset(
     {
         *_TIMES,
         *_NUMBERS,
@@ -181,7 +181,7 @@ def check_kafka_names(raw: RawOptions) -> None:
         if not option.startswith(_PREFIX):
             continue
         name = option.removeprefix(_PREFIX)
-        if name in EFFECTIVE or name in SECURITY_NAMES:
+        if name in ACCEPTED:
             continue
         if name in WITHOUT_EFFECT:
             limits = WITHOUT_EFFECT[name]
@@ -194,7 +194,7 @@ def check_kafka_names(raw: RawOptions) -> None:
         elif name in REFUSED:
             raise OptionError(f"option {option} cannot be used, because {REFUSED[name]}")
         else:
-            known = [*EFFECTIVE, *WITHOUT_EFFECT, *SECURITY_NAMES, *WRITING]
+            known = [*ACCEPTED, *WITHOUT_EFFECT, *WRITING]
             raise OptionError(
                 f"option {option} is not a setting of Kafka's consumer"
                 f"{nearest(name, known, _PREFIX.__add__)}"

@@ -24,7 +24,7 @@ PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*PASSWORD_MECHANISMS, "OAUTHBEARER")
 DEFAULT_TOKEN_TIMEOUT_MS: Final = 10_000
 
-_EFFECTIVE: Final = frozenset(
+_ACCEPTED: Final = frozenset(
     {
         "sasl.jaas.config",
         "sasl.mechanism",
@@ -52,23 +52,8 @@ _EFFECTIVE: Final = frozenset(
         "ssl.truststore.location",
         "ssl.truststore.password",
         "ssl.truststore.type",
-    }
-)
-
-_JAVA_ONLY: Final = frozenset(
-    {
-        "security.providers",
-        "ssl.keymanager.algorithm",
-        "ssl.protocol",
-        "ssl.provider",
-        "ssl.secure.random.implementation",
-        "ssl.trustmanager.algorithm",
-    }
-)
-"""These choose among implementations of Java; here it is OpenSSL."""
-
-_WITHOUT_EFFECT: Final = frozenset(
-    {
+        # Without effect: they are details of mechanisms that are refused themselves, of when tokens
+        # are renewed, or for brokers.
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.service.name",
@@ -91,7 +76,18 @@ _WITHOUT_EFFECT: Final = frozenset(
         "sasl.oauthbearer.sub.claim.name",
     }
 )
-"""Details of mechanisms that are refused themselves, of when tokens are renewed, or for brokers."""
+
+_JAVA_ONLY: Final = frozenset(
+    {
+        "security.providers",
+        "ssl.keymanager.algorithm",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    }
+)
+"""These choose among implementations of Java; here it is OpenSSL."""
 
 _CLASSES: Final = frozenset(
     {
@@ -108,7 +104,7 @@ _TOKEN_CLASSES: Final = (
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
 
-SECURITY_NAMES: Final = _EFFECTIVE | _JAVA_ONLY | _WITHOUT_EFFECT | _CLASSES
+SECURITY_NAMES: Final = _ACCEPTED | _JAVA_ONLY | _CLASSES
 """All names of kafka.* that are about security, without the prefix."""
 
 _MODULES: Final = {

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.settings.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
-from aiokafka_lite.settings.security import SECURITY_NAMES
+from aiokafka_lite.settings.kafka_options import ACCEPTED, REFUSED, WITHOUT_EFFECT
 from aiokafka_lite.spark.options import NAMES, parse_options
 from tests.support.for_each import for_each
 
@@ -23,7 +22,7 @@ def test_every_option_is_documented(name: str) -> None:
     assert name in WORDS
 
 
-@for_each(sorted({*EFFECTIVE, *REFUSED, *WITHOUT_EFFECT, *SECURITY_NAMES}))
+@for_each(sorted({*ACCEPTED, *REFUSED, *WITHOUT_EFFECT}))
 def test_every_setting_of_the_consumer_is_documented(name: str) -> None:
     documented = name in WORDS or f"kafka.{name}" in WORDS
     assert documented or any(name.startswith(prefix) for prefix in PREFIXES)
