@@ -14,7 +14,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override, timeout
@@ -35,14 +35,6 @@ Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]
 
 
-class Letter(NamedTuple):
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    partition: int
-    headers: Headers
-
-
 class PlainWriter:
     """Writes each letter on its own. A given producer stays started."""
 
@@ -57,14 +49,8 @@ class PlainWriter:
     async def count_partitions(self, topic: str) -> int:
         return len(await self._producer.partitions_for(topic))
 
-    async def write(self, dead: DeadRecord, letter: Letter) -> None:
-        await self._producer.send_and_wait(
-            letter.topic,
-            letter.value,
-            letter.key,
-            partition=letter.partition,
-            headers=letter.headers,
-        )
+    async def write(self, dead: DeadRecord, letter: Output) -> None:
+        await self._producer.send_and_wait(**letter._asdict())
 
     async def close(self) -> None:
         if self._is_own:
@@ -109,16 +95,13 @@ class OutboxWriter:
     async def count_partitions(self, topic: str) -> int:
         return await (await self._outbox.lease()).count_partitions(topic)
 
-    async def write(self, dead: DeadRecord, letter: Letter) -> None:
+    async def write(self, dead: DeadRecord, letter: Output) -> None:
         if dead.job is None:
             raise IllegalStateError(
                 "dead letters can be written in transactions only for records that consumer.run() "
                 "processes"
             )
-        output = Output(
-            letter.topic, letter.key, letter.value, letter.partition, wall_ms(), letter.headers
-        )
-        await self._outbox.deliver(dead.job, output)
+        await self._outbox.deliver(dead.job, letter._replace(timestamp_ms=wall_ms()))
 
     async def close(self) -> None:
         if self._is_own:
@@ -312,12 +295,12 @@ class DeadLetters:
             raise IllegalStateError(
                 f"{self!r} is not open: pass the object to consumer.run(), which opens it"
             )
-        letter = Letter(
+        letter = Output(
             self.topic,
-            dead.value,
             dead.key,
+            dead.value,
             dead.record.partition % self._partition_count,
-            self._headers(dead),
+            headers=self._headers(dead),
         )
         try:
             await writer.write(dead, letter)
@@ -327,7 +310,7 @@ class DeadLetters:
             await self._write_less(writer, dead, letter, error)
 
     async def _write_less(
-        self, writer: PlainWriter | OutboxWriter, dead: DeadRecord, letter: Letter, error: Exception
+        self, writer: PlainWriter | OutboxWriter, dead: DeadRecord, letter: Output, error: Exception
     ) -> None:
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"
@@ -353,7 +336,7 @@ class DeadLetters:
         raise error
 
     @staticmethod
-    def _stubs(dead: DeadRecord, letter: Letter) -> Iterator[Letter]:
+    def _stubs(dead: DeadRecord, letter: Output) -> Iterator[Output]:
         """Yield replacements of a letter, each smaller than the one before."""
         value = b"" if letter.value is None else letter.value
         of_value: Headers = [

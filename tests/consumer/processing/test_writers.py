@@ -11,15 +11,15 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.processing.dead_letters import (
     DeadLetters,
-    Letter,
     OutboxWriter,
     OwnProducer,
     PlainWriter,
 )
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.structs import ConsumerRecord
 
 RECORD: ConsumerRecord[bytes, bytes] = ConsumerRecord("t", 0, 3, 0, 0, b"k", b"v", None, 1, 1, ())
-LETTER = Letter("dead", b"v", b"k", 0, ())
+LETTER = Output("dead", b"k", b"v", 0)
 
 
 class Noting:
