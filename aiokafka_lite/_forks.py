@@ -46,7 +46,7 @@ def leave_to_parent(descriptor: int, owner: object) -> None:
 
 def _forked() -> None:
     for member in (*_members, *_owners):
-        with suppress(RuntimeError, OSError):  # the others still have to know
+        with suppress(Exception):  # the others still have to know
             member.note_fork()
 
 

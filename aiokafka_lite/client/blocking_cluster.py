@@ -144,7 +144,7 @@ class OwnLoop:
                     self._loop.call_soon(last)
                     self._turn()
             finally:
-                self._loop.close()
+                self.close()
 
     def post(self, call: Callable[[], object]) -> None:
         """Make a call on the loop, now or when it runs next. Any thread may use it at any time."""
@@ -152,6 +152,7 @@ class OwnLoop:
             self._loop.call_soon_threadsafe(call)
 
     def close(self) -> None:
+        self._loop.set_exception_handler(None)  # which refers to this
         self._loop.close()
 
     def note_fork(self) -> None:

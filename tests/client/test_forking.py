@@ -65,7 +65,7 @@ def test_an_object_that_cannot_replace_its_descriptor_does_not_hide_the_fork_fro
     closed.close()
     full = OSError(errno.EMFILE, "too many open files")
     owners = [Member(noted, "owner", full) for _ in range(3)]
-    members = [Member(noted, "member", RuntimeError("no loop")) for _ in range(3)]
+    members = [Member(noted, "member", ValueError("no loop")) for _ in range(3)]
     for owner in owners:
         notify_of_forks(owner, has_descriptor=True)
     for member in members:

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -140,6 +141,15 @@ def test_call_that_is_interrupted_between_two_callbacks_ends(cluster: BlockingCl
             inside.wait_interrupted(cluster, kind)
         assert connection.is_closed
         assert cluster.request(1, REQUEST).brokers
+
+
+def test_closed_loop_is_freed_without_a_garbage_collection() -> None:
+    own = OwnLoop()
+    own.run(asyncio.sleep(0))
+    kept = weakref.ref(own)
+    own.close()
+    del own
+    assert kept() is None
 
 
 @pytest.mark.parametrize("is_final", [False, True])
