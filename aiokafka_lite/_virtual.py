@@ -62,7 +62,10 @@ def simulation_of(loop: asyncio.AbstractEventLoop | None) -> Simulation | None:
 
 def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
     """Return a function that returns the time of day on a loop, in nanoseconds."""
-    return time.time_ns if simulation_of(loop) is None else wall_ns
+    simulation = simulation_of(loop)
+    if simulation is None or loop is None:
+        return time.time_ns
+    return lambda: simulation.start_ns + round(loop.time() * 1e9)
 
 
 def wall_ns() -> int:
