@@ -107,8 +107,7 @@ class PendingOffsets(Generic[OffsetValue]):
 NOTHING_COMMITTED: Final = OffsetCommitValue(offset=NO_OFFSET)
 
 
-@dataclass(frozen=True)
-class OffsetCommitEntry:
+class OffsetCommitEntry(NamedTuple):
     tp: TopicPartition
     topic_id: bytes
     offset: int
