@@ -241,11 +241,11 @@ async def test_once_others_have_nothing_left_a_task_reads_alone_again(
     await one.read()
     await other.read()
     reads = inside.reads(consumer)
-    assert reads.has_several_readers
+    assert reads.readers is not None
     await consumer.commit({A: 2})
     await one.read()
     # From here on records cost no more than those of a consumer with one reader.
-    assert not reads.has_several_readers
+    assert reads.readers is None
     for worker in (one, other):
         await worker.end()
 
@@ -576,7 +576,7 @@ async def test_a_task_reads_alone_again_when_the_other_ones_partition_is_taken_a
     assert state.works.unfinished([A, B]) == {A: (0, 1), B: (0, 3)}
     state.change([B], [])
     assert not state.reads.are_several_reading()
-    assert not state.reads.has_several_readers
+    assert state.reads.readers is None
     assert state.reads.reader is not None
     assert state.reads.reader() is asyncio.current_task()
 
@@ -622,7 +622,7 @@ async def test_a_task_does_not_read_alone_with_another_that_iterates(
     else:
         reading.read(A, 0, 1)
         await reading.elsewhere(lambda: state.reads.note_reader(iterates=True))
-    assert state.reads.has_several_readers
+    assert state.reads.readers is not None
     assert state.reads.are_several_reading()
 
 

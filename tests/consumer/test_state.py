@@ -953,7 +953,7 @@ async def test_tasks_that_read_the_records_of_a_run_are_no_readers(
     await read()
     await asyncio.create_task(read())
     assert state.reads.reader is None
-    assert not state.reads.has_several_readers
+    assert state.reads.readers is None
 
 
 async def test_idle_time_is_that_between_gets(state: State) -> None:

@@ -234,10 +234,6 @@ class Reads:
         self.reader = None
         return readers
 
-    @property
-    def has_several_readers(self) -> bool:
-        return self.readers is not None
-
     def are_several_reading(self) -> bool:
         if (readers := self.readers) is None:
             return False

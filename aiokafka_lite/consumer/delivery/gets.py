@@ -134,11 +134,11 @@ class Gets:
             record = ready.next(wanted)
             if record is not None:
                 self._fit_to_caches(record)
-        if reads.has_several_readers and reads.are_several_reading():
+        if reads.readers is not None and reads.are_several_reading():
             ready.close()  # the next record may be another task's
         return record
 
     def _limits_of_one(self, wanted: Wanted) -> Limits:
-        if self._reads.has_several_readers:
+        if self._reads.readers is not None:
             return Limits(wanted, None, FOR_ONE_OF_SEVERAL)
         return Limits(wanted, None, self._cached_records) if wanted else self._one_of_all

@@ -70,10 +70,6 @@ class FetchSession:
     def loans(self) -> Collection[Loan]:
         return self._loans.values()
 
-    @property
-    def is_open(self) -> bool:
-        return self.epoch != FULL_EPOCH
-
     def is_settled(self) -> bool:
         """Whether the next request is incremental, by topic ids, and names no partition so far."""
         return not (not self.epoch or self.changed or self._forgotten or self._unnamed_count)
@@ -112,7 +108,7 @@ class FetchSession:
 
     def request(self) -> SessionRequest:
         """Build the part of a request that is sent now."""
-        is_open = self.is_open
+        is_open = self.epoch != FULL_EPOCH
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
         named = self.changed if is_open else self._loans
         topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}

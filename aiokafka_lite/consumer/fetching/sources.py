@@ -154,7 +154,7 @@ class Sources:
     def start(self) -> None:
         """Begin to follow assignment and leaders. Tasks start when there is work."""
         self._observers.assignment_changed.add(self._place_all)
-        self.cluster.add_listener(self._view_changed, on_moves=self._leaders_moved)
+        self.cluster.add_listener(lambda _: self._place_all(), on_moves=self._leaders_moved)
         self.search.start()
         self._place_all()
 
@@ -168,9 +168,6 @@ class Sources:
 
     def _all(self) -> Iterator[Source]:
         return chain.from_iterable(self._sources.values())
-
-    def _view_changed(self, view: ClusterView) -> None:
-        self._place_all()
 
     def _leaders_moved(self, view: ClusterView, moved: Collection[TopicPartition]) -> None:
         if self.is_closed or self.scope.failure is not None:

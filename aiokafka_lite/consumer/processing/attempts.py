@@ -103,9 +103,6 @@ class Attempts:
             self._waiting.pop(job).cancel()
         return gone
 
-    def begin(self, job: Job, now: float) -> None:
-        job.begin(now, self.success_count)
-
     # --- Results ----------------------------------------------------------------------------
     def succeeded(self, job: Job) -> None:
         self.success_count += 1

@@ -429,7 +429,7 @@ class Run(Processing):
                 self._wants_more.set()
                 return None
         if (job := self._first_that_may()) is not None:
-            self._attempts.begin(job, now)
+            job.begin(now, self._attempts.success_count)
         if len(self._lanes.ready) < self._steps.feed_below:
             self._steps.feed_below = 0
             self._wants_more.set()
@@ -473,7 +473,8 @@ class Run(Processing):
     async def _work(self) -> None:
         if self._is_starting:  # an eager task factory runs this worker within `offer`
             await asyncio.sleep(0)
-        task = _current_task()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- a worker is one
         handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled = self._context, asker(task)
         takes_lists = self._handling.batch_size is not None
@@ -512,7 +513,7 @@ class Run(Processing):
                     else:
                         self._succeeded(chains, outputs)
                 if job.state is DEAD:
-                    await self._write_dead_letter(job)
+                    await self._write_dead_letter(job, task)
             except asyncio.CancelledError:
                 for chain in chains:
                     self._attempts.cancelled(chain[0])
@@ -547,7 +548,7 @@ class Run(Processing):
                 break
             chain = [job] if is_alone else self._lanes.chain(job, left)
             for follower in chain[1:]:
-                self._attempts.begin(follower, now)
+                follower.begin(now, self._attempts.success_count)
             chains.append(chain)
             left -= len(chain)
             if is_alone:
@@ -626,7 +627,7 @@ class Run(Processing):
             error = cancelled
         self._note_end(error)
 
-    async def _write_dead_letter(self, job: Job) -> None:
+    async def _write_dead_letter(self, job: Job, task: asyncio.Task[None]) -> None:
         """Only the acknowledgement finishes the record."""
         dead_letter, error = self._handling.dead_letter, job.error
         assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
@@ -635,7 +636,7 @@ class Run(Processing):
             call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
             await in_copy_of(self._context, call)
         except BaseException as failure:  # noqa: BLE001 -- kept, or raised
-            self._raise_unless_failed(failure, _current_task())
+            self._raise_unless_failed(failure, task)
             self._attempts.letter_failed(job, failure)
             return
         self._attempts.letter_written(job, error)
@@ -805,9 +806,3 @@ class Run(Processing):
 def _may_begin(job: Job) -> bool:
     cursor = job.cursor
     return job.is_current and not (cursor.is_withheld or cursor.is_paused)
-
-
-def _current_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 -- a worker is one
-    return task

@@ -64,7 +64,7 @@ class Tries:
         return self.attempts.breaker
 
     def begin(self, job: Job) -> Job:
-        self.attempts.begin(cast("Any", job), now())
+        job.begin(now(), self.attempts.success_count)
         return job
 
     def fail(self, job: Job) -> Fate:
