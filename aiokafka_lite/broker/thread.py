@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import threading
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
 from types import TracebackType
@@ -190,7 +191,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         Raises:
             RuntimeError: Called in a coroutine, whose event loop it would block.
         """
-        if not _is_in_a_loop():
+        if _get_running_loop() is None:
             return self._await(function(self.broker))
         self._check_caller()
         raise RuntimeError(
@@ -313,11 +314,3 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         """Raise the first unexpected exception in the broker, if there was one."""
         if self._broker is not None and self._broker.failure is not None:
             raise self._broker.failure
-
-
-def _is_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

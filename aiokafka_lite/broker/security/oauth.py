@@ -59,7 +59,6 @@ class InvalidTokenError(Exception):
 class ValidToken(NamedTuple):
     principal: str
     expires_at_ms: int
-    scope: str
 
 
 class TokenAuthority:
@@ -99,7 +98,7 @@ class TokenAuthority:
             raise InvalidTokenError("the token has expired (exp)")
         if any(now_s < begins_s for begins_s in begins):
             raise InvalidTokenError("the token is not valid yet: iat or nbf is in the future")
-        return ValidToken(subject, int(expires_s * MS_PER_S), _scope(claims.get("scope")))
+        return ValidToken(subject, int(expires_s * MS_PER_S))
 
     def _claims(self, token: str) -> Mapping[str, object]:
         try:
@@ -126,10 +125,6 @@ def _seconds(claim: object) -> float:
     if isinstance(claim, bool) or not isinstance(claim, int | float) or not 0 <= claim < FAR_S:
         raise InvalidTokenError("a claim of the token (exp, iat or nbf) is not a number of seconds")
     return claim
-
-
-def _scope(claim: object) -> str:
-    return " ".join(map(str, claim)) if isinstance(claim, list) else str(claim or "")
 
 
 SEPARATOR: Final = "\x01"
