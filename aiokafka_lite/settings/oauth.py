@@ -22,6 +22,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, Final, cast
 
 from aiokafka_lite._compat import Self, override
+from aiokafka_lite._forks import notify_of_forks
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client.sasl import TokenUnavailableError
 from aiokafka_lite.errors import AuthenticationFailedError
@@ -154,7 +155,11 @@ class ClientCredentials(AbstractTokenProvider):
         self._kept: Secret | None = None
         # When it is renewed, and when it expires.
         self._kept_until = self._expires_at = 0.0
-        self._one_request = threading.Lock()
+        self.note_fork()
+        notify_of_forks(self)
+
+    def note_fork(self) -> None:
+        self._one_request = threading.Lock()  # a thread of the parent may hold the one before
 
     @override
     async def token(self) -> str:

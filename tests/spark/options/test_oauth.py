@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -136,6 +139,40 @@ def test_slow_endpoint_blocks_no_loop_and_is_asked_once_by_all(server: TokenServ
 
     assert asyncio.run(ask()) > 10
     assert len(server.asked) == 1
+
+
+FORKING = """
+import asyncio, os, sys
+from aiokafka_lite.sasl import Secret
+from aiokafka_lite.settings.oauth import ClientCredentials
+
+credentials = ClientCredentials(sys.argv[1], "reader", Secret("hunter2"))
+
+async def fork_during_a_request() -> int:
+    asking = asyncio.ensure_future(credentials.token())
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    child = os.fork()
+    if child:
+        await asking
+    return child
+
+loop = asyncio.new_event_loop()
+child = loop.run_until_complete(fork_during_a_request())
+if child == 0:
+    print(asyncio.new_event_loop().run_until_complete(credentials.token()), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_child_does_not_wait_for_a_thread_of_its_parent(server: TokenServer) -> None:
+    server.give("token", expires_in=100)
+    server.pause_s = 0.02
+    command = [sys.executable, "-c", FORKING, server.url]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert found.stdout == "token\n", found.stderr
 
 
 def test_token_of_unknown_life_serves_once(server: TokenServer) -> None:
