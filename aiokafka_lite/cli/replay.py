@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import (
@@ -39,6 +39,7 @@ from aiokafka_lite.processing.dead_letters import (
     TOPIC,
     without_death,
 )
+from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -115,17 +116,15 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-class Target(NamedTuple):
-    """The topic of a dead letter, and its partition, or None for the one of its key."""
-
-    topic: str
-    partition: int | None
-
-
 class _Letter(NamedTuple):
-    offset: int
-    target: Target
-    record: Record
+    """A dead letter, and the record to write: without a partition, that of its key."""
+
+    dead: Record
+    output: Output
+
+    @property
+    def offset(self) -> int:
+        return self.dead.offset
 
 
 def run(options: argparse.Namespace) -> int:
@@ -238,21 +237,21 @@ class _Replay:
                 self._unmatched += 1
             else:
                 try:
-                    target = await self._target(death)
+                    output = await self._output(record, death)
                 except (CommandError, KafkaError) as error:
                     self._problem = CommandError(
                         f"dead letter {record.partition}:{record.offset} was not written: "
                         f"{plain_text(error)}"
                     )
                     return chosen, record.offset
-                chosen.append(_Letter(record.offset, target, record))
+                chosen.append(_Letter(record, output))
                 self._chosen_count += 1
         return chosen, records[-1].offset + 1
 
     async def _print(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
         for letter in letters:
-            self._written[letter.target.topic] += 1
-            print(_line(letter.record, _death(letter.record), letter.target))
+            self._written[letter.output.topic] += 1
+            print(_line(letter))
 
     async def _write(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
         """Commit up to the first letter that is not acknowledged, however it ends."""
@@ -260,7 +259,7 @@ class _Replay:
         failure: BaseException | None = None
         try:
             for letter in letters:
-                futures.append(await self._producer.send(**_arguments(letter)))  # noqa: PERF401
+                futures.append(await self._producer.send(**letter.output._asdict()))  # noqa: PERF401
             if futures:
                 await asyncio.wait(futures)
         except (KafkaError, asyncio.CancelledError) as error:
@@ -269,7 +268,7 @@ class _Replay:
             await asyncio.wait(futures)  # sent letters may still be written
         acknowledged = [each.exception() is None for each in futures]
         for letter, is_written in zip(letters, acknowledged, strict=False):
-            self._written[letter.target.topic] += is_written
+            self._written[letter.output.topic] += is_written
         is_all = all(acknowledged) and len(acknowledged) == len(letters)
         if not is_all:
             read_to = letters[[*acknowledged, False].index(False)].offset
@@ -304,7 +303,7 @@ class _Replay:
         try:
             async with self._producer.transaction() as transaction:
                 for letter in letters:
-                    futures.append(await transaction.send(**_arguments(letter)))  # noqa: PERF401
+                    futures.append(await transaction.send(**letter.output._asdict()))  # noqa: PERF401
                 transaction.commit_offsets(offsets, self._consumer.group_metadata())
         except KafkaError as error:
             if self._producer.fatal_error is not None:
@@ -316,7 +315,7 @@ class _Replay:
             for future in futures:
                 if future.done() and not future.cancelled():
                     future.exception()  # marks it as retrieved
-        self._written.update(letter.target.topic for letter in letters)
+        self._written.update(letter.output.topic for letter in letters)
         return None
 
     def _is_wanted(self, record: Record, death: Mapping[str, str]) -> bool:
@@ -333,15 +332,17 @@ class _Replay:
                 return False
         return True
 
-    async def _target(self, death: Mapping[str, str]) -> Target:
-        if self.options.to is not None:
-            return Target(self.options.to, None)
-        topic = death[TOPIC]
-        if topic not in self.counts:
-            self.counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
-        number = death.get(PARTITION, "")
-        is_there = number.isdecimal() and int(number) < self.counts[topic]
-        return Target(topic, int(number) if is_there else None)
+    async def _output(self, record: Record, death: Mapping[str, str]) -> Output:
+        topic, partition = self.options.to, None
+        if topic is None:
+            topic = death[TOPIC]
+            if topic not in self.counts:
+                self.counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
+            number = death.get(PARTITION, "")
+            if number.isdecimal() and int(number) < self.counts[topic]:
+                partition = int(number)
+        headers = without_death(record.headers)
+        return Output(topic, record.key, record.value, partition, headers=headers)
 
     def _count_partitions(self, topic: str) -> int:
         with self.where.cluster() as cluster:
@@ -362,17 +363,6 @@ class _Replay:
         print("; ".join(parts), file=sys.stderr)
 
 
-def _arguments(letter: _Letter) -> dict[str, Any]:
-    record, target = letter.record, letter.target
-    return {
-        "topic": target.topic,
-        "value": record.value,
-        "key": record.key,
-        "partition": target.partition,
-        "headers": without_death(record.headers),
-    }
-
-
 def _death(record: Record) -> dict[str, str]:
     return {
         name: value.decode(errors="replace")
@@ -381,8 +371,10 @@ def _death(record: Record) -> dict[str, str]:
     }
 
 
-def _line(record: Record, death: Mapping[str, str], target: Target) -> str:
+def _line(letter: _Letter) -> str:
+    record, output = letter
+    death = _death(record)
     why = death.get(PREFIX + "exception", "")
     message = " ".join(death.get(PREFIX + "message", "").split())
-    to = target.topic if target.partition is None else f"{target.topic}/{target.partition}"
+    to = output.topic if output.partition is None else f"{output.topic}/{output.partition}"
     return f"{record.partition}:{record.offset}\t-> {to}\t{why}\t{message[:120]}"
