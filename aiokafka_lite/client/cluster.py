@@ -355,7 +355,11 @@ class Cluster:
         left_s: float = math.inf,
         most_s: float = math.inf,
     ) -> R:
-        """Send a request as `Pool.request` does. An unreachable node makes the view stale.
+        """Send a request to a node and return the response. Connect first if necessary.
+
+        With a ready connection, the request is sent before the first suspension. Cancellation
+        leaves the connection usable, and an attempt to connect running. An unreachable node makes
+        the view stale.
 
         By default the timeout is a part of the time left, for another attempt over another
         connection. It is ``most_s`` at most.
@@ -366,7 +370,10 @@ class Cluster:
             timeout_s = self._try_s(self._silences.get(asked, 0), left_s)
         timeout_s = min(timeout_s, most_s)
         try:
-            response = await self.pool.request(node_id, request, lane=lane, timeout_s=timeout_s)
+            connection = self.pool.ready_connection(node_id, lane)
+            if connection is None:
+                connection = await self.pool.connect(node_id, lane)
+            response = await connection.request(request, timeout_s=timeout_s)
         except RequestTimedOutError:
             if is_one_of_several:
                 self._silences[asked] = min(self._silences.get(asked, 0) + 1, MOST_SILENCES)
@@ -559,7 +566,7 @@ class Cluster:
                 return None
             request, timeout_s = coordinator_request(group_id), self.config.request_timeout_s
             try:
-                return await self.pool.request(node_id, request, timeout_s=timeout_s)
+                return await self.request(node_id, request, timeout_s=timeout_s)
             except KafkaError:
                 return None
 

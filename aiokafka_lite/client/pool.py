@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
@@ -35,12 +35,10 @@ from aiokafka_lite.errors import (
     NodeNotReadyError,
     ThrottlingQuotaExceededError,
 )
-from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=Response)
 STAGGER_S: Final = 0.25
 _Attempt: TypeAlias = "asyncio.Task[KafkaError | None]"
 
@@ -226,24 +224,6 @@ class Pool:
         return connection
 
     # --- Requests --------------------------------------------------------------------------
-    async def request(
-        self,
-        node_id: int,
-        request: AnyRequest[R],
-        *,
-        lane: Lane = Lane.GENERAL,
-        timeout_s: float,
-    ) -> R:
-        """Send a request to a node and return the response. Connect first if necessary.
-
-        With a ready connection, the request is sent before the first suspension. Cancellation
-        leaves the connection usable, and an attempt to connect running.
-        """
-        connection = self.ready_connection(node_id, lane)
-        if connection is None:
-            connection = await self.connect(node_id, lane)
-        return await connection.request(request, timeout_s=timeout_s)
-
     def send_nowait(
         self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH
     ) -> bool:

@@ -7,6 +7,7 @@ import random
 import re
 import weakref
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -29,9 +30,11 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.schema import Request, Response
 from tests.client.conftest import FIRST_BACKOFF_S, TIMEOUT_S, closed_port, quick_config
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, offered
 
+R = TypeVar("R", bound=Response)
 NewPool = Callable[[ClientConfig], Pool]
 
 HEARTBEAT = HeartbeatRequest()
@@ -51,8 +54,20 @@ async def pool(broker: ScriptedBroker, new_pool: NewPool) -> Pool:
     return pool
 
 
+async def request(
+    pool: Pool,
+    node_id: int,
+    request: Request[R],
+    lane: Lane = Lane.GENERAL,
+    timeout_s: float = TIMEOUT_S,
+) -> R:
+    """Send a request, as a cluster does."""
+    connection = pool.ready_connection(node_id, lane) or await pool.connect(node_id, lane)
+    return await connection.request(request, timeout_s=timeout_s)
+
+
 async def beat(pool: Pool, node_id: int = 1) -> HeartbeatResponse:
-    return await pool.request(node_id, HEARTBEAT, timeout_s=TIMEOUT_S)
+    return await request(pool, node_id, HEARTBEAT)
 
 
 # --- Opening ---------------------------------------------------------------------------------
@@ -61,7 +76,7 @@ async def test_requests_share_one_connection_per_lane(broker: ScriptedBroker, po
     assert not broker.connections
     await asyncio.gather(*(beat(pool) for _ in range(10)))
     assert len(broker.connections) == 1
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     assert len(broker.connections) == 2
     assert broker.asked[-1].peer is broker.connections[1]
 
@@ -70,7 +85,7 @@ async def test_versions_are_asked_for_once_as_long_as_a_connection_is_open(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
     first = await pool.connect(1)
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     await pool.connect(1, Lane.GROUP)
     assert len(broker.connections) == 3
     assert broker.count(ApiVersionsRequest) == 1
@@ -176,7 +191,7 @@ async def test_it_is_told_whether_a_connection_is_being_opened_and_what_is_waite
     assert not pool.is_connecting(1)
     assert pool.why_not_ready(1, Lane.GENERAL) is None
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=900)
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     assert isinstance(pool.why_not_ready(1, Lane.FETCH), ThrottlingQuotaExceededError)
     await broker.stop()
     await connection.closed
@@ -233,7 +248,7 @@ async def test_long_poll_does_not_hold_up_the_other_lanes(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
     broker.scripts[FetchRequest] = lambda _: Do.NOTHING
-    fetch = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    fetch = asyncio.ensure_future(request(pool, 1, FETCH, lane=Lane.FETCH))
     await broker.until_asked(FetchRequest)
     await beat(pool)
     assert not fetch.done()
@@ -260,10 +275,10 @@ async def test_request_on_an_open_connection_is_sent_before_the_first_suspension
     broker: ScriptedBroker, pool: Pool
 ) -> None:
     await pool.connect(1)
-    request = pool.request(1, HEARTBEAT, timeout_s=TIMEOUT_S)
-    request.send(None)
+    asking = request(pool, 1, HEARTBEAT)
+    asking.send(None)
     await broker.until_asked(HeartbeatRequest)
-    request.close()
+    asking.close()
 
 
 async def test_unknown_node_is_not_ready(pool: Pool) -> None:
@@ -301,7 +316,7 @@ async def test_cancelled_waiter_leaves_the_attempt_going_on(
 async def test_nobody_waits_for_a_node_that_was_given_up(
     broker: ScriptedBroker, pool: Pool, *, is_known: bool
 ) -> None:
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     asked = asyncio.Event()
 
     def silence(_: Asked) -> Do:
@@ -319,7 +334,7 @@ async def test_nobody_waits_for_a_node_that_was_given_up(
         await asyncio.wait_for(waiting, 1)
     pool.give_up(1, Lane.GENERAL, KafkaConnectionError("nothing is left to be given up"))
     if is_known:
-        await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+        await request(pool, 1, FETCH, lane=Lane.FETCH)
         assert len(broker.connections) == 2
 
 
@@ -682,10 +697,10 @@ async def test_nodes_whose_answers_are_overdue_for_anybody_are_chosen_last(
 async def test_throttle_mutes_fetching_not_heartbeats(broker: ScriptedBroker, pool: Pool) -> None:
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)
     broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse(throttle_time_ms=5_000)
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     assert not pool.is_ready(1, Lane.FETCH)
     assert 4 < pool.connection_delay(1, Lane.FETCH) <= 5
-    muted = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    muted = asyncio.ensure_future(request(pool, 1, FETCH, lane=Lane.FETCH))
     await beat(pool)
     await beat(pool)
     assert pool.is_ready(1)
@@ -699,7 +714,7 @@ async def test_a_throttle_of_any_lane_is_told_and_holds_back_that_lane_alone(
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)
     second = Lane("fetch 2", waits_for_throttled=True)
     assert pool.throttle_s(1) == 0.0
-    await pool.request(1, FETCH, lane=second, timeout_s=5.0)
+    await request(pool, 1, FETCH, lane=second, timeout_s=5.0)
     assert 0.0 < pool.throttle_s(1) <= 5.0
     assert pool.connection_delay(1, second) > 0.0
     assert pool.connection_delay(1, Lane.FETCH) == 0.0
@@ -711,20 +726,20 @@ async def test_request_goes_out_when_the_throttle_is_over(
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=20)
     started = asyncio.get_running_loop().time()
     for _ in range(2):
-        await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+        await request(pool, 1, FETCH, lane=Lane.FETCH)
     assert asyncio.get_running_loop().time() - started >= 0.019
 
 
 async def test_throttle_outlives_the_connection(broker: ScriptedBroker, pool: Pool) -> None:
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=60_000)
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     connection = pool.usable(1, Lane.FETCH)
     assert connection is not None
     broker.connections[0].transport.abort()
     await connection.closed
     assert 50 < pool.connection_delay(1, Lane.FETCH) <= 60
     assert pool.connection_delay(1, Lane.GENERAL) < 50
-    muted = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    muted = asyncio.ensure_future(request(pool, 1, FETCH, lane=Lane.FETCH))
     while pool.usable(1, Lane.FETCH) is None:  # noqa: ASYNC110 -- the pool tells nobody
         await asyncio.sleep(0.001)
     assert 50 < pool.connection_delay(1, Lane.FETCH) <= 60
@@ -738,14 +753,14 @@ async def test_sent_in_passing_on_an_idle_connection(broker: ScriptedBroker, poo
     assert not pool.send_nowait(1, FETCH)
     await pool.connect(1, Lane.FETCH)
     assert pool.send_nowait(1, FETCH)
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     assert broker.count(FetchRequest) == 2
     assert pool.in_flight_request_count(1) == 0  # its answer was taken off the connection too
 
 
 async def test_sent_in_passing_never_behind_a_long_poll(broker: ScriptedBroker, pool: Pool) -> None:
     broker.scripts[FetchRequest] = lambda _: Do.NOTHING
-    polling = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    polling = asyncio.ensure_future(request(pool, 1, FETCH, lane=Lane.FETCH))
     await broker.until_asked(FetchRequest)
     assert not pool.send_nowait(1, FETCH)
     await pool.connect(1, Lane.GENERAL)
@@ -760,7 +775,7 @@ async def test_nothing_is_sent_in_passing_to_a_broker_that_mutes(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)
-    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await request(pool, 1, FETCH, lane=Lane.FETCH)
     assert not pool.send_nowait(1, FETCH)
 
 
