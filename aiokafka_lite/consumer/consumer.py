@@ -99,7 +99,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.monitoring.health import Health
-    from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
     from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
     from aiokafka_lite.consumer.processing.handling import DeadLetter, Retry
@@ -1250,19 +1249,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> dict[TopicPartition, FoundOffset]:
         if not timestamps:
             return {}
-        with self._engine.until_stopped() as running:
-            return await self._look_up(running, timestamps)
-
-    async def _look_up(
-        self, running: Running, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, FoundOffset]:
-        deadline = self._request_deadline()
-        cluster = running.cluster
-        with cluster.watching({tp.topic for tp in timestamps}):
-            if unknown := {tp.topic for tp in timestamps if cluster.view.leader(tp) is None}:
+        deadline, topics = self._request_deadline(), {tp.topic for tp in timestamps}
+        with self._engine.until_stopped() as running, running.cluster.watching(topics):
+            view = running.cluster.view
+            if unknown := {tp.topic for tp in timestamps if view.leader(tp) is None}:
                 try:
                     async with timeout_at(deadline):
-                        await cluster.refresh(unknown)
+                        await running.cluster.refresh(unknown)
                         await running.lookup.until_listed(timestamps)
                 except asyncio.TimeoutError:
                     raise KafkaTimeoutError(
