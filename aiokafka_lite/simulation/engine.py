@@ -687,6 +687,9 @@ class Loop(simloop.SimLoop):
         if jobs:
             await asyncio.wait(jobs)
 
+    def set_default_executor(self, executor: object) -> None:
+        """Do nothing, because calls in threads are steps of the loop."""
+
     def run_in_executor(
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:

@@ -18,6 +18,7 @@ import types
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -368,6 +369,7 @@ def test_process_ends_as_with_asyncio_run(*, is_explicit: bool) -> None:
 
     async def serve(kept: list[object]) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor())
         async for _ in numbers("left"):
             break
         await asyncio.sleep(0.2)
