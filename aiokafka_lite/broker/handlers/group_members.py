@@ -7,11 +7,10 @@ from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
 from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
 from aiokafka_lite.broker.groups.values import ErrorType, GroupClient, Join
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import answered_with, code_of, text_of
+from aiokafka_lite.broker.handlers.replies import answered_with, refusing
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
     InvalidRequestError,
-    KafkaError,
     NoError,
     UnsupportedAssignorError,
 )
@@ -98,14 +97,12 @@ FIRST_WITH_IDS_OF_CLIENTS = 1
 def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    try:
+    refused = ConsumerGroupHeartbeatResponse()
+    with refusing(refused):
         _check(request, ctx.api_version)
         client = GroupClient(ctx.client_id or "", ctx.client_host)
         return ctx.groups.consumer_group_heartbeat(request, client)
-    except KafkaError as error:
-        return ConsumerGroupHeartbeatResponse(
-            error_code=code_of(error), error_message=text_of(error)
-        )
+    return refused
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:

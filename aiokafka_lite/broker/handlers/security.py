@@ -11,12 +11,11 @@ from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import code_of, refusing, text_of
+from aiokafka_lite.broker.handlers.replies import refusing
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.session import no_exchange
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.errors import (
-    BrokerResponseError,
     DuplicateResourceError,
     IllegalSaslStateError,
     ResourceNotFoundError,
@@ -103,7 +102,7 @@ async def alter_user_scram_credentials(
     """Delete and set credentials, deletions first. A user may be in a request only once."""
     credentials = ctx.cluster.security.credentials
     accepted: dict[str, Callable[[], None]] = {}
-    refused: dict[str, BrokerResponseError] = {}
+    refused: dict[str, AlterUserScramCredentialsResult] = {}
     changes: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [
         *request.deletions,
         *request.upsertions,
@@ -111,14 +110,15 @@ async def alter_user_scram_credentials(
     async for wanted in in_slices(changes):
         if wanted.name in refused:
             continue
-        try:
+        result = AlterUserScramCredentialsResult(user=wanted.name, error_message=None)
+        with refusing(result):
             if accepted.pop(wanted.name, None) is not None:
                 raise DuplicateResourceError(
                     "A user credential cannot be altered twice in the same request"
                 )
             accepted[wanted.name] = _change(credentials, wanted)
-        except BrokerResponseError as error:
-            refused[wanted.name] = error
+        if result.error_code:
+            refused[wanted.name] = result
     async for change in in_slices(accepted.values()):
         change()
     await ctx.cluster.disk.settled()
@@ -126,13 +126,7 @@ async def alter_user_scram_credentials(
         AlterUserScramCredentialsResult(user=name, error_message=None)
         async for name in in_slices(accepted)
     ]
-    not_done = [
-        AlterUserScramCredentialsResult(
-            user=name, error_code=code_of(error), error_message=text_of(error)
-        )
-        async for name, error in in_slices(refused.items())
-    ]
-    return AlterUserScramCredentialsResponse(results=[*done, *not_done])
+    return AlterUserScramCredentialsResponse(results=[*done, *refused.values()])
 
 
 def _change(

@@ -104,6 +104,11 @@ def _known_to(ctx: RequestContext, error: ErrorType, first_version: int) -> Erro
     return error
 
 
+def _version(ctx: RequestContext, first_with_epochs: int) -> TransactionVersion:
+    has_epochs = ctx.api_version >= first_with_epochs
+    return TransactionVersion.EPOCH_PER_TRANSACTION if has_epochs else TransactionVersion.ORIGINAL
+
+
 @handler(AddPartitionsToTxnRequest)
 async def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest
@@ -134,11 +139,7 @@ async def _add(
     refused = [_why_refused(ctx, tp) async for tp in in_slices(tps)]
     if any(refused):
         return [error or OperationNotAttempted for error in refused]
-    version = (
-        TransactionVersion.ORIGINAL
-        if ctx.api_version < FIRST_FOR_BROKERS
-        else TransactionVersion.EPOCH_PER_TRANSACTION
-    )
+    version = _version(ctx, FIRST_FOR_BROKERS)
     outcome = ctx.transactions.add_partitions(transactional_id, producer, tps, version)
     return [_known_to(ctx, outcome, FIRST_WITH_FENCED)] * len(tps)
 
@@ -174,11 +175,7 @@ async def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse
     ended = await ctx.transactions.end(
         request.transactional_id,
         ProducerIdentity(request.producer_id, request.producer_epoch),
-        (
-            TransactionVersion.EPOCH_PER_TRANSACTION
-            if ctx.api_version >= FIRST_WITH_EPOCHS
-            else TransactionVersion.ORIGINAL
-        ),
+        _version(ctx, FIRST_WITH_EPOCHS),
         is_commit=request.committed,
     )
     return EndTxnResponse(
