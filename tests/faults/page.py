@@ -15,12 +15,11 @@ OUTCOMES: Final = Path(__file__).with_name("outcomes.json")
 HEAD: Final = """\
 # Faults, and how clients behave
 
-This page lists 72 faults of networks, brokers, groups, applications and security. The column
-aiokafka_lite describes what the [tests](#tests) check. The other columns were measured with
-{versions}.
+The column aiokafka_lite describes what the [tests](#tests) of 72 faults check. The other columns
+were measured with {versions}.
 
-`make faults` plays the faults to these clients, on the embedded broker. Each client runs in its own
-process, with default settings, a request timeout of 10 s and a session timeout of 6 s.
+`make faults` plays the faults to these clients, on the embedded broker. They have default settings,
+a request timeout of 10 s and a session timeout of 6 s.
 
 | outcome | |
 |---|---|
@@ -34,6 +33,17 @@ process, with default settings, a request timeout of 10 s and a session timeout 
 | hangs | neither records nor an error for 30 s |
 | has no … | not applicable |
 | – | not measured |
+"""
+
+FOUND: Final = """\
+## Found by simulation
+
+[Seeds](design.md#testing-with-virtual-time) found these bugs, which are fixed:
+
+- A waiting read returned a record after a block longer than the session.
+- Bootstrapping again left a connection open, or ended all reads.
+- A fenced KIP-848 member committed in its next epoch.
+- Batches were written twice after a change of leader.
 """
 
 SHORT: Final = {
@@ -128,6 +138,7 @@ def lines() -> Iterator[str]:
             )
             yield f"| {' | '.join([row.name, row.fault, row.here, *found])} |"
         yield ""
+    yield FOUND
     yield "## Tests\n\n```text"
     for rows in SECTIONS.values():
         for row in rows:
