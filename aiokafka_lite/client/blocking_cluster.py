@@ -26,6 +26,8 @@ from aiokafka_lite.client.cluster import LEAST_S, Cluster
 from aiokafka_lite.client.cluster_requests import is_refused
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
@@ -55,6 +57,8 @@ SLACK_S: Final = 0.05
 # Iterations of the loop after which the end of a stream has reached the pool: the socket is
 # readable, the transport closes, and its connection is lost.
 TURNS: Final = 4
+# The part of a limit that opening several connections takes.
+CONNECT_SHARE: Final = 0.5
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -378,6 +382,39 @@ class BlockingCluster:
         """
         return self._run(lambda cluster: cluster.pool.connect(_node_id(cluster, node)))
 
+    def connections(self, nodes: Iterable[int]) -> dict[int, Connection | KafkaError]:
+        """Open connections to several nodes at the same time. An error replaces one.
+
+        A silent node takes a part of the limit only, so that others have time for their requests.
+        """
+        wanted = tuple(nodes)
+
+        async def open_all(cluster: Cluster) -> dict[int, Connection | KafkaError]:
+            pool = cluster.pool
+            opening = {
+                node: self._scope.spawn(_connected(pool, node), name=f"open node {node}")
+                for node in wanted
+                if not pool.is_ready(node)
+            }
+            if opening:
+                most_s = None if self.left_s == math.inf else CONNECT_SHARE * self.left_s
+                await asyncio.wait(opening.values(), timeout=most_s)
+            found: dict[int, Connection | KafkaError] = {}
+            for node in wanted:
+                task = opening.get(node)
+                if task is None:
+                    found[node] = await _connected(pool, node)
+                elif task.done():
+                    found[node] = task.result()
+                else:
+                    self._scope.cancel(task)  # but not the attempt
+                    found[node] = pool.why_not_ready(node, Lane.GENERAL) or KafkaConnectionError(
+                        f"the connection to {pool.describe(node)} is still being opened"
+                    )
+            return found
+
+        return self._run(open_all)
+
     def receive(self, exchange: Exchange[R]) -> R:
         """Wait for the response to a request, and return it decoded."""
         if exchange.is_done:
@@ -480,6 +517,13 @@ def _runs_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def _connected(pool: Pool, node_id: int) -> Connection | KafkaError:
+    try:
+        return await pool.connect(node_id)
+    except KafkaError as error:
+        return error
 
 
 async def _turn() -> None:

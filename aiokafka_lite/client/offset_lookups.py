@@ -123,7 +123,7 @@ class Lookups:
         # All are opened before requests are sent, because their timeouts start then. Renewals of
         # sessions that began meanwhile have ended (`BlockingCluster`).
         nodes = sorted({node for lookup in lookups for node in lookup})
-        connections = {node: _tried(self._cluster.connection, node) for node in nodes}
+        connections = self._cluster.connections(nodes)
         metadata = None
         opened = [each for each in connections.values() if isinstance(each, Connection)]
         if with_metadata and opened:

@@ -14,6 +14,7 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client import blocking_cluster
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -160,6 +161,24 @@ def test_silent_nodes_share_the_time_that_there_is(
         with pytest.raises(KafkaConnectionError, match="no answer"):
             cluster.request_any(MetadataRequest(topics=[]))
         assert rule.hits == 3
+
+
+def test_silent_nodes_leave_others_half_of_the_time(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    cluster.refresh([])
+    cluster.hang_up()
+    request = MetadataRequest(topics=[])
+    with three.on("ApiVersions", node=1).hold(), three.on("ApiVersions", node=2).hold():
+        cluster.limit(1.0)
+        began_at = time.monotonic()
+        found = cluster.connections([1, 2, 3])
+        assert time.monotonic() - began_at < 0.8
+        assert isinstance(found[3], Connection)
+        assert cluster.receive(found[3].send(request, timeout_s=1.0)).brokers
+        for node in (1, 2):
+            assert "still being opened" in str(found[node])
 
 
 def seconds_until_out_of_time(call: Callable[[], object], match: str) -> float:
