@@ -19,6 +19,8 @@ class Codec(enum.IntEnum):
     @classmethod
     def of(cls, name: Codec | str | int) -> Codec:
         """Return the codec by its name in Kafka's `compression.type`, or by its number."""
+        if isinstance(name, Codec):
+            return name
         try:
             return cls[name.upper()] if isinstance(name, str) else cls(name)
         except (KeyError, ValueError):
