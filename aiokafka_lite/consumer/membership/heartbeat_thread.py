@@ -219,6 +219,8 @@ class HeartbeatThread:
     def heard(self, identity: Identity) -> tuple[float, bool]:
         """Return the loop time of the latest answered heartbeat, and whether the member is lost."""
         sent_at, lost_as = self.latest
+        if self._loop is None:  # every read asks, most without a thread
+            return sent_at, False
         is_lost = self.has_news and lost_as == identity != NO_IDENTITY
         return self._as_loop_time(sent_at), is_lost
 
