@@ -405,11 +405,14 @@ class ProducerEngine:
             ProducerClosed: The producer was stopped during the wait.
             UnknownTopicOrPartitionError: The topic is missing at the deadline, or the partition
                 after one refresh.
+            KafkaTimeoutError: Until the deadline, no broker returned whether the topic exists, or
+                the topic has no leader.
             KafkaError: The client may not write to the topic, or its name is not allowed.
         """
         check_text("a topic's name", topic)
         accumulator = self.accumulator
         backoff = Backoff(self.config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        is_missing = False
         try:
             async with timeout_at(deadline):
                 while True:
@@ -418,12 +421,19 @@ class ProducerEngine:
                     view = await self._refreshed(topic)
                     found = None if view is None else view.topics.get(topic)
                     error = None if found is None else found.error
+                    if view is not None:
+                        is_missing = found is None or error is UnknownTopicOrPartitionError
                     if error is not None and not error.retriable:
                         raise error(f"cannot send to topic {topic!r}: {error.description}")
                     if accumulator.is_known(topic):
                         break
                     await asyncio.sleep(backoff.next_delay_s())
         except asyncio.TimeoutError:
+            if not is_missing:
+                raise KafkaTimeoutError(
+                    f"brokers did not return a leader of topic {topic!r} within "
+                    f"request_timeout_ms={self.config.request_timeout_ms}: check the brokers"
+                ) from None
             unknown = self.cluster.unknown_topics.text([topic])
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} was not found within request_timeout_ms="

@@ -50,6 +50,7 @@ from aiokafka_lite.errors import (
     CommitFailedError,
     IllegalStateError,
     KafkaError,
+    KafkaTimeoutError,
     OffsetMetadataTooLargeError,
     TransactionAbortableError,
 )
@@ -356,7 +357,7 @@ class Outbox:
         error: Exception | None = None
         lease = await self._source.lend()
         try:
-            await lease.count_partitions(topic)
+            await self._find(lease, topic)
         except Exception as refusal:  # noqa: BLE001 -- the record's, unless the producer failed
             error = refusal
         del self._asked_for[topic]
@@ -371,6 +372,17 @@ class Outbox:
                 }
             )
         self._place_anew()
+
+    async def _find(self, lease: ProducerLease, topic: str) -> None:
+        """Wait while brokers do not respond: that is no error of the records."""
+        while True:
+            try:
+                await lease.count_partitions(topic)
+                return
+            except KafkaTimeoutError as error:
+                log.warning("the outputs for topic %s wait: %s", topic, error)
+                self._error = error
+            await asyncio.sleep(FIRST_PAUSE_S)
 
     def _all(self) -> Iterator[Entry]:
         yield from self._writing

@@ -859,6 +859,34 @@ async def test_it_ends_when_its_producer_is_stopped(copy: Copy, is_idle: bool) -
 
 
 @pytest.mark.virtual_time
+async def test_outputs_for_a_new_topic_wait_while_no_broker_returns_metadata() -> None:
+    dead: list[object] = []
+
+    async def keep(record: object) -> None:
+        dead.append(record)
+
+    async with embedded() as (broker, copy):
+        await copy.kafka.produce(copy.source, 0, numbered(1))
+        async with (
+            copy.producer(request_timeout_ms=1_000) as producer,
+            copy.producer(request_timeout_ms=1_000, transactional_id=None) as other,
+            copy.consumer() as consumer,
+        ):
+            with broker.on("Metadata").silence(times=None):
+                task = asyncio.create_task(
+                    consumer.run(copy.handle, transactions=producer, dead_letter=keep)
+                )
+                await until(lambda: "did not return a leader" in str(consumer.health().reasons))
+                with pytest.raises(KafkaTimeoutError, match="did not return a leader"):
+                    await other.send(copy.target, b"")
+            await eventually(copy.committed, 1)
+            await consumer.stop()
+            await task
+        assert await copy.counts() == {b"0": 1}
+        assert not dead
+
+
+@pytest.mark.virtual_time
 async def test_a_stop_of_the_producer_that_cuts_a_commit_off_repeats_nothing() -> None:
     async with embedded() as (broker, copy):
         await copy.kafka.produce(copy.source, 0, numbered(20))
