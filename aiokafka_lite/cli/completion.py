@@ -100,7 +100,6 @@ def _topics(cluster: BlockingCluster) -> list[str]:
 def _groups(cluster: BlockingCluster) -> list[str]:
     from aiokafka_lite.cli.groups.requests import list_groups
 
-    cluster.look([])
     return [each.group_id for each in list_groups(cluster)]
 
 

@@ -14,10 +14,9 @@ from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import (
     DEAD,
     GroupDescription,
-    committed,
-    describe_one,
     list_groups,
     owners,
+    read_group,
 )
 from aiokafka_lite.cli.output import (
     Column,
@@ -125,8 +124,7 @@ def lag_of(cluster: BlockingCluster, group_id: str, topics: list[str] | None = N
     """Return the lags of a group, or raise CommandError with the most similar name."""
     # All topics, because committed offsets have topic ids.
     view = cluster.look(None)
-    node, described = describe_one(cluster, group_id)
-    offsets = committed(cluster, node, group_id)
+    described, offsets = read_group(cluster, group_id)
     if described.state == DEAD and not offsets:
         others = [each.group_id for each in list_groups(cluster)]
         raise CommandError(f"there is no group {group_id}{nearest(group_id, others)}")

@@ -68,14 +68,8 @@ def _a_state(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     with connecting(options).cluster() as cluster:
-        cluster.look([])
-        known = {
-            each.group_id: each
-            for each in list_groups(cluster)
-            if each.protocol_type in _OF_CONSUMERS
-        }
-        listed = [each for each in known.values() if is_selected(each.group_id, options.patterns)]
-        described = _described(cluster, listed)
+        known, described = cluster.retrying(lambda: _known_and_described(cluster, options.patterns))
+    listed = [each for each in known.values() if is_selected(each.group_id, options.patterns)]
     rows = [
         _row(each, described.get(each.group_id))
         for each in listed
@@ -93,15 +87,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _described(cluster: BlockingCluster, listed: list[GroupListing]) -> dict[str, GroupDescription]:
+def _known_and_described(
+    cluster: BlockingCluster, patterns: list[str]
+) -> tuple[dict[str, GroupListing], dict[str, GroupDescription]]:
+    """Return all groups of consumers, and descriptions of those that are selected."""
+    listed = [each for each in list_groups(cluster) if each.protocol_type in _OF_CONSUMERS]
     by_node: dict[int, list[str]] = {}
     for each in listed:
-        by_node.setdefault(each.coordinator, []).append(each.group_id)
-    return {
+        if is_selected(each.group_id, patterns):
+            by_node.setdefault(each.coordinator, []).append(each.group_id)
+    described = {
         each.group_id: each
         for node, group_ids in by_node.items()
         for each in describe(cluster, node, group_ids)
     }
+    return {each.group_id: each for each in listed}, described
 
 
 def _state(listed: GroupListing, described: GroupDescription | None) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite.cli.asking import why
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -24,6 +23,8 @@ from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGrou
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from aiokafka_lite.structs import TopicPartition
+
+T = TypeVar("T")
 
 DEAD: Final = "Dead"
 # States without members, in which committed offsets may be changed.
@@ -55,7 +56,7 @@ class GroupDescription(NamedTuple):
 
 
 def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
-    """Wait while a node loads its groups."""
+    """Wait while a node loads its groups. Each retry asks the nodes that the cluster has then."""
 
     def of(node: int) -> list[GroupListing]:
         response = cluster.request(node, ListGroupsRequest())
@@ -67,8 +68,9 @@ def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
             for each in response.groups
         ]
 
-    nodes = sorted(cluster.view.nodes)
-    return sorted(each for node in nodes for each in cluster.retrying(partial(of, node)))
+    return cluster.retrying(
+        lambda: sorted(each for node in sorted(cluster.look([]).nodes) for each in of(node))
+    )
 
 
 def describe(
@@ -98,19 +100,25 @@ def describe(
     return list(found.values())
 
 
-def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDescription]:
-    """Wait for the coordinator to load the group."""
+def at_coordinator(cluster: BlockingCluster, group_id: str, ask: Callable[[int], T]) -> T:
+    """Call with the node id of the group's coordinator. Each retry looks it up again."""
+    return cluster.retrying(lambda: ask(cluster.coordinator(group_id)))
 
-    def ask() -> tuple[int, GroupDescription]:
-        node = cluster.coordinator(group_id)
+
+def read_group(
+    cluster: BlockingCluster, group_id: str
+) -> tuple[GroupDescription, dict[TopicPartition, int]]:
+    """Return a group's description and its committed offsets."""
+
+    def ask(node: int) -> tuple[GroupDescription, dict[TopicPartition, int]]:
         described = describe(cluster, node, [group_id])
         if not described:
             raise KafkaProtocolError(
                 f"the broker's DescribeGroups response does not contain group {group_id!r}"
             )
-        return node, described[0]
+        return described[0], _committed(cluster, node, group_id)
 
-    return cluster.retrying(ask)
+    return at_coordinator(cluster, group_id, ask)
 
 
 def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
@@ -161,7 +169,7 @@ def _assigned(blob: bytes) -> frozenset[TopicPartition]:
     )
 
 
-def committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicPartition, int]:
+def _committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicPartition, int]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
     offsets: dict[TopicPartition, int] = {}
     for group in cluster.request(node, request).groups:

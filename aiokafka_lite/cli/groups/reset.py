@@ -14,8 +14,8 @@ from aiokafka_lite.cli.groups.requests import (
     DEAD,
     WITHOUT_MEMBERS,
     GroupDescription,
-    committed,
-    describe_one,
+    at_coordinator,
+    read_group,
 )
 from aiokafka_lite.cli.output import (
     Column,
@@ -90,9 +90,8 @@ def run(options: argparse.Namespace) -> int:
     wanted = [_topic_and_partitions(each) for each in options.topic or ()]
     with connecting(options).cluster() as cluster:
         cluster.look(None)
-        node, described = describe_one(cluster, options.group)
+        described, before = read_group(cluster, options.group)
         _check_members(described)
-        before = committed(cluster, node, options.group)
         tps = _partitions(cluster, wanted) if wanted else sorted(before)
         if not tps:
             raise CommandError(
@@ -102,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         rows = _rows(cluster, tps, before, options.to, options.by)
         if options.execute:
             new = {tp: cast("int", row["new"]) for tp, row in zip(tps, rows, strict=True)}
-            _commit(cluster, node, options.group, new)
+            _commit(cluster, options.group, new)
     print_rows(rows, _COLUMNS, as_json=options.json)
     if not options.execute:
         print("no offsets were changed: add --execute to change them", file=sys.stderr)
@@ -180,17 +179,17 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
     return min(max(at + by, found.begins[tp]), found.ends[tp])
 
 
-def _commit(
-    cluster: BlockingCluster, node: int, group_id: str, offsets: Mapping[TopicPartition, int]
-) -> None:
-    entries = {tp: OffsetToCommit(offset) for tp, offset in offsets.items()}
-    response = cluster.request(node, commit_request(group_id, entries))
-    refused = [
-        f"{tp.topic}:{tp.partition}: {why(for_code(code))}"
-        for tp, code in commit_results(response).items()
-        if code
-    ]
-    if refused:
-        raise CommandError(
-            f"the broker did not commit the offsets of some partitions: {'; '.join(refused)}"
-        )
+def _commit(cluster: BlockingCluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    request = commit_request(group_id, {tp: OffsetToCommit(at) for tp, at in offsets.items()})
+
+    def ask(node: int) -> None:
+        results = commit_results(cluster.request(node, request))
+        if refused := {tp: for_code(code) for tp, code in results.items() if code}:
+            reasons = (f"{tp.topic}:{tp.partition}: {why(each)}" for tp, each in refused.items())
+            # Retriable only if all are.
+            error = min(refused.values(), key=lambda each: each.retriable)
+            raise error(
+                f"the broker did not commit the offsets of some partitions: {'; '.join(reasons)}"
+            )
+
+    at_coordinator(cluster, group_id, ask)

@@ -62,21 +62,43 @@ def usual_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("api", ["ConsumerGroupDescribe", "ListGroups", "FindCoordinator"])
-async def test_a_coordinator_that_still_loads_is_waited_for(cli: Running, api: str) -> None:
-    async with Broker() as broker:
+@pytest.mark.parametrize(
+    ("command", "apis"),
+    [
+        ("lag g", "FindCoordinator ConsumerGroupDescribe DescribeGroups OffsetFetch"),
+        ("groups", "ListGroups ConsumerGroupDescribe DescribeGroups"),
+        (
+            "reset g --all-topics --by 0 --execute",
+            "FindCoordinator ConsumerGroupDescribe DescribeGroups OffsetFetch OffsetCommit",
+        ),
+    ],
+    ids=["lag", "groups", "reset"],
+)
+async def test_a_coordinator_that_loads_moves_or_hangs_up_is_asked_again(
+    cli: Running, command: str, apis: str
+) -> None:
+    async with Broker(nodes=2) as broker:
+
+        def move(*_: object) -> None:
+            broker.move_coordinator("g")
+
         broker.create_topic("t")
         where = ["-b", broker.bootstrap_servers]
         done = await cli("reset", "g", "--topic", "t", "--to", "earliest", "--execute", *where)
         assert done.code == 0
-        is_search = api == "FindCoordinator"
-        error = CoordinatorNotAvailableError if is_search else CoordinatorLoadInProgressError
-        with broker.on(api).fail(error, times=3) as rule:
-            rows = (await cli("lag", "g", "--json", *where)).objects
-            groups = (await cli("groups", "--json", *where)).objects
-    assert rule.hits == 3
-    assert [(row["topic"], row["committed"]) for row in rows] == [("t", 0)]
-    assert [row["group"] for row in groups] == ["g"]
+        for api in apis.split():
+            is_search = api == "FindCoordinator"
+            error = CoordinatorNotAvailableError if is_search else CoordinatorLoadInProgressError
+            requests = broker.on(api)
+            rules = [
+                requests.fail(error),
+                requests.disconnect(),
+                requests.answer(move),
+            ]
+            ended = await cli(*command.split(), "--json", *where)
+            assert (ended.code, [rule.hits for rule in rules]) == (0, [1, 1, 1]), (api, ended)
+            (row,) = ended.objects
+            assert row["group" if command == "groups" else "committed"] in ("g", 0)
 
 
 @in_both_protocols

@@ -23,7 +23,7 @@ from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli.groups.requests import describe_one
+from aiokafka_lite.cli.groups.requests import read_group
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
@@ -785,7 +785,7 @@ async def test_trap_23_our_tools_do_not_take_such_a_group_for_dead() -> None:
             def ask() -> tuple[str, int]:
                 config = ClientConfig(bootstrap_servers=broker.bootstrap_servers)
                 with contextlib.closing(BlockingCluster(config)) as cluster:
-                    _, found = describe_one(cluster, "g")
+                    found, _ = read_group(cluster, "g")
                 return found.state, len(found.members)
 
             assert consumer.assignment() == {TP}
