@@ -276,7 +276,8 @@ class DeadLetters:
         except (UnknownTopicOrPartitionError, asyncio.TimeoutError) as error:
             cause = error
         raise UnknownTopicOrPartitionError(
-            f"there is no topic {self.topic!r} for dead letters: create it first"
+            f"no topic {self.topic!r} for dead letters was found within {LONGEST_LOOK_S:g} s: "
+            "create it first, or check the brokers"
         ) from cause
 
     async def close(self) -> None:
