@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
 import socket
 import ssl
 import threading
@@ -194,12 +195,22 @@ class ClientCredentials(AbstractTokenProvider):
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(answer, dict) or not isinstance(token, str) or not token:
             raise self._failure("returned a response without an access_token")
-        lifetime_s = answer.get("expires_in")
-        self._kept_until = self._expires_at = asked_at
-        if isinstance(lifetime_s, (int, float)):
-            self._kept_until += lifetime_s * RENEW_AT
-            self._expires_at += lifetime_s
+        lifetime_s = self._lifetime_s(answer.get("expires_in"))
+        self._kept_until = asked_at + lifetime_s * RENEW_AT
+        self._expires_at = asked_at + lifetime_s
         return Secret(token)
+
+    def _lifetime_s(self, expires_in: object) -> float:
+        """Return 0 if it is unknown: the token is then used once."""
+        if expires_in is None:
+            return 0.0
+        try:
+            lifetime_s = float(cast("str", expires_in))  # some servers return the number as text
+        except (TypeError, ValueError, OverflowError):
+            lifetime_s = math.nan
+        if not 0 <= lifetime_s < math.inf:  # Python's JSON has NaN and Infinity
+            raise self._failure("returned an expires_in that is not a number of seconds from 0 on")
+        return lifetime_s
 
     def _answer(self, limit: _TimeLimit) -> object:
         opener = urllib.request.build_opener(_NoRedirects, _Opening(limit))

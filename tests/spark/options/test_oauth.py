@@ -175,6 +175,46 @@ def test_forked_child_does_not_wait_for_a_thread_of_its_parent(server: TokenServ
     assert found.stdout == "token\n", found.stderr
 
 
+@for_each([("null", 0), ("0", 0), ("5", 4), ("2.5", 2), ('"5"', 4), ('" 5e0 "', 4)])
+def test_life_of_a_token_is_a_number_or_its_text(
+    life: str, kept_s: int, server: TokenServer
+) -> None:
+    now = 1000.0
+    credentials = provider(server.url, clock=lambda: now)
+    answers = iter(range(9))
+    server.answer = lambda: (
+        200,
+        b'{"access_token": "%d", "expires_in": %s}' % (next(answers), life.encode()),
+    )
+    assert token_of(credentials) == "0"
+    if kept_s:
+        now += kept_s - 0.001
+        assert token_of(credentials) == "0"
+        now += 0.001
+    assert token_of(credentials) == "1"
+
+
+BAD_LIVES = ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "-1", "-0.1"]
+TEXTS_OF_BAD_LIVES = ['"NaN"', '"Infinity"', '"-1"', '"1e999"', '"hunter2"', '""']
+
+
+@for_each([*BAD_LIVES, *TEXTS_OF_BAD_LIVES, "[5]", "{}"])
+def test_token_whose_life_has_no_end_or_no_number_is_not_used(
+    life: str, server: TokenServer
+) -> None:
+    now = 1000.0
+    credentials = provider(server.url, clock=lambda: now)
+    server.give("first", expires_in=10)
+    assert token_of(credentials) == "first"
+    server.answer = lambda: (200, b'{"access_token": "x", "expires_in": %s}' % life.encode())
+    now += 8
+    assert token_of(credentials) == "first"
+    now += 2
+    with pytest.raises(AuthenticationFailedError, match="not a number of seconds") as caught:
+        token_of(credentials)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_token_of_unknown_life_serves_once(server: TokenServer) -> None:
     credentials = provider(server.url)
     server.give("first")
