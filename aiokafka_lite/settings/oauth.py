@@ -63,8 +63,10 @@ class _TimeLimit:
         self._timer.daemon = True
 
     def begin(self, connected: socket.socket) -> None:
-        self._socket = connected.dup()  # TLS takes over the descriptor
-        self._timer.start()
+        """Begin when the socket is connected. Later calls have no effect."""
+        if self._socket is None:
+            self._socket = connected.dup()  # TLS takes over the descriptor
+            self._timer.start()
 
     def _end(self) -> None:
         self.is_over = True
@@ -89,6 +91,13 @@ class _Connection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
         self.limit.begin(self.sock)
+
+    @override
+    def send(self, data: Any) -> None:
+        """Send also CONNECT to a proxy, whose response `connect` waits for."""
+        if self.sock is not None:
+            self.limit.begin(self.sock)
+        super().send(data)
 
 
 class _TLSConnection(HTTPSConnection, _Connection):
@@ -130,7 +139,7 @@ class ClientCredentials(AbstractTokenProvider):
     Args:
         extensions: SASL extensions to send with each token (KIP-342).
         is_encoded: Encode name and password as in the RFC; Kafka's clients do not by default.
-        timeout_s: For connecting, and then for the whole response.
+        timeout_s: For connecting, and then for all responses: of a proxy, of TLS and of the server.
     """
 
     def __init__(

@@ -317,20 +317,39 @@ def test_a_slow_response_is_an_error_in_time(
     assert time.monotonic() - began < 0.7
 
 
-def test_a_slow_handshake_is_an_error_in_time() -> None:
+HELLO = b"\x16\x03\x03\x40\x00\x02" + b"\x00" * 99  # part of a ServerHello
+
+
+@for_each(
+    [
+        ("", b"", HELLO),
+        ("https_proxy", b"", b"HTTP/1.1 200 OK"),
+        ("https_proxy", b"HTTP/1.1 200 OK\r\n", b"X: " + b"x" * 99),
+        ("https_proxy", b"HTTP/1.1 200 OK\r\n", b"X: x\r\n" * 20),
+        ("https_proxy", b"HTTP/1.1 200 OK\r\n\r", b"\n" + HELLO),
+    ]
+)
+def test_a_slow_handshake_or_proxy_is_an_error_in_time(
+    proxy: str, head: bytes, dripped: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def drip(listener: socket.socket) -> None:
         accepted, _ = listener.accept()
         with accepted, contextlib.suppress(OSError):
-            for byte in b"\x16\x03\x03\x40\x00\x02" + b"\x00" * 99:  # part of a ServerHello
+            accepted.sendall(head)
+            for byte in dripped:
                 accepted.sendall(bytes([byte]))
                 time.sleep(0.05)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener, monkeypatch.context() as patched:
+        url = f"127.0.0.1:{listener.getsockname()[1]}"
+        if proxy:
+            patched.setenv(proxy, f"http://{url}")
+            url = "login.example"
         thread = threading.Thread(target=drip, args=(listener,))
         thread.start()
         began = time.monotonic()
         with pytest.raises(AuthenticationFailedError, match=r"did not respond within 0\.2 s"):
-            token_of(provider(f"https://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.2))
+            token_of(provider(f"https://{url}", timeout_s=0.2))
         assert time.monotonic() - began < 0.7
         thread.join()
 
