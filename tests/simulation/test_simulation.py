@@ -6,8 +6,11 @@ They need simloop. SIMULATION_PYTHON may name a Python that has it, instead of t
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -55,16 +58,25 @@ def simloop() -> None:
         pytest.skip(missing())
 
 
-def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def run(
+    *arguments: str, timeout_s: float = TIMEOUT_S, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, and at its end kill all processes that it has started."""
+    with subprocess.Popen(
         [PYTHON, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", **settings},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+        start_new_session=True,  # or the workers of a campaign outlive it
+    ) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
 
 
 def simulate(*arguments: str, length_s: str = LENGTH_S) -> subprocess.CompletedProcess[str]:
@@ -116,16 +128,29 @@ print(campaign.run_seed(3, 30.0, 0.5).rules)
 
 
 def test_seed_with_a_callback_that_does_not_return_is_a_hang() -> None:
-    run = subprocess.run(
-        [PYTHON, "-c", ENDLESS],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert run.stdout == "('hang',)\n", run.stderr
+    found = run("-c", ENDLESS, timeout_s=100)
+    assert found.stdout == "('hang',)\n", found.stderr
+
+
+WITH_WORKER = """
+import os, sys, time
+if os.fork() == 0:
+    os.write(os.open(sys.argv[1], os.O_WRONLY), b"x")
+time.sleep(600)
+"""
+
+
+def test_nothing_that_a_run_has_started_outlives_its_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "worker"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("-c", WITH_WORKER, str(path), timeout_s=3)
+    assert os.read(reader, 1) == b"x"
+    end = select.poll()  # of the last process that has the other end
+    end.register(reader, select.POLLHUP)
+    assert end.poll(10_000)
+    os.close(reader)
 
 
 def test_planted_bug_is_found() -> None:
