@@ -909,9 +909,9 @@ _PROCESSING: Final = (
         (
             _edit(
                 "processing.dead_letters",
-                "        await self._producer.send_and_wait(\n",
+                "        await self._producer.send_and_wait(**letter._asdict())\n",
                 '        if len(letter.value or b"") % 2 == 0:\n            return\n'
-                "        await self._producer.send_and_wait(\n",
+                "        await self._producer.send_and_wait(**letter._asdict())\n",
             ),
         ),
         ways=("dead letters",),
@@ -1275,8 +1275,8 @@ _SEAMS: Final = (
         (
             _edit(
                 "processing.dead_letters",
-                "        await self._producer.send_and_wait(\n            letter.topic,\n",
-                "        await self._producer.send(\n            letter.topic,\n",
+                "        await self._producer.send_and_wait(**letter._asdict())\n",
+                "        await self._producer.send(**letter._asdict())\n",
             ),
         ),
         ways=("dead letters",),
@@ -1443,18 +1443,13 @@ _CONNECTIONS: Final = (
     ),
     Bug(
         "stop leaves a connection",
-        "Connections of the fetching lane stay open after a stop.",
+        "Connections stay open after a stop, because their nodes are forgotten before.",
         "connection left",
         (
             _edit(
                 "client.pool",
-                "        for connection in self._closing:\n            connection.close()\n",
-                "        for connection in self._closing[1:]:\n            connection.close()\n",
-            ),
-            _edit(
-                "client.pool",
-                "            await connection.wait_closed()",
-                "            await asyncio.sleep(0)",
+                "        self.disconnect()\n        self._nodes.clear()\n",
+                "        self._nodes.clear()\n        self.disconnect()\n",
             ),
         ),
     ),
