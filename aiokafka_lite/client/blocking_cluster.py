@@ -22,7 +22,7 @@ from aiokafka_lite._forks import leave_to_parent, notify_of_forks
 from aiokafka_lite._tasks import TaskScope, end_unfinished
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.cluster import LEAST_S, Cluster
+from aiokafka_lite.client.cluster import LEAST_S, SLACK_S, Cluster
 from aiokafka_lite.client.cluster_requests import is_refused
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection
@@ -52,8 +52,6 @@ T = TypeVar("T")
 
 # How long connections to servers that were never reached are retried while they are refused.
 MAX_REFUSED_S: Final = 10.0
-# How long a call may exceed its limit, because its operations have better errors.
-SLACK_S: Final = 0.05
 # Iterations of the loop after which the end of a stream has reached the pool: the socket is
 # readable, the transport closes, and its connection is lost.
 TURNS: Final = 4

@@ -48,7 +48,6 @@ from aiokafka_lite.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
-    KafkaProtocolError,
     KafkaTimeoutError,
     NodeNotReadyError,
     RebootstrapRequiredError,
@@ -81,6 +80,8 @@ MOST_TRY_S: Final = 10.0
 MOST_SILENCES: Final = 4
 # The least timeout, with which requests fail with their own errors.
 LEAST_S: Final = 0.001
+# How long a limit may be exceeded, because the operations in it have better errors.
+SLACK_S: Final = 0.05
 
 # The time to list all topics, to find a similar name for a wrong one.
 MAX_NAMES_WAIT_S: Final = 2.0
@@ -481,7 +482,7 @@ class Cluster:
         """Return the node id of a group's coordinator, which can be sent requests at once.
 
         Temporary errors are retried with backoff. If no broker supports the request, their versions
-        are requested once more. A given timeout also limits the last try.
+        are requested once more. A given timeout limits all tries, with their connections.
         """
         backoff = self._new_backoff()
         give_up_at = self._loop.time() + (timeout_s or self.config.request_timeout_s)
@@ -523,12 +524,12 @@ class Cluster:
                 node = coordinator_of(key, response)
             except (KafkaConnectionError, asyncio.TimeoutError):
                 break  # no node is left, or no time
-            except (IncompatibleBrokerVersion, KafkaProtocolError):
+            except IncompatibleBrokerVersion:
                 continue
-            except BrokerResponseError as error:
+            except KafkaError as error:
                 if not error.retriable:
                     raise
-                is_unknown = True
+                is_unknown |= isinstance(error, BrokerResponseError)
                 continue
             if node.id == node_id:
                 return node_id
@@ -539,15 +540,26 @@ class Cluster:
         return None if is_unknown else node_id
 
     async def _find_coordinator_once(self, key: str, key_type: int, give_up_at: float) -> int:
-        response, early = None, self._early_lookup
-        if early is not None and (key, key_type) == (self._first_group, GROUP_COORDINATOR):
-            await asyncio.wait([early])
-            self._early_lookup = None
-            response = None if early.cancelled() else early.result()
-        if response is None:
-            _, response = await self._ask_any(
-                coordinator_request(key, key_type), give_up_at=give_up_at, is_always_offered=True
-            )
+        failures: list[KafkaError] = []
+        try:
+            async with timeout_at(None if give_up_at == math.inf else give_up_at + SLACK_S):
+                response, early = None, self._early_lookup
+                if early is not None and (key, key_type) == (self._first_group, GROUP_COORDINATOR):
+                    await asyncio.wait([early])
+                    self._early_lookup = None
+                    response = None if early.cancelled() else early.result()
+                if response is None:
+                    _, response = await self._ask_any(
+                        coordinator_request(key, key_type),
+                        give_up_at=give_up_at,
+                        failures=failures,
+                        is_always_offered=True,
+                    )
+        except asyncio.TimeoutError as error:
+            tried = "; ".join(map(reason, failures))
+            raise RequestTimedOutError(
+                f"no node named the coordinator of {key!r} in time" + (f" ({tried})" * bool(tried))
+            ) from error
         return self.add_node(coordinator_of(key, response))
 
     def add_node(self, node: Node) -> int:

@@ -30,11 +30,8 @@ from aiokafka_lite.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
-    KafkaConnectionError,
     KafkaError,
-    KafkaProtocolError,
     KafkaTimeoutError,
-    NodeNotReadyError,
     NoError,
     NotCoordinatorError,
     ProducerFencedError,
@@ -53,16 +50,8 @@ KEY_NAMES: Final = ("group", "transactional_id")
 CONCURRENT_BACKOFF_S: Final = 0.02
 # The time with such errors of one node until another node is asked for the coordinator.
 DOUBT_AFTER_S: Final = 1.0
-# After these errors the node may not be the coordinator any more. A garbled response ends the
-# connection. As with a lost response, the request may have been handled.
-MOVED: Final = (
-    CoordinatorNotAvailableError,
-    KafkaConnectionError,
-    KafkaProtocolError,
-    NodeNotReadyError,
-    NotCoordinatorError,
-    RequestTimedOutError,
-)
+# After these responses the node may not be the coordinator any more.
+MOVED: Final = (CoordinatorNotAvailableError, NotCoordinatorError, RequestTimedOutError)
 # These end the producer. Coordinators return them from memory.
 FROM_MEMORY: Final = (
     InvalidProducerEpoch,
@@ -135,7 +124,9 @@ class CoordinatorClient:
         try:
             node_id = await self._find(deadline)
             connection = await self._cluster.pool.connect(node_id)
-        except MOVED:
+        except KafkaError as error:
+            if not _may_have_moved(error):
+                raise
             self._node_id = None
             return False
         _, newest = connection.wire.api_versions.get(request.api_key, (0, 0))
@@ -166,8 +157,8 @@ class CoordinatorClient:
         while True:
             moved_to: int | None = None
             until = min(deadline, doubts.believed_at)
+            sent = request()
             try:
-                sent = request()
                 node_id = await self._find(until)
                 response = await self._cluster.request(node_id, sent)
                 codes = tuple(codes_of(response))
@@ -180,11 +171,11 @@ class CoordinatorClient:
                         error = NotCoordinatorError(f"other nodes name node {moved_to}")
                 if error is None:
                     return response
-            except MOVED as lost:
-                if not lost.retriable:
+            except KafkaError as lost:
+                if not _may_have_moved(lost):
                     raise
                 error = lost
-            if isinstance(error, MOVED):
+            if _may_have_moved(error):
                 self._node_id = moved_to
             elif error.invalid_metadata:
                 self._cluster.invalidate()  # it does not know a topic of our metadata
@@ -218,3 +209,14 @@ class CoordinatorClient:
             return None
         error = sorted(errors, key=lambda e: e.errno)[0]
         return error(f"{error.description} ({self._key!r})")
+
+
+def _may_have_moved(error: KafkaError) -> bool:
+    """Whether another node may be the coordinator: also after a temporary error of the client.
+
+    Such an error is a lost connection, a garbled response, which ends the connection, or a token
+    provider's failure. If the request was sent, it may have been handled.
+    """
+    if isinstance(error, BrokerResponseError):
+        return isinstance(error, MOVED)
+    return error.retriable

@@ -15,6 +15,7 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.sasl import TokenUnavailableError
 from aiokafka_lite.client.versions import MisroutedError
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
@@ -1358,9 +1359,39 @@ async def test_other_nodes_confirm_a_coordinator_or_name_another(
         began_at = loop.time()
         assert await elsewhere() == 1
         assert 4.0 < loop.time() - began_at < 5.1
+        await broker.stop()
+        broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+        await broker.start()
+        began_at = loop.time()
+        with pytest.raises(RequestTimedOutError, match="coordinator of 'g' in time"):
+            await cluster.find_coordinator("g", timeout_s=3.0)
+        assert loop.time() - began_at < 3.1
         await cluster.close()
         with pytest.raises(ClientClosedError):
             await elsewhere()
+
+
+async def test_a_name_of_a_coordinator_counts_if_a_third_node_gets_no_token(
+    broker: ScriptedBroker, scope: TaskScope
+) -> None:
+    tokens = [True, True]
+
+    async def authenticate(_: Connection) -> float:
+        if not tokens:
+            raise TokenUnavailableError("no token")
+        tokens.pop()
+        return 0.0
+
+    async with ScriptedBroker(2) as two, ScriptedBroker(3) as three:
+        for node in (two, three):
+            node.scripts[FindCoordinatorRequest] = lambda _: coordinator(two)
+        broker.brokers = [each.as_broker for each in (broker, two, three)]
+        config, rng = quick_config(broker), random.Random(1)
+        cluster = Cluster(config, scope=scope, rng=rng, authenticate=authenticate)
+        await cluster.start()
+        assert await cluster.find_coordinator_elsewhere(1, "g", 0, math.inf) == 2
+        assert not tokens
+        await cluster.close()
 
 
 @pytest.mark.virtual_time

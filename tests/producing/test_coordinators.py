@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.sasl import TokenUnavailableError
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ClientClosedError,
@@ -118,6 +119,7 @@ class Asking:
         (KafkaConnectionError(), [1, 2], 0),
         # The connection ends, and perhaps the request was handled.
         (CorrelationIdError(), [1, 2], 0),
+        (TokenUnavailableError("away"), [1, 2], 0),
         ([OperationNotAttempted], [1], 0),
         ([GroupAuthorizationFailedError], [1], 0),
         ([CoordinatorLoadInProgressError, GroupAuthorizationFailedError], [1], 0),
