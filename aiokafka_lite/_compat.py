@@ -102,6 +102,12 @@ def is_being_cancelled(task: asyncio.Task[T]) -> bool:
     return cancelling is not None and cancelling() > 0
 
 
+def may_be_cancelled(task: asyncio.Task[T] | None) -> bool:
+    """As `is_being_cancelled`, but True if unknown."""
+    cancelling: Callable[[], int] | None = getattr(task, "cancelling", None)
+    return cancelling is None or cancelling() > 0
+
+
 __all__ = [
     "KT",
     "VT",
@@ -113,6 +119,7 @@ __all__ = [
     "StrEnum",
     "dataclass_transform",
     "is_being_cancelled",
+    "may_be_cancelled",
     "override",
     "task_of",
     "timeout",

@@ -22,7 +22,7 @@ from traceback import walk_tb
 from typing import Final, Protocol, TypeVar
 
 from aiokafka_lite._chance import UNSEEDED
-from aiokafka_lite._compat import override
+from aiokafka_lite._compat import may_be_cancelled, override
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
@@ -181,16 +181,22 @@ class OAuthBearer(Mechanism):
             challenge = yield b"\x01"
 
     async def _ask_provider(self, secrets: list[Secret]) -> bytes:
-        kind = AuthenticationFailedError
+        import asyncio  # here: parsing credentials does not need it
+
+        is_given = False
         try:
-            try:
-                given: object = await self._provider.token()
-            except Exception as error:
-                if not isinstance(error, KafkaError) or error.retriable:
-                    kind = TokenUnavailableError
-                raise
-            extensions = dict(self._provider.extensions())
-        except Exception as error:  # noqa: BLE001 -- the application's code
+            given: object = await self._provider.token()
+            offered = self._provider.extensions()
+            is_given = True
+            extensions = dict(offered)
+        except (asyncio.CancelledError, Exception) as error:  # the application's code
+            if isinstance(error, asyncio.CancelledError):
+                # Otherwise it is the provider's own, such as of a task that its callers share.
+                if may_be_cancelled(asyncio.current_task()):
+                    raise
+                may_pass = True
+            else:
+                may_pass = not is_given and (not isinstance(error, KafkaError) or error.retriable)
             failure = f"{type(error).__name__} at {_place(error)}"
         else:
             token = _token(given)
@@ -201,6 +207,7 @@ class OAuthBearer(Mechanism):
             )
             return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
         # Without its text and cause, which may contain secrets.
+        kind = TokenUnavailableError if may_pass else AuthenticationFailedError
         raise kind(f"the token provider raised {failure}")
 
 
@@ -231,7 +238,7 @@ def _token(given: object) -> bytes:
     return token
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     *_, (frame, line) = walk_tb(error.__traceback__)
     return f"{Path(frame.f_code.co_filename).name}:{line}"
 

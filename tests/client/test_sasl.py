@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import sys
 import traceback
 from typing import TypeVar, cast
 
@@ -244,11 +245,13 @@ class Provider(AbstractTokenProvider):
         self._extensions = {} if extensions is None else extensions
 
     async def token(self) -> str:
-        if isinstance(self._token, Exception):
+        if isinstance(self._token, BaseException):
             raise self._token
         return self._token  # type: ignore[return-value] # the wrong kind too
 
     def extensions(self) -> dict[str, str]:
+        if isinstance(self._extensions, Exception):
+            raise self._extensions
         return self._extensions  # type: ignore[return-value] # likewise
 
 
@@ -275,6 +278,11 @@ async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
         (RuntimeError("token canary-9b1f"), None, r"raised RuntimeError at test_sasl\.py:\d+"),
         (KeyError("canary-9b1f"), None, r"raised KeyError at test_sasl\.py:\d+"),
         (asyncio.TimeoutError(), None, "raised TimeoutError at"),
+        pytest.param(
+            *(asyncio.CancelledError("canary-9b1f"), None, "raised CancelledError at"),
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks do not tell"),
+        ),
+        ("good", KeyError("canary-9b1f"), r"raised KeyError at test_sasl\.py:\d+"),
         (b"canary-9b1f", None, "object of type bytes"),
         (None, None, "object of type NoneType"),
         ("", None, "0 bytes that is not a bearer token"),
@@ -297,4 +305,20 @@ async def test_provider_that_gives_no_token_is_told_without_what_it_gave(
         await talk.first()
     assert "canary" not in "".join(traceback.format_exception(error.value))
     assert error.value.__cause__ is error.value.__context__ is None
-    assert error.value.retriable is isinstance(token, Exception)
+    is_raised = any(isinstance(each, BaseException) for each in (token, extensions))
+    assert error.value.retriable is is_raised
+
+
+async def test_a_request_for_a_token_that_the_client_cancels_is_no_failure_of_the_provider() -> (
+    None
+):
+    class Waiting(Provider):
+        async def token(self) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    talk = asyncio.ensure_future(Conversation(sasl.OAuthBearer(Waiting(None))).first())
+    await asyncio.sleep(0)
+    talk.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await talk
