@@ -107,7 +107,7 @@ class GroupCommits:
         give_up_at = self._clock() + TRIED_FOR_S
         while True:
             try:
-                return self._attempt(left, give_up_at - self._clock())
+                return self._attempt(left, give_up_at)
             except KafkaError as error:
                 # After any failure the coordinator is looked up again.
                 self._coordinator = None
@@ -116,14 +116,17 @@ class GroupCommits:
                     raise
             self._sleep(delay_s)
 
-    def _attempt(self, left: Offsets, timeout_s: float) -> None:
-        timeout_s = min(max(timeout_s, 0.1), self._cluster.config.request_timeout_s)
+    def _left_s(self, give_up_at: float) -> float:
+        return min(max(give_up_at - self._clock(), 0.1), self._cluster.config.request_timeout_s)
+
+    def _attempt(self, left: Offsets, give_up_at: float) -> None:
         if self._coordinator is None:
             request = coordinator_request(self._group_id)
-            answer = self._cluster.request_any(request, timeout_s=timeout_s)
+            answer = self._cluster.request_any(request, timeout_s=self._left_s(give_up_at))
             self._coordinator = coordinator_of(self._group_id, answer)
         entries = {tp: OffsetToCommit(offset) for tp, offset in left.items()}
         commit = commit_request(self._group_id, entries)
+        timeout_s = self._left_s(give_up_at)
         response = self._cluster.request(self._coordinator, commit, timeout_s=timeout_s)
         refusal: KafkaError | None = None
         for tp, code in commit_results(response).items():

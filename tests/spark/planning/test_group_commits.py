@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
+from typing import TypeVar
 
 import pytest
 
@@ -11,6 +13,7 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -19,11 +22,19 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
-from aiokafka_lite.spark.planning.group_commits import COMMITTED_AGAIN_AFTER_S, GroupCommits
+from aiokafka_lite.protocol.prepared import AnyRequest
+from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.spark.planning.group_commits import (
+    COMMITTED_AGAIN_AFTER_S,
+    TRIED_FOR_S,
+    GroupCommits,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.java import JavaTools
 from tests.support.threads import wait
+
+R = TypeVar("R", bound=Response)
 
 LOG = "aiokafka_lite.spark"
 TP = TopicPartition("t", 0)
@@ -148,6 +159,27 @@ def test_coordinator_that_moves_is_found_again(
     commits.commit({TP: 4})
     assert broker.committed("g") == {TP: 4}
     assert not caplog.records
+
+
+def test_lookup_and_commit_share_the_time(broker: BrokerThread) -> None:
+    clock, timeouts_s = Clock(), list[float | None]()
+
+    class Slow(BlockingCluster):
+        def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
+            clock.now += 3.0
+            timeouts_s.append(timeout_s)
+            return super().request_any(request)
+
+        def request(
+            self, node: int | Node, request: AnyRequest[R], *, timeout_s: float | None = None
+        ) -> R:
+            timeouts_s.append(timeout_s)
+            return super().request(node, request)
+
+    with closing(Slow(ClientConfig(bootstrap_servers=broker.bootstrap_servers))) as cluster:
+        group_commits(cluster, clock).commit({TP: 1})
+    assert timeouts_s == [TRIED_FOR_S, TRIED_FOR_S - 3.0]
+    assert broker.committed("g") == {TP: 1}
 
 
 def test_failure_warns_once_and_later_offsets_are_committed(
