@@ -137,5 +137,6 @@ class History:
         for n in range(self._index_end, len(events)):
             positions[events[n].kind].append(n)
         self._index_end = len(events)
-        found: Iterable[int] = itertools.chain.from_iterable(positions[kind] for kind in kinds)
-        return (events[n] for n in (found if len(kinds) == 1 else sorted(found)))
+        found = [positions[kind] for kind in kinds]
+        numbers = found[0] if len(found) == 1 else sorted(itertools.chain.from_iterable(found))
+        return (events[n] for n in numbers)

@@ -389,3 +389,14 @@ def test_partition_may_wait_after_an_outage() -> None:
 
 def test_seed_decides_the_plan() -> None:
     assert plan.draw(7) == plan.draw(7) != plan.draw(8)
+
+
+@for_each([((Kind.SENT,),), ((Kind.SENT, Kind.ACKED),)])
+def test_events_of_a_kind_are_those_at_the_call(kinds: tuple[Kind, ...]) -> None:
+    history = History()
+    history.note(Kind.ACKED, "other")
+    history.note(Kind.SENT, "first")
+    found = history.of(*kinds)
+    history.events = [Event(0.0, Kind.SENT, "second")]
+    assert [each.who for each in history.of(*kinds)] == ["second"]
+    assert [each.who for each in found] == ["other", "first"][-len(kinds) :]
