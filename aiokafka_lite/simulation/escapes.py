@@ -79,8 +79,8 @@ class Confinement:
         """
 
         @functools.wraps(original)
-        def call(*args: Any) -> Any:
-            return (here if self.is_here else original)(*args)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (here if self.is_here else original)(*args, **kwargs)
 
         return call
 
@@ -141,12 +141,12 @@ REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
     (time, "ctime", _at_now(time.ctime)),
     (time, "asctime", _at_now(time.asctime)),
     (time, "strftime", _at_now(time.strftime, 1)),
-    (time, "sleep", lambda seconds: _guard.refuse("time.sleep")),
-    (os, "urandom", lambda size: _guard.rng.randbytes(size)),
-    (random, "_urandom", lambda size: _guard.rng.randbytes(size)),
-    (threading.Thread, "start", lambda thread: _guard.refuse(THREAD)),
-    (signal, "signal", lambda sig, handler: _guard.loop.set_signal(sig, handler)),
-    (signal, "getsignal", lambda sig: _guard.loop.get_signal(sig)),
+    (time, "sleep", lambda seconds, /: _guard.refuse("time.sleep")),
+    (os, "urandom", lambda size, /: _guard.rng.randbytes(size)),
+    (random, "_urandom", lambda size, /: _guard.rng.randbytes(size)),
+    (threading.Thread, "start", lambda self: _guard.refuse(THREAD)),
+    (signal, "signal", lambda signalnum, handler: _guard.loop.set_signal(signalnum, handler)),
+    (signal, "getsignal", lambda signalnum: _guard.loop.get_signal(signalnum)),
 )
 
 

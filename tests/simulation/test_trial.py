@@ -324,8 +324,8 @@ def test_signal_handlers_of_a_process_are_its_own() -> None:
         sys.exit(0)
 
     async def serve(handler: Any) -> None:
-        seen.append([signal.signal(each, handler) for each in signals])
-        seen.append(signal.getsignal(signal.SIGUSR1))
+        seen.append([signal.signal(signalnum=each, handler=handler) for each in signals])
+        seen.append(signal.getsignal(signalnum=signal.SIGUSR1))
         try:
             await asyncio.sleep(1_000)
         finally:
@@ -570,6 +570,10 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
         )
         assert module.gmtime() == module.gmtime(None) != module.gmtime(0)
         assert time.strftime("%Y", time.gmtime(0)) == "1970"
+        functions: tuple[tuple[Any, str], ...] = ((os.urandom, "size"), (time.sleep, "seconds"))
+        for positional, name in functions:
+            with pytest.raises(TypeError, match="argument"):
+                positional(**{name: 1})
 
     for _ in range(2):
         assert outcome_of(test, settle_s=2_000.0).error is None
