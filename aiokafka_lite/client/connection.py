@@ -223,7 +223,14 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
             async with timeout(timeout_s):
                 self.wire.begin_session(await authenticate(self))
         except asyncio.TimeoutError as error:
-            text = f"{self.peer} did not finish authentication within {timeout_s:g} s"
+            text = f"did not finish authentication within {timeout_s:g} s"
+            if self.wire.in_flight or self.is_closed:  # a request's own time may end just before
+                text = f"{self.peer} {text}"
+            else:
+                text = (
+                    f"this client {text}: {self.peer} waits for credentials. With OAUTHBEARER, "
+                    "check the token provider"
+                )
             raise KafkaConnectionError(text) from error
 
     async def renew(self, authenticate: Authenticate, timeout_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import LATEST, TIMEOUT_S, config_of, fetch, records_of
+from tests.support.for_each import for_each
 
 CANARY = "canary-51ad"  # a password that nothing may show
 ALL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -102,12 +104,24 @@ def test_wrong_password_is_refused_and_shown_nowhere(name: str, new_cluster: New
         assert not caught.value.retriable
 
 
-def test_token_provider_that_takes_too_long_is_given_up(new_cluster: NewCluster) -> None:
-    with secured("SASL_PLAINTEXT") as broker:
-        mechanism = mechanism_of("OAUTHBEARER", token_provider=Tokens(broker, wait_s=60.0))
+@for_each(
+    [
+        (60.0, "", "this client"),
+        (0.01, "SaslHandshake", r"127\.0\.0\.1:\d+"),
+        (0.01, "SaslAuthenticate", r"127\.0\.0\.1:\d+"),
+    ]
+)
+def test_token_provider_or_broker_that_takes_too_long_is_given_up(
+    wait_s: float, silent: str, who: str, new_cluster: NewCluster
+) -> None:
+    with secured("SASL_PLAINTEXT") as broker, contextlib.ExitStack() as rules:
+        if silent:
+            rules.enter_context(broker.on(silent).silence(times=None))
+        mechanism = mechanism_of("OAUTHBEARER", token_provider=Tokens(broker, wait_s=wait_s))
         config = config_for(broker, "SASL_PLAINTEXT", connect_timeout_s=0.3)
         begun = time.monotonic()
-        with pytest.raises(KafkaConnectionError, match=r"not finish authentication within 0\.3 s"):
+        text = rf": {who} did not finish authentication within 0\.3 s"
+        with pytest.raises(KafkaConnectionError, match=text):
             new_cluster(config, mechanism=mechanism).look([])
         assert time.monotonic() - begun < 5
 
