@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiokafka_lite._virtual import simulation_of
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future as ConcurrentFuture
     from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
@@ -74,35 +75,21 @@ def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Fut
     return done
 
 
-def wait_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Do work that may wait long, in a thread that does not delay the end of the process."""
-    loop = asyncio.get_running_loop()
-    if simulation_of(loop) is not None:
-        return aside(loop, work)
-    done: asyncio.Future[T] = loop.create_future()
+def wait_in_thread(work: Callable[[], None], *, name: str) -> None:
+    """Do work that may wait long, in a thread that does not delay the end of the process.
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.done():
+    It is done at once on a simulated loop, and if no thread can be started.
+    """
+    if simulation_of(asyncio.get_running_loop()) is None:
+        with suppress(RuntimeError):  # no thread can be started
+            threading.Thread(target=work, name=f"aiokafka_lite-{name}", daemon=True).start()
             return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(cast("T", result))
+    work()
 
-    def do() -> None:
-        outcome: tuple[T | None, BaseException | None]
-        try:
-            outcome = work(), None
-        except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
-            outcome = None, error
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, *outcome)
 
-    try:
-        threading.Thread(target=do, name=f"aiokafka_lite-{name}", daemon=True).start()
-    except RuntimeError:  # no thread can be started
-        do()
-    return done
+def outcome(work: ConcurrentFuture[T]) -> asyncio.Future[T]:
+    """Return a future of the running loop for work that a thread does for any number of loops."""
+    return asyncio.wrap_future(work)
 
 
 def compute(work: Callable[[], T]) -> asyncio.Future[T]:

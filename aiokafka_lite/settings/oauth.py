@@ -1,7 +1,8 @@
 """Tokens from an OAuth 2.0 server by client credentials (KIP-768, RFC 6749 section 4.4).
 
 A token is renewed when four fifths of its lifetime are over, by a thread, so that no other
-connection waits. If that fails, the token is used until it expires.
+connection waits. If that fails, the token is used until it expires. All callers that wait share one
+request and its outcome.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite._forks import notify_of_forks
@@ -28,6 +30,9 @@ from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client.sasl import TokenUnavailableError
 from aiokafka_lite.errors import AuthenticationFailedError
 from aiokafka_lite.sasl import Secret
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +138,12 @@ class _Opening(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         return self.do_open(_Connecting(_TLSConnection, self._limit), req)
 
 
+class _Kept(NamedTuple):
+    token: Secret
+    renew_at: float
+    expires_at: float
+
+
 class ClientCredentials(AbstractTokenProvider):
     """Requests tokens from a server's token endpoint, in the name of a client.
 
@@ -162,42 +173,70 @@ class ClientCredentials(AbstractTokenProvider):
         self._is_encoded: Final = is_encoded
         self._timeout_s: Final = timeout_s
         self._clock: Final = clock
-        self._kept: Secret | None = None
-        # When it is renewed, and when it expires.
-        self._kept_until = self._expires_at = 0.0
+        self._kept: _Kept | None = None
         self.note_fork()
         notify_of_forks(self)
 
     def note_fork(self) -> None:
-        self._one_request = threading.Lock()  # a thread of the parent may hold the one before
+        # A thread of the parent may hold the previous lock, and ends the previous request.
+        self._lock = threading.Lock()
+        self._in_flight: Future[_Kept] | None = None
 
     @override
     async def token(self) -> str:
-        from aiokafka_lite._threads import wait_in_thread  # here: parsing needs no asyncio
+        from aiokafka_lite._threads import outcome  # here: parsing needs no asyncio
 
         kept = self._kept
-        if kept is None or self._clock() >= self._kept_until:
-            kept = await wait_in_thread(self._renewed, name="token")
-        return kept.reveal().decode()
+        if kept is None or self._clock() >= kept.renew_at:
+            kept = await outcome(self._renewal())
+        return kept.token.reveal().decode()
 
-    def _renewed(self) -> Secret:
-        with self._one_request:
-            if self._kept is not None and self._clock() < self._kept_until:  # by another thread
-                return self._kept
-            try:
-                self._kept = self._fetch()
-            except AuthenticationFailedError:
-                now = self._clock()
-                if self._kept is None or now >= self._expires_at:
-                    raise
-                self._kept_until = min(now + RENEW_AGAIN_AFTER_S, self._expires_at)
-            return self._kept
+    def _renewal(self) -> Future[_Kept]:
+        """Return the request in flight, or a new one. No caller can cancel it."""
+        from concurrent.futures import Future
+
+        from aiokafka_lite._threads import wait_in_thread
+
+        with self._lock:
+            if self._in_flight is not None:
+                return self._in_flight
+            request: Future[_Kept] = Future()
+            request.set_running_or_notify_cancel()
+            kept = self._kept
+            if kept is not None and self._clock() < kept.renew_at:  # by a request that ended now
+                request.set_result(kept)
+                return request
+            self._in_flight = request
+        wait_in_thread(partial(self._renew, request), name="token")
+        return request
+
+    def _renew(self, request: Future[_Kept]) -> None:
+        renewed = error = None
+        try:
+            renewed = self._renewed()
+        except BaseException as failure:  # noqa: BLE001 -- all callers raise it
+            error = failure
+        with self._lock:
+            self._kept, self._in_flight = renewed or self._kept, None
+        if renewed is not None:
+            request.set_result(renewed)
+        else:
+            request.set_exception(error)
+
+    def _renewed(self) -> _Kept:
+        try:
+            return self._fetch()
+        except AuthenticationFailedError:
+            kept, now = self._kept, self._clock()
+            if kept is None or now >= kept.expires_at:
+                raise
+            return kept._replace(renew_at=min(now + RENEW_AGAIN_AFTER_S, kept.expires_at))
 
     @override
     def extensions(self) -> dict[str, str]:
         return self._extensions
 
-    def _fetch(self) -> Secret:
+    def _fetch(self) -> _Kept:
         asked_at = self._clock()
         with _TimeLimit(self._timeout_s) as limit:
             answer = self._answer(limit)
@@ -205,9 +244,7 @@ class ClientCredentials(AbstractTokenProvider):
         if not isinstance(answer, dict) or not isinstance(token, str) or not token:
             raise self._failure("returned a response without an access_token")
         lifetime_s = self._lifetime_s(answer.get("expires_in"))
-        self._kept_until = asked_at + lifetime_s * RENEW_AT
-        self._expires_at = asked_at + lifetime_s
-        return Secret(token)
+        return _Kept(Secret(token), asked_at + lifetime_s * RENEW_AT, asked_at + lifetime_s)
 
     def _lifetime_s(self, expires_in: object) -> float:
         """Return 0 if it is unknown: the token is then used once."""

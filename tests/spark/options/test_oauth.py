@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,6 +22,7 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError, OptionError
 from aiokafka_lite.sasl import Secret
+from aiokafka_lite.settings import oauth
 from aiokafka_lite.settings.oauth import ClientCredentials
 from aiokafka_lite.spark.options import SourceOptions, parse_options
 from tests.support.for_each import for_each
@@ -139,6 +141,76 @@ def test_slow_endpoint_blocks_no_loop_and_is_asked_once_by_all(server: TokenServ
 
     assert asyncio.run(ask()) > 10
     assert len(server.asked) == 1
+
+
+@for_each([(200, json.dumps({"access_token": "x"}).encode()), (401, b""), (503, b"")])
+def test_all_callers_share_one_request_and_its_outcome(
+    status: int, body: bytes, server: TokenServer
+) -> None:
+    may_end = threading.Event()
+
+    def answer() -> tuple[int, bytes]:
+        assert may_end.wait(10)
+        return status, body
+
+    async def ask() -> list[str]:
+        asking = [asyncio.create_task(credentials.token()) for _ in range(8)]
+        await asyncio.to_thread(until_asked)
+        for each in asking[::2]:
+            each.cancel()
+        await asyncio.wait(asking[::2])
+        asking += [asyncio.create_task(credentials.token()) for _ in range(2)]
+        await asyncio.sleep(0)
+        barrier.wait()
+        names = [each.name for each in threading.enumerate()]
+        assert names.count("aiokafka_lite-token") == 1
+        may_end.set()
+        ends = await asyncio.gather(*asking, return_exceptions=True)
+        return [each if isinstance(each, str) else type(each).__name__ for each in ends]
+
+    def until_asked() -> None:
+        while not server.asked:
+            time.sleep(0.01)
+
+    server.asked.clear()
+    credentials, barrier = provider(server.url), threading.Barrier(2, timeout=10)
+    server.answer = answer
+    with ThreadPoolExecutor(2) as loops:
+        found = [each.result() for each in [loops.submit(asyncio.run, ask()) for _ in range(2)]]
+    end = "x" if status == 200 else "AuthenticationFailedError"
+    end = "TokenUnavailableError" if status == 503 else end
+    assert found == [["CancelledError", end] * 4 + [end] * 2] * 2
+    assert len(server.asked) == 1
+    server.give("y")
+    assert token_of(credentials) == "y"
+
+
+def test_expired_token_is_not_returned_while_the_next_one_is_stored(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    credentials = provider(server.url, clock=lambda: now)
+    server.give("first", expires_in=100)
+    assert token_of(credentials) == "first"
+    server.give("second", expires_in=100)
+    now += 100
+    is_made, may_end = threading.Event(), threading.Event()
+
+    def slow_secret(token: str) -> Secret:
+        is_made.set()
+        assert may_end.wait(10)
+        return Secret(token)
+
+    async def ask() -> list[str]:
+        first = asyncio.create_task(credentials.token())
+        await asyncio.to_thread(is_made.wait, 10)
+        second = asyncio.create_task(credentials.token())
+        await asyncio.sleep(0)
+        may_end.set()
+        return [await first, await second]
+
+    monkeypatch.setattr(oauth, "Secret", slow_secret)
+    assert asyncio.run(ask()) == ["second", "second"]
 
 
 FORKING = """
