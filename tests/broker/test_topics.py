@@ -476,3 +476,27 @@ async def test_disk_that_fails_is_no_bug_of_the_broker(tmp_path: Path) -> None:
     assert broker.failure is None
     with pytest.raises(KafkaStorageError, match="No space left"):
         await broker.stop()
+
+
+async def test_topics_whose_files_cannot_be_written_end_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KafkaStorageError("disk full")
+
+    new = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    async with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("t")
+        for name in ("create", "add_partitions", "delete"):
+            monkeypatch.setattr(broker.catalog, name, fail)
+        for request in (
+            CreateTopicsRequest(topics=[new]),
+            CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name="t", count=2, assignments=None)]
+            ),
+            DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]),
+        ):
+            async with RawClient(broker.bootstrap_servers) as client:
+                with pytest.raises(asyncio.IncompleteReadError):
+                    await client.request(request)
+        assert broker.failure is None

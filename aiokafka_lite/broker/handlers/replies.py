@@ -74,18 +74,19 @@ def _answer(
 
 
 class refusing:  # noqa: N801 -- it reads like a function: with refusing(element):
-    """Puts an error that is raised in the block into an element of a response."""
+    """Puts an error that is raised in the block, except one of `but`, into a response's element."""
 
-    __slots__ = ("_element",)
+    __slots__ = ("_but", "_element")
 
-    def __init__(self, element: Struct) -> None:
+    def __init__(self, element: Struct, but: type[KafkaError] | tuple[()] = ()) -> None:
         self._element = element
+        self._but = but
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: object, traceback: object) -> bool:
-        if not isinstance(error, KafkaError):
+        if not isinstance(error, KafkaError) or isinstance(error, self._but):
             return False
         setattr(self._element, "error_code", code_of(error))  # noqa: B010 — of any struct
         if hasattr(self._element, "error_message"):

@@ -17,6 +17,7 @@ from aiokafka_lite.errors import (
     InvalidReplicationAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
+    KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -51,7 +52,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
     async for wanted in in_slices(asked.values()):
         result = CreatableTopicResult(name=wanted.name)
         results.append(result)
-        with refusing(result):
+        with refusing(result, but=KafkaStorageError):
             if named[wanted.name] > 1:
                 raise InvalidRequestError("Duplicate topic name.")
             new = _validated(ctx, wanted)
@@ -174,7 +175,7 @@ async def create_partitions(
     async for wanted in in_slices(asked.values()):
         result = CreatePartitionsTopicResult(name=wanted.name)
         results.append(result)
-        with refusing(result):
+        with refusing(result, but=KafkaStorageError):
             if named[wanted.name] > 1:
                 raise InvalidRequestError("Duplicate topic name.")
             _add_partitions(ctx, wanted, validate_only=request.validate_only)
@@ -228,7 +229,7 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
     async for (name, topic_id), times in in_slices(asked.items()):
         result = DeletableTopicResult(name=name, topic_id=topic_id)
         results.append(result)
-        with refusing(result):
+        with refusing(result, but=KafkaStorageError):
             if times > 1:
                 raise InvalidRequestError(f"Duplicate topic {'id' if name is None else 'name'}.")
             topic = _named(ctx, name, topic_id)
