@@ -13,8 +13,9 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.handlers.fetch import fetch
 from aiokafka_lite.broker.handlers.registry import HANDLERS, Delayed, handler
-from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn
+from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn, write_txn_markers
 from aiokafka_lite.broker.network.processor import Processor
+from aiokafka_lite.broker.transactions.verification import why_refused
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
     InvalidRequestError,
@@ -38,12 +39,19 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
-from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    WritableTxnMarker,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
@@ -147,6 +155,19 @@ async def test_partitions_are_fetched_in_steps(
     )
     count, _ = taken(fetch(context(broker, 12), request))
     assert count == expected
+
+
+async def test_whole_requests_are_looked_through_in_steps(broker: Broker) -> None:
+    for topics, partitions in ((2 * N, 0), (1, 2 * N)):
+        data = TopicProduceData(partition_data=[PartitionProduceData()] * partitions)
+        assert taken(why_refused(ProduceRequest(topic_data=[data] * topics))) == (2, None)
+    request = WriteTxnMarkersRequest(
+        markers=[WritableTxnMarker(producer_id=n) for n in range(2 * N)]
+    )
+    count, answer = taken(write_txn_markers(context(broker, 1), request))
+    assert count >= 2
+    assert isinstance(answer, WriteTxnMarkersResponse)
+    assert [marker.producer_id for marker in answer.markers] == [*range(2 * N)]
 
 
 # --- Fetch ------------------------------------------------------------------------------------

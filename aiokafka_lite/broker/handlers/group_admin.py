@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
@@ -42,6 +43,8 @@ from aiokafka_lite.protocol.messages.groups import (
 from aiokafka_lite.protocol.messages.groups import DescribedGroup as DescribedClassicGroup
 from aiokafka_lite.protocol.source import Steps
 
+DescribedT = TypeVar("DescribedT", DescribedClassicGroup, DescribedGroup)
+
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
 
@@ -49,10 +52,10 @@ CONSUMER_TYPE = "consumer"
 @handler(ListGroupsRequest)
 async def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups of this node. Filters ignore case."""
-    if ctx.groups.is_loading:
-        return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
     states = {name.strip().lower() async for name in in_slices(request.states_filter)}
     types = {name.strip().lower() async for name in in_slices(request.types_filter)}
+    if ctx.groups.is_loading:
+        return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
     listed = [_listed(group) async for group in in_slices(tuple(ctx.groups.groups.values()))]
     return ListGroupsResponse(
         groups=[
@@ -81,16 +84,19 @@ def describe_groups(
     ctx: RequestContext, request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:
     """Describe classic groups. Before version 6, an unknown group is in state Dead (KIP-1043)."""
-    response = yield from answered(ctx, request, _describe_classic)
-    if request.include_authorized_operations:
-        _add_operations(response.groups)
-    return response
+    return answered(ctx, request, _with_operations(request, _describe_classic))
 
 
-def _add_operations(groups: Iterable[DescribedClassicGroup | DescribedGroup]) -> None:
-    for group in groups:
-        if group.error_code == NoError.errno:
-            group.authorized_operations = GROUP_OPERATIONS
+def _with_operations(
+    request: DescribeGroupsRequest | ConsumerGroupDescribeRequest,
+    describe: Callable[[RequestContext, str, DescribedT], None],
+) -> Callable[[RequestContext, str, DescribedT], None]:
+    def fill(ctx: RequestContext, group_id: str, described: DescribedT) -> None:
+        describe(ctx, group_id, described)
+        if request.include_authorized_operations and described.error_code == NoError.errno:
+            described.authorized_operations = GROUP_OPERATIONS
+
+    return fill
 
 
 def _describe_classic(ctx: RequestContext, group_id: str, described: DescribedClassicGroup) -> None:
@@ -138,10 +144,7 @@ CONSUMER_MEMBER = 1
 def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Steps[ConsumerGroupDescribeResponse]:
-    response = yield from answered(ctx, request, _describe_consumers)
-    if request.include_authorized_operations:
-        _add_operations(response.groups)
-    return response
+    return answered(ctx, request, _with_operations(request, _describe_consumers))
 
 
 def _describe_consumers(ctx: RequestContext, group_id: str, described: DescribedGroup) -> None:

@@ -6,7 +6,8 @@ from them (KAFKA-18659).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,6 @@ from aiokafka_lite.errors import (
     InvalidTopicError,
     KafkaError,
     KafkaProtocolError,
-    NoError,
     NotEnoughReplicasError,
     NotLeaderForPartitionError,
     UnsupportedCodecError,
@@ -36,7 +36,6 @@ from aiokafka_lite.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
-    TopicProduceResponse,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import Steps
@@ -65,27 +64,37 @@ def produce(
         KafkaProtocolError: A partition failed and the client expects no response (acks=0). Closing
             the connection is the only way to report that.
     """
-    append = partial(_append, request=request, refused=why_refused(request))
+    outcome = _Outcome((yield from why_refused(request)))
+    append = partial(_append, request=request, outcome=outcome)
     answer = yield from answered(ctx, request, append)
     if request.acks != NO_ACKS:
-        answer.node_endpoints = _leaders_hinted_at(ctx, answer.responses)
-        return answer if _are_topics_kept(ctx, request) else _answer_when_kept(ctx, answer)
-    for topic in answer.responses:
-        for partition in topic.partition_responses:
-            if partition.error_code != NoError.errno:
-                raise KafkaProtocolError(
-                    f"a Produce request with acks=0 failed with error code {partition.error_code}: "
-                    f"{partition.error_message}"
-                )
+        leaders = (ctx.address_of(ctx.cluster.nodes[node]) for node in outcome.leaders)
+        answer.node_endpoints = [
+            NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack) for at in leaders
+        ]
+        return answer if outcome.are_topics_kept else _answer_when_kept(ctx, answer)
+    if outcome.failed is not None:
+        raise KafkaProtocolError(
+            f"a Produce request with acks=0 failed with error code {outcome.failed.error_code}: "
+            f"{outcome.failed.error_message}"
+        )
     return None
 
 
-def _are_topics_kept(ctx: RequestContext, request: ProduceRequest) -> bool:
-    cluster = ctx.cluster
-    return all(
-        topic is None or cluster.catalog.is_kept(topic)
-        for topic in (_topic(ctx, data) for data in request.topic_data)
-    )
+@dataclass(slots=True)
+class _Outcome:
+    """The outcome of a request for all of its partitions.
+
+    Attributes:
+        refused: The error of the whole request.
+        failed: The first partition with an error.
+        leaders: The nodes that lead moved partitions, in order.
+    """
+
+    refused: BrokerResponseError | None
+    failed: PartitionProduceResponse | None = None
+    leaders: dict[int, None] = field(default_factory=dict)
+    are_topics_kept: bool = True
 
 
 async def _answer_when_kept(ctx: RequestContext, answer: ProduceResponse) -> ProduceResponse:
@@ -100,12 +109,12 @@ def _append(
     answer: PartitionProduceResponse,
     *,
     request: ProduceRequest,
-    refused: BrokerResponseError | None,
+    outcome: _Outcome,
 ) -> None:
     acks = request.acks
     try:
-        if refused is not None:
-            raise refused
+        if outcome.refused is not None:
+            raise outcome.refused
         if acks not in LEGAL_ACKS:
             raise InvalidRequiredAcksError(f"acks must be one of {LEGAL_ACKS}, not {acks}")
         topic, partition = _find(ctx, data, item.index)
@@ -133,16 +142,21 @@ def _append(
         is_codec = isinstance(error, UnsupportedCodecError)
         answer.error_code = CorruptRecordException.errno if is_codec else code_of(error)
         answer.error_message, answer.base_offset = text_of(error), NO_OFFSET
+        outcome.failed = outcome.failed or answer
         if isinstance(error, NotLeaderForPartitionError):
-            _hint_at_leader(ctx, data, answer)
+            _hint_at_leader(ctx, data, answer, outcome)
         return
+    outcome.are_topics_kept = outcome.are_topics_kept and ctx.cluster.catalog.is_kept(topic)
     answer.base_offset = result.base_offset
     answer.log_append_time_ms = result.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
 
 
 def _hint_at_leader(
-    ctx: RequestContext, data: TopicProduceData, answer: PartitionProduceResponse
+    ctx: RequestContext,
+    data: TopicProduceData,
+    answer: PartitionProduceResponse,
+    outcome: _Outcome,
 ) -> None:
     """Add the current leader to the response (KIP-951)."""
     _, partition = _find(ctx, data, answer.index)
@@ -150,27 +164,7 @@ def _hint_at_leader(
         answer.current_leader = LeaderIdAndEpoch(
             leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
         )
-
-
-def _leaders_hinted_at(
-    ctx: RequestContext, responses: Sequence[TopicProduceResponse]
-) -> list[NodeEndpoint]:
-    ids = {
-        answer.current_leader.leader_id: None
-        for topic in responses
-        for answer in topic.partition_responses
-        if answer.error_code == NotLeaderForPartitionError.errno
-    }
-    addresses = (ctx.address_of(ctx.cluster.nodes[node]) for node in ids if node != NO_LEADER)
-    return [
-        NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack) for at in addresses
-    ]
-
-
-def _topic(ctx: RequestContext, data: TopicProduceData) -> Topic | None:
-    if data.topic_id != ZERO_UUID:
-        return ctx.cluster.topic_by_id(data.topic_id)
-    return ctx.cluster.topic(data.name)
+        outcome.leaders[partition.leader_id] = None
 
 
 def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topic, Partition]:

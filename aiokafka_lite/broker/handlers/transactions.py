@@ -65,7 +65,7 @@ from aiokafka_lite.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from aiokafka_lite.protocol.source import Steps
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_EPOCH: Final = 0
@@ -282,8 +282,10 @@ def write_txn_markers(
 ) -> Steps[WriteTxnMarkersResponse]:
     """Administrators end hanging transactions with this. Coordinators here do not send it."""
     response = yield from answered(ctx, request, _write)
-    for marker, result in zip(request.markers, response.markers, strict=True):
-        result.producer_id = marker.producer_id
+    for number, result in enumerate(response.markers):
+        if number % ELEMENTS_PER_STEP == ELEMENTS_PER_STEP - 1:
+            yield
+        result.producer_id = request.markers[number].producer_id
     return response
 
 

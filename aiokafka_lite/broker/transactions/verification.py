@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from aiokafka_lite.broker.log.producers import ProducerIdentity
@@ -33,6 +34,7 @@ from aiokafka_lite.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.records import BatchHeader, read_header
 from aiokafka_lite.structs import TopicPartition
 
@@ -88,11 +90,14 @@ def verify(
     return error
 
 
-def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
+def why_refused(request: ProduceRequest) -> Steps[BrokerResponseError | None]:
     """Return the error for a whole Produce request, if any."""
-    producers = dict.fromkeys(
-        (header.producer_id, header.producer_epoch) for header in _transactional(request)
-    )
+    producers = set[tuple[int, int]]()
+    for number, header in enumerate(_transactional(request), 1):
+        if header is not None:
+            producers.add((header.producer_id, header.producer_epoch))
+        if not number % ELEMENTS_PER_STEP:
+            yield
     if producers and request.transactional_id is None:
         return TransactionalIdAuthorizationFailed(
             "the request has transactional records, but no transactional id"
@@ -105,18 +110,17 @@ def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
     return None
 
 
-def _transactional(request: ProduceRequest) -> Iterator[BatchHeader]:
-    """Yield the headers of transactional batches, after a look at one bit of every batch."""
+def _transactional(request: ProduceRequest) -> Iterator[BatchHeader | None]:
+    """Yield the headers of transactional batches, and None for each topic and other batch."""
     for data in request.topic_data:
+        yield None
         for item in data.partition_data:
+            header = None
             view = memoryview(item.records or b"")
             if len(view) > _ATTRIBUTES_END and view[_ATTRIBUTES_END] & _TRANSACTIONAL:
-                try:
+                with suppress(KafkaError):  # validation reports the error
                     header = read_header(view, 0)
-                except KafkaError:
-                    continue  # validation reports the error
-                if header is not None and header.is_transactional:
-                    yield header
+            yield header if header is not None and header.is_transactional else None
 
 
 def verify_batch(

@@ -11,6 +11,7 @@ from aiokafka_lite.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from aiokafka_lite.protocol.source import run_to_end
 from aiokafka_lite.records import build_batch
 from tests.support.for_each import for_each
 
@@ -51,5 +52,5 @@ def test_transactional_records_are_of_one_producer_that_names_its_id(
         timeout_ms=1,
         topic_data=[TopicProduceData(name="t", partition_data=items)],
     )
-    refused = why_refused(request)
+    refused = run_to_end(why_refused(request))
     assert (None if refused is None else type(refused)) is error
