@@ -32,6 +32,8 @@ from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsTopic,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.protocol.source import Steps
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -189,3 +191,36 @@ async def test_coroutine_of_a_handler_is_closed_if_the_scope_ends(ends_first: bo
     dispatching.cancel()
     assert [type(error) for error in failures] == [RuntimeError] * ends_first
     assert inspect.getcoroutinestate(given[0]) == inspect.CORO_CLOSED
+
+
+async def test_long_poll_does_not_wait_for_a_change_between_its_steps() -> None:
+    loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+    channel = RequestChannel[RequestWork](100, loop)
+    purgatory = Purgatory(loop)
+    dispatcher = Dispatcher(channel, purgatory, TaskScope("handlers"), Faults())
+    dispatching = asyncio.ensure_future(dispatcher.run())
+
+    def read() -> Steps[Response]:
+        yield
+        return MetadataResponse(cluster_id="read again")
+
+    def handle(is_ready: bool) -> Steps[Delayed]:
+        yield
+        return Delayed(["a"], loop.time() + 60, lambda: is_ready, read)
+
+    for is_ready in (False, True):
+        answers: list[MetadataResponse] = []
+        work = request(partial(handle, is_ready))
+        work.entry.request = MetadataRequest  # type: ignore[misc]
+        work.processor = cast(
+            "ServedConnection",
+            SimpleNamespace(
+                call_when_closed=lambda callback: None,
+                answer=lambda work, answer, answers=answers: answers.append(answer),
+            ),
+        )
+        channel.put(work)
+        await asyncio.sleep(0.1)
+        assert [each.cluster_id for each in answers] == ["read again"] * is_ready
+        assert len(purgatory) == 1  # the first one waits
+    dispatching.cancel()

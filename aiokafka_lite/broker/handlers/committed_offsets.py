@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import (
@@ -30,13 +29,15 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
@@ -46,6 +47,7 @@ from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
 from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
@@ -53,6 +55,9 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition
 
+RequestTopic: TypeAlias = (
+    OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic | OffsetDeleteRequestTopic
+)
 EntryT = TypeVar("EntryT", OffsetCommitEntry, TopicPartition)
 
 FIRST_COMMIT_BY_TOPIC_ID: Final = 10
@@ -75,7 +80,7 @@ def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> Steps[Of
         retention_ms=request.retention_time_ms,
         knows_epochs=ctx.api_version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND,
     )
-    outcomes = yield from _outcomes(_resolved(ctx, request.topics, is_by_id), commit)
+    outcomes = yield from _outcomes(request.topics, partial(_entry, ctx, is_by_id), commit)
     return (yield from answered_with(ctx, request, outcomes))
 
 
@@ -84,47 +89,62 @@ def txn_offset_commit(
     ctx: RequestContext, request: TxnOffsetCommitRequest
 ) -> Steps[TxnOffsetCommitResponse]:
     is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
-    resolved = _resolved(ctx, request.topics, is_by_id)
-    outcomes = yield from _outcomes(resolved, partial(_commit, ctx, request))
+    entry, commit = partial(_entry, ctx, is_by_id), partial(_commit, ctx, request)
+    outcomes = yield from _outcomes(request.topics, entry, commit)
     return (yield from answered_with(ctx, request, outcomes))
 
 
-def _resolved(
+def _entry(
     ctx: RequestContext,
-    topics: Sequence[OffsetCommitRequestTopic] | Sequence[TxnOffsetCommitRequestTopic],
     is_by_id: bool,
-) -> Iterator[OffsetCommitEntry | ErrorType]:
-    """Yield an entry per partition, or the error of a partition that does not exist."""
-    for item in topics:
-        topic = ctx.cluster.topic_by_id(item.topic_id) if is_by_id else ctx.cluster.topic(item.name)
-        # A transactional commit by name is valid for each topic of this name.
-        is_transactional = isinstance(item, TxnOffsetCommitRequestTopic)
-        for partition in item.partitions:
-            if topic is None:
-                yield UnknownTopicIdError if is_by_id else UnknownTopicOrPartitionError
-            elif topic.partition(partition.partition_index) is None:
-                yield UnknownTopicOrPartitionError
-            else:
-                yield OffsetCommitEntry(
-                    tp=TopicPartition(topic.name, partition.partition_index),
-                    topic_id=item.topic_id if is_transactional else topic.topic_id,
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.committed_metadata,
-                )
+    item: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+) -> OffsetCommitEntry | ErrorType:
+    """Return the entry of a partition, or the error of one that does not exist."""
+    topic = ctx.cluster.topic_by_id(item.topic_id) if is_by_id else ctx.cluster.topic(item.name)
+    if topic is None:
+        return UnknownTopicIdError if is_by_id else UnknownTopicOrPartitionError
+    if topic.partition(partition.partition_index) is None:
+        return UnknownTopicOrPartitionError
+    # A transactional commit by name is valid for each topic of this name.
+    is_transactional = isinstance(item, TxnOffsetCommitRequestTopic)
+    return OffsetCommitEntry(
+        tp=TopicPartition(topic.name, partition.partition_index),
+        topic_id=item.topic_id if is_transactional else topic.topic_id,
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata,
+    )
 
 
 def _outcomes(
-    resolved: Iterator[EntryT | ErrorType], change: Callable[[list[EntryT]], Sequence[ErrorType]]
+    topics: Sequence[RequestTopic],
+    resolve: Callable[..., EntryT | ErrorType],
+    change: Callable[[list[EntryT]], Sequence[ErrorType]],
 ) -> Steps[list[ErrorType]]:
-    """Change offsets of existing partitions, and return an error type per partition."""
-    outcomes: list[ErrorType] = []
-    while part := list(islice(resolved, ELEMENTS_PER_STEP)):
-        if outcomes:
-            yield
-        entries = [found for found in part if not isinstance(found, type)]
+    """Change offsets of existing partitions, and return an error type per partition.
+
+    A partition is resolved in the step that changes its offset.
+    """
+    slices, outcomes = LoopSlices(), list[ErrorType]()
+    part: list[tuple[RequestTopic, object]] = []
+
+    def change_part() -> None:
+        resolved = [resolve(topic, partition) for topic, partition in part]
+        entries = [found for found in resolved if not isinstance(found, type)]
         errors = iter(change(entries) if entries else ())
-        outcomes += (found if isinstance(found, type) else next(errors) for found in part)
+        outcomes.extend(found if isinstance(found, type) else next(errors) for found in resolved)
+        part.clear()
+
+    for topic in topics:
+        if slices.is_over:
+            yield from slices.pause()
+        for partition in topic.partitions:
+            if len(part) == ELEMENTS_PER_STEP:
+                change_part()
+                yield
+            part.append((topic, partition))
+    change_part()
     return outcomes
 
 
@@ -164,48 +184,64 @@ def _verify(
 def offset_fetch(ctx: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
     slices, response = LoopSlices(), OffsetFetchResponse()
     for wanted in request.groups:
-        error = ctx.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
-        group = OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=error.errno)
-        response.groups.append(group)
         if slices.is_over:
             yield from slices.pause()
-        if wanted.topics is None and error is NoError:
-            group.topics = _everything(ctx, wanted.group_id, request.require_stable)
-        elif error is NoError or ctx.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
-            for each in wanted.topics or ():
-                topic, found = _fetch_topic(ctx, wanted, each, error, request.require_stable)
-                group.topics.append(topic)
-                for partition in found:
-                    topic.partitions.append(partition)
-                    if slices.is_over:
-                        yield from slices.pause()
+        group = OffsetFetchResponseGroup(group_id=wanted.group_id)
+        response.groups.append(group)
+        yield from _fetch_group(ctx, wanted, group, request.require_stable, slices)
     return response
 
 
-def _fetch_topic(
+def _fetch_group(
     ctx: RequestContext,
-    group: OffsetFetchRequestGroup,
-    wanted: OffsetFetchRequestTopics,
+    wanted: OffsetFetchRequestGroup,
+    group: OffsetFetchResponseGroup,
+    require_stable: bool,
+    slices: LoopSlices,
+) -> Steps[None]:
+    """Add the offsets of a group. Between two steps, the coordinator may lose them."""
+    check = partial(ctx.groups.check_fetch, wanted.group_id, wanted.member_id, wanted.member_epoch)
+    error = check()
+    group.error_code = error.errno
+    if error is NoError and wanted.topics is None:
+        group.topics = _everything(ctx, wanted.group_id, require_stable)
+    for each in wanted.topics or ():
+        topic = OffsetFetchResponseTopics(name=each.name, topic_id=each.topic_id)
+        group.topics.append(topic)
+        for start in range(0, max(len(each.partition_indexes), 1), ELEMENTS_PER_STEP):
+            if slices.is_over:
+                yield from slices.pause()
+                error = check()
+                group.error_code = error.errno
+            if error is not NoError and ctx.api_version >= FIRST_FETCH_WITH_GROUP_ERROR:
+                group.topics = []
+                return
+            part = each.partition_indexes[start : start + ELEMENTS_PER_STEP]
+            _fetch(ctx, wanted.group_id, topic, part, error, require_stable)
+
+
+def _fetch(
+    ctx: RequestContext,
+    group_id: str,
+    topic: OffsetFetchResponseTopics,
+    indexes: Sequence[int],
     error: ErrorType,
     require_stable: bool,
-) -> tuple[OffsetFetchResponseTopics, Iterator[OffsetFetchResponsePartitions]]:
-    """Return a topic, and the partitions to be added to it."""
-    name, topic_id = wanted.name, wanted.topic_id
+) -> None:
+    """Add the offsets of partitions to a topic."""
     if error is NoError and ctx.api_version >= FIRST_FETCH_BY_TOPIC_ID:
-        known = ctx.cluster.topic_by_id(topic_id)
+        known = ctx.cluster.topic_by_id(topic.topic_id)
         if known is None:
             error = UnknownTopicIdError
         else:
-            name = known.name
-    topic = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
-    if error is not NoError:
-        return topic, (
-            _partition(index, NOTHING_COMMITTED, error) for index in wanted.partition_indexes
+            topic.name = known.name
+    for index in indexes:
+        tp = TopicPartition(topic.name, index)
+        topic.partitions.append(
+            _committed(ctx, group_id, tp, topic.topic_id, require_stable)
+            if error is NoError
+            else _partition(index, NOTHING_COMMITTED, error)
         )
-    return topic, (
-        _committed(ctx, group.group_id, TopicPartition(name, index), topic_id, require_stable)
-        for index in wanted.partition_indexes
-    )
 
 
 def _committed(
@@ -252,14 +288,13 @@ def _partition(
 
 @handler(OffsetDeleteRequest)
 def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
-    def existing() -> Iterator[TopicPartition | ErrorType]:
-        for item in request.topics:
-            topic = ctx.cluster.topic(item.name)
-            for partition in item.partitions:
-                if topic is None or topic.partition(partition.partition_index) is None:
-                    yield UnknownTopicOrPartitionError
-                else:
-                    yield TopicPartition(item.name, partition.partition_index)
+    def existing(
+        item: OffsetDeleteRequestTopic, partition: OffsetDeleteRequestPartition
+    ) -> TopicPartition | ErrorType:
+        topic = ctx.cluster.topic(item.name)
+        if topic is None or topic.partition(partition.partition_index) is None:
+            return UnknownTopicOrPartitionError
+        return TopicPartition(item.name, partition.partition_index)
 
     def delete(tps: Sequence[TopicPartition]) -> Sequence[ErrorType]:
         error, errors = ctx.groups.delete_offsets(request.group_id, tps)
@@ -269,7 +304,7 @@ def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Steps[Of
 
     try:
         delete(())  # also without existing partitions, the group's error counts
-        outcomes = yield from _outcomes(existing(), delete)
+        outcomes = yield from _outcomes(request.topics, existing, delete)
     except BrokerResponseError as error:
         return OffsetDeleteResponse(error_code=error.errno)
     return (yield from answered_with(ctx, request, outcomes))

@@ -60,9 +60,9 @@ PartitionT = TypeVar(
 
 @handler(MetadataRequest)
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    topic_count = len(ctx.cluster.topics)
+    created_version = ctx.cluster.catalog.created_version
     described = await _described(ctx, request)
-    if len(ctx.cluster.topics) != topic_count:  # some were created
+    if ctx.cluster.catalog.created_version != created_version:
         await ctx.cluster.disk.settled()
     return MetadataResponse(
         brokers=[
@@ -182,6 +182,8 @@ async def describe_topic_partitions(
             answer.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = ctx.cluster.topic(name)
+        if topic is None and asked_for_all:
+            continue  # it was deleted between two steps
         if topic is None:
             answer.topics.append(
                 DescribeTopicPartitionsResponseTopic(

@@ -209,8 +209,6 @@ def _describe_producers(
 async def list_transactions(
     ctx: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    if ctx.transactions.is_loading:
-        return ListTransactionsResponse(error_code=CoordinatorLoadInProgressError.errno)
     wanted = request.transactional_id_pattern
     try:
         pattern = re2.compile(wanted) if wanted else None
@@ -219,6 +217,8 @@ async def list_transactions(
     unknown = [
         name async for name in in_slices(request.state_filters) if name not in State.__members__
     ]
+    if ctx.transactions.is_loading:
+        return ListTransactionsResponse(error_code=CoordinatorLoadInProgressError.errno)
     return ListTransactionsResponse(
         unknown_state_filters=unknown,
         transaction_states=[

@@ -11,7 +11,13 @@ from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.handlers.registry import Answer, Delayed
-from aiokafka_lite.broker.network.work import FaultPort, Purgatory, RequestChannel, RequestWork
+from aiokafka_lite.broker.network.work import (
+    FaultPort,
+    Purgatory,
+    RequestChannel,
+    RequestWork,
+    Watch,
+)
 from aiokafka_lite.broker.slices import TIME_SLICE_S, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
@@ -81,7 +87,7 @@ class Dispatcher:
         if close is not None:
             task.add_done_callback(lambda _: close())
 
-    def _delay(self, work: RequestWork, delayed: Delayed) -> None:
+    def _delay(self, work: RequestWork, delayed: Delayed) -> Watch:
         def attempt(is_due: bool) -> None:
             try:
                 if is_due or delayed.is_ready():
@@ -93,6 +99,7 @@ class Dispatcher:
 
         watch = self.purgatory.watch(delayed.keys, delayed.deadline, attempt)
         work.processor.call_when_closed(watch.cancel)
+        return watch
 
     async def _await(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
         try:
@@ -100,7 +107,10 @@ class Dispatcher:
             if isinstance(result, Awaitable):  # of a generator function
                 result = await result
             if isinstance(result, Delayed):
-                self._delay(work, result)
+                watch = self._delay(work, result)
+                await asyncio.sleep(0)
+                if not watch.is_over:  # a key may have changed before it was watched
+                    watch.attempt(False)
             else:
                 work.processor.answer(work, cast("Response | None", result))
         except Exception as error:  # noqa: BLE001 — reported

@@ -130,6 +130,10 @@ class Watch:
     attempt: Callable[[bool], None]
     timer: asyncio.TimerHandle = field(init=False)
 
+    @property
+    def is_over(self) -> bool:
+        return self.timer.cancelled()
+
     def cancel(self) -> None:
         """End the wait. Idempotent."""
         self.timer.cancel()

@@ -125,7 +125,7 @@ class CredentialStore:
         self._save()
 
     def delete(self, username: str, mechanism: ScramMechanism) -> None:
-        del self._scram[mechanism][username]
+        self._scram[mechanism].pop(username, None)
         self._altered.pop((username, mechanism), None)
         self._save()
 
