@@ -4,10 +4,11 @@
   committed offset decreases only by a later call of the application.
 - A commit keeps the topic id under which its records were read, and is never sent under another
   one. Offsets of deleted topics are left out of commits of positions.
-- A commit carries the identity at the assignment (`GroupMember.assigned_as`). If it meets a
-  rebalance, also one that this member's own JoinGroup has just begun, it waits. It is sent once in
-  the next generation, if the partitions are assigned again: then they had no other owner. Any other
-  commit of an old assignment fails.
+- A commit carries the identity at the assignment (`GroupMember.assigned_as`). A commit of the
+  application that is refused because of a rebalance, also one that this member's own JoinGroup has
+  just begun, waits. It is sent again in the next generation, and after another refusal in the one
+  after that, while the partitions are assigned again: then they had no other owner. Commits of
+  auto-commit and of a rebalance listener, and any other commit of an old assignment, fail.
 - `committed` waits for waiting commits, so that a new assignment does not start before them.
 """
 

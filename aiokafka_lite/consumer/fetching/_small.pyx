@@ -3,7 +3,7 @@
 
 - There are no errors, throttling, leader hints and aborted transactions. The partitions are in the
   session, have no buffered records, and are not read from a follower.
-- The batches are plain (`records.decoders.PlainBatchReader`), to their end.
+- The batches are plain (`records.decoders.PlainBatches`), to their end.
 
 Records are decoded at once, so the response's memory is not kept.
 """
