@@ -247,23 +247,23 @@ class Running:
     async def finish(self, timeout_s: float | None) -> None:
         core, config = self._core, self._config
         if core.works.begun or core.works.undecided(self._state.assignment):
-            work_s = (timeout_s or 0.0) * WORK_SHARE if self._is_clean else 0.0
-            end_s = max(LEAST_STEP_S, ((timeout_s or 0.0) - work_s) / 2)
-            await self._finish_works(self._loop.time() + work_s, end_s)
+            now, left_s = self._loop.time(), timeout_s or 0.0
+            work_s = left_s * WORK_SHARE if self._is_clean else 0.0
+            await self._finish_works(now + work_s, now + left_s)
         if config.enable_auto_commit and config.group_id is not None:
             finished = core.finished
             self._to_commit = (
                 finished.finished_offsets() if self._is_clean else finished.processed_offsets()
             )
 
-    async def _finish_works(self, until: float, end_s: float) -> None:
+    async def _finish_works(self, until: float, deadline: float) -> None:
         processing = self._core.reads.processing
         if processing is None or not processing.is_always_asking:
             self._core.gate.refuse(self._engine.stopped)
             if self._config.group_id is not None:
                 await self._until_finished(until)
         if processing is not None:
-            await processing.end(until, end_s)
+            await processing.end(until, deadline)
 
     async def _until_finished(self, until: float) -> None:
         """Wait for works and transactions as a rebalance does, but not for the caller's own."""

@@ -201,8 +201,8 @@ class Processing(Work, Protocol):
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
         """Return the current task's records with holders. None: commits finish all."""
 
-    async def end(self, until: float, end_s: float) -> None:
-        """Start no more records. Cancel those still processed at the deadline."""
+    async def end(self, until: float, deadline: float) -> None:
+        """Start no more records. Cancel those still processed at `until`, before the deadline."""
 
     def receipts(self) -> Iterable[HeldRecord]:
         """Return the records that the application is processing. Raises if handlers have them."""

@@ -350,7 +350,7 @@ class Acks(Gets, Processing):
         """Notify of each acknowledgement from now on, because the stop waits for all partitions."""
         self._is_wanted = True
 
-    async def end(self, until: float, end_s: float = 0.0) -> None:
+    async def end(self, until: float, deadline: float = 0.0) -> None:
         self.ready.close()
         self.is_over = True
         self._refusals.clear()

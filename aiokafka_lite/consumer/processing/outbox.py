@@ -513,8 +513,7 @@ class Outbox:
         return has_metadata and isinstance(cause, OffsetMetadataTooLargeError)
 
     def _moved(self, entries: Iterable[Entry]) -> None:
-        if self._recipient is not None:
-            self._recipient.outbox_moved(job for entry in entries for job in entry.jobs)
+        self._run.outbox_moved(job for entry in entries for job in entry.jobs)
 
     async def _write(
         self, lease: ProducerLease, offsets: OffsetsByCursor, seeks: Seeks
@@ -686,6 +685,7 @@ class Outbox:
                 self._fail(entry, error)
             if not entries:  # there is no producer
                 self._drop_all(error)
+            self._moved(entries)
             return 0.0
         self._put_back(entries)
         if is_over or not is_passing:

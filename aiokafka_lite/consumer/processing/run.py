@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import (
     Awaitable,
     Callable,
@@ -35,7 +36,6 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
@@ -80,8 +80,9 @@ log = logging.getLogger(__name__)
 # Of one get: so many jobs are made in one go.
 MOST_TAKEN: Final = 2_000
 LEAST_TAKEN: Final = 64
-# How long handlers that were cancelled may take to end.
+# How long cancelled handlers and transactions may take to end, and how long a stop waits at least.
 LONGEST_END_S: Final = 1.0
+LEAST_END_S: Final = 0.05
 # In one turn of the loop.
 SLICE_S: Final = 0.002
 # Workers that go on in one turn of those for which there was no time in an earlier one.
@@ -138,10 +139,13 @@ class Run(Processing):
         self._handling = handling
         self._end_s = core.config.rebalance_hold_s
         self._outbox: Outbox | None = None
-        # The end waits no longer for handlers or transactions.
-        self._is_given_up = False
         # That outbox, or the one of the dead letters.
         self._watched: Outbox | None = None
+        # Until when cancelled handlers and transactions may end. None: they are not given up.
+        self._ends_at: float | None = None
+        # The worker whose handler stops the consumer, and until when it is not cancelled.
+        self._stopper: asyncio.Task[Any] | None = None
+        self._stopper_until = -math.inf
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
@@ -219,7 +223,15 @@ class Run(Processing):
         try:
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             await self._ended.wait()
-            await self.end(self._loop.time() + self._end_s)
+            until = self._loop.time() + self._end_s
+            await self.end(until)
+            await self._end_stopper(until)
+            if self._is_at_work():
+                log.warning(
+                    "run() cancels again what it cancelled, and what has not ended within %g s: %s",
+                    LONGEST_END_S,
+                    self._at_work(),
+                )
         finally:
             self._steps.is_finishing = True
             try:
@@ -274,54 +286,69 @@ class Run(Processing):
         self._accept(cursor, [record], (), error)
         self._state.skip_to(cursor, next_offset)
 
-    async def end(self, until: float, end_s: float = LONGEST_END_S) -> None:
+    async def end(self, until: float, deadline: float = math.inf) -> None:
         """Begin no record, wait for handlers until a loop time, and cancel the rest.
 
-        Cancelled handlers may take `end_s` to end. Another call ends with the first one that gives
-        handlers or transactions up.
+        A stop then waits for half the time until its deadline, and run() for LONGEST_END_S in all,
+        until cancelled handlers and transactions have ended. The caller's own handler goes on.
         """
         self._steps.is_finishing = True
         if self._feeder is not None:
             self._scope.cancel(self._feeder)
+        if (task := asyncio.current_task()) in self._running.values():
+            self._stopper, self._stopper_until = task, deadline + LONGEST_END_S
         try:
-            if await self._have_returned(until):
-                return
-            log.warning(
-                "run() is ending, and handlers that did not finish in time are cancelled: %s",
-                self._at_work(),
-            )
-            self._cancel_workers(self._running)
-            if self._outbox is not None:
-                self._outbox.give_up(self._state.assignment)
-            end_s = min(end_s, LONGEST_END_S)
-            if not await self._have_returned(self._loop.time() + end_s):
-                log.warning(
-                    "handlers were cancelled but have not ended, and run() no longer waits for "
-                    "them: %s",
-                    self._at_work(),
-                )
-            self._is_given_up = True
-            self._returned.set()
+            await self._wait_while(lambda: self._ends_at is None and self._is_at_work(), until)
+            if self._is_at_work():
+                ends_at = self._cancel_late() if self._ends_at is None else self._ends_at
+                now = self._loop.time()
+                end_s = max(LEAST_END_S, (deadline - now) / 2)
+                await self._wait_while(self._is_at_work, min(ends_at, now + end_s))
         finally:
             self._note_end(None)
 
-    async def _have_returned(self, until: float) -> bool:
-        """Wait until all handlers except the caller's have returned. False at a loop time."""
-        own, outbox = asyncio.current_task(), self._outbox
-        try:
-            async with timeout_at(until):
-                while not self._is_given_up and (
-                    any(task is not own for task in self._running.values())
-                    or (outbox is not None and outbox.is_busy)
-                ):
-                    self._returned.clear()
-                    await self._returned.wait()
-        except asyncio.TimeoutError:
-            return False
-        return True
+    async def _end_stopper(self, until: float) -> None:
+        """Cancel the handler that stops the consumer, if it goes on after the stop."""
+
+        def is_running() -> bool:
+            return self._stopper in self._running.values()
+
+        await self._wait_while(is_running, max(until, self._stopper_until))
+        if is_running():
+            self._stopper = None
+            await self._wait_while(self._is_at_work, self._cancel_late())
+
+    def _cancel_late(self) -> float:
+        log.warning(
+            "run() is ending, and handlers that did not finish in time are cancelled: %s",
+            self._at_work(),
+        )
+        self._ends_at = ends_at = self._loop.time() + LONGEST_END_S
+        self._cancel_workers(
+            job for job, task in self._running.items() if task is not self._stopper
+        )
+        if self._outbox is not None:
+            self._outbox.give_up(self._state.assignment)
+        self._returned.set()  # other waits end then, too
+        return ends_at
+
+    async def _wait_while(self, is_so: Callable[[], bool], until: float) -> None:
+        while is_so():
+            self._returned.clear()
+            if not await self._returned.wait(until):
+                return
+
+    def _is_at_work(self) -> bool:
+        """Whether transactions go on, or handlers other than the one that stops the consumer."""
+        is_writing = self._watched is not None and self._watched.is_busy
+        return is_writing or any(task is not self._stopper for task in self._running.values())
 
     def _at_work(self) -> str:
-        left = sorted(place_of(job) for job in self._running if job.is_current)
+        left = sorted(
+            place_of(job)
+            for job, task in self._running.items()
+            if job.is_current and task is not self._stopper
+        )
         if self._outbox is not None and (count := self._outbox.record_count):
             left.append(f"the outputs of {count} records were not committed")
         return ", ".join(left)
@@ -650,7 +677,9 @@ class Run(Processing):
     @property
     def longest_end_s(self) -> float:
         """How long the end of an outbox waits for its transaction."""
-        return 0.0 if self._is_given_up else self._end_s
+        if self._ends_at is None:
+            return max(self._end_s, LONGEST_END_S)
+        return max(0.0, self._ends_at - self._loop.time())
 
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
         """Make a dead letter of a record that cannot be written. Of several, try each alone."""
@@ -745,7 +774,7 @@ class Run(Processing):
         return any(
             task in self._cancelled_workers and job.cursor.tp in partitions
             for job, task in self._running.items()
-        ) or (self._outbox is not None and self._outbox.is_writing(partitions))
+        ) or (self._watched is not None and self._watched.is_writing(partitions))
 
     def _cancel_workers(self, jobs: Iterable[Job]) -> None:
         for task in dict.fromkeys(self._running[job] for job in jobs):
