@@ -215,8 +215,9 @@ class Outbox:
         self._awaited: set[Job] = set()
         self._waiting: list[Entry] = []
         self._waits_from: dict[Hashable, int] = {}
-        # Requested topics, for which entries wait, too.
+        # Requested topics, for which entries wait, too, and those that brokers did not return yet.
         self._asked_for: dict[str, asyncio.Task[None]] = {}
+        self._unanswered: dict[str, KafkaTimeoutError] = {}
         self._size = 0
         self._most_bytes = math.inf
         self._came = Event()
@@ -273,7 +274,7 @@ class Outbox:
         return job in self._awaited
 
     def look_again(self) -> None:
-        if self._waits_from:
+        if self._waits_from or self._waiting:
             self._place_anew()
 
     def _await(self, jobs: Iterable[Job]) -> None:
@@ -288,6 +289,7 @@ class Outbox:
         self._wait_behind(self._awaited)
         for entry in entries:
             self._place(entry)
+        self._end_requests()
         self._is_blocked = False
         self._came.set()
 
@@ -360,7 +362,9 @@ class Outbox:
             await self._find(lease, topic)
         except Exception as refusal:  # noqa: BLE001 -- the record's, unless the producer failed
             error = refusal
-        del self._asked_for[topic]
+        if topic not in self._asked_for:
+            return  # its cancellation came at the same time
+        self._forget_request(topic)
         if lease.fatal_error is not None:
             return  # everything ends
         if error is not None:
@@ -380,9 +384,22 @@ class Outbox:
                 await lease.count_partitions(topic)
                 return
             except KafkaTimeoutError as error:
+                if topic not in self._asked_for:
+                    return
                 log.warning("the outputs for topic %s wait: %s", topic, error)
-                self._error = error
+                self._unanswered[topic] = error
             await asyncio.sleep(FIRST_PAUSE_S)
+
+    def _end_requests(self) -> None:
+        """End the requests of topics for which no entry waits any more."""
+        if self._asked_for:
+            topics = {output.topic for entry in self._waiting for output in entry.outputs}
+            for topic in self._asked_for.keys() - topics:
+                self._scope.cancel(self._forget_request(topic))
+
+    def _forget_request(self, topic: str) -> asyncio.Task[None]:
+        self._unanswered.pop(topic, None)
+        return self._asked_for.pop(topic)
 
     def _all(self) -> Iterator[Entry]:
         yield from self._writing
@@ -430,10 +447,10 @@ class Outbox:
                 self._recipient.handle_again(left)
 
     def troubles(self) -> Iterator[str]:
-        if self._error is not None:
+        if error := self._error or next(iter(self._unanswered.values()), None):
             yield (
                 f"transactions cannot be committed, and {self.record_count} records wait for a "
-                f"commit: {self._error}"
+                f"commit: {error}"
             )
         elif self._is_blocked and self._entries:
             yield (
@@ -591,6 +608,7 @@ class Outbox:
         if taken:
             self._entries = deque(each for each in self._entries if each not in taken)
             self._waiting = [each for each in self._waiting if each not in taken]
+            self._end_requests()
 
     def _fail_left_out(self, entries: Collection[Entry], chosen: Collection[Entry]) -> None:
         kept = set(chosen)
@@ -711,6 +729,7 @@ class Outbox:
         entries = [*self._entries, *self._waiting]
         self._entries, self._waiting, self._waits_from = deque(), [], {}
         self._awaited.clear()
+        self._end_requests()
         for entry in entries:
             self._fail(entry, error)
         self._moved(entries)

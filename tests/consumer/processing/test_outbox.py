@@ -492,6 +492,33 @@ async def test_what_names_an_unknown_topic_holds_up_its_lanes_only(
     assert not outbox.is_busy
 
 
+@pytest.mark.parametrize("then", ["is found", "is revoked", "is lost"])
+async def test_a_topic_without_an_answer_is_a_trouble_while_an_entry_waits_for_it(
+    transactions: Transactions, outbox: Outbox, then: str
+) -> None:
+    waiting = entry(1, topic="other")
+    outbox.put(waiting)
+    await settle()
+    unanswered, transactions.found = transactions.found, asyncio.get_running_loop().create_future()
+    unanswered.set_exception(KafkaTimeoutError("no answer"))
+    await asyncio.sleep(2 * FIRST_PAUSE_S)
+    assert "1 records wait for a commit: KafkaTimeoutError: no answer" in " ".join(
+        outbox.troubles()
+    )
+    transactions.gate.clear()
+    if then == "is found":
+        transactions.found.set_result(1)
+    elif then == "is revoked":
+        outbox.give_up([TP])
+    else:
+        cast("Any", waiting.jobs[0]).is_current = False
+        outbox.look_again()
+    await settle()
+    assert list(outbox.troubles()) == []
+    assert outbox.is_busy is (then == "is found")
+    assert outbox.record_count == (then == "is found")
+
+
 async def test_a_producer_that_fails_while_it_looks_for_a_topic_says_nothing_of_the_record(
     transactions: Transactions, outbox: Outbox
 ) -> None:
