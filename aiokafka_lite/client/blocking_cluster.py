@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import override, timeout, timeout_at
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
@@ -95,6 +95,8 @@ class OwnLoop:
         self._loop.set_exception_handler(self._note)
         # The error of a callback or a background task. It may be a signal handler's.
         self.failure: BaseException | None = None
+        # Whether callbacks may be lost. Written by the thread that runs the loop.
+        self.is_broken = False
         notify_of_forks(self, has_descriptor=True)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -106,10 +108,14 @@ class OwnLoop:
     def fail(self, error: BaseException) -> None:
         """End the call that waits: the error may have cost it a callback."""
         self.failure = error
+        self.is_broken = True
         self._loop.stop()
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """Run a coroutine to its end. After an exception in it, use only `discard`."""
+        """Run a coroutine to its end. If it `is_broken` then, use only `discard`.
+
+        It is after a failure, and after any exception but a KafkaError or a cancellation.
+        """
         if _runs_loop():
             coroutine.close()
             raise IllegalStateError(
@@ -117,13 +123,15 @@ class OwnLoop:
                 "notebook: make it in another thread, with asyncio.to_thread"
             )
         with self._is_running:
-            if self._loop.is_closed():  # by another thread
+            if self.is_broken or self._loop.is_closed():  # by another thread
                 coroutine.close()
                 raise KafkaConnectionError("the event loop of this client was closed")
             task = self._loop.create_task(coroutine)
             try:
                 return self._loop.run_until_complete(task)
-            except BaseException:
+            except BaseException as error:
+                is_of_call = isinstance(error, (KafkaError, asyncio.CancelledError))
+                self.is_broken |= not (task.done() and is_of_call)
                 if not task.done():
                     # The loop may have lost a callback that the task waits for.
                     task.cancel()
@@ -142,7 +150,7 @@ class OwnLoop:
         """Make a last call on the loop, and close it without waiting for its tasks."""
         with self._is_running:
             try:
-                if not self._loop.is_closed():  # by another thread
+                if not self._loop.is_closed() and not _runs_loop():  # closed by another thread
                     self._loop.call_soon(last)
                     self._turn()
             finally:
@@ -161,6 +169,20 @@ class OwnLoop:
         if not self._loop.is_closed():
             # Closing it, as garbage collection does, would change the epoll instance of both.
             leave_to_parent(self._selector.fileno(), self._loop)
+
+
+class _Opened(NamedTuple):
+    """A loop, with the cluster that lives on it."""
+
+    own: OwnLoop
+    cluster: Cluster
+
+    def end(self) -> None:
+        """Close them without waiting, because callbacks of the loop may be lost."""
+        try:
+            self.own.discard(self.cluster.abort)
+        finally:
+            self.cluster.scope.drop_all()
 
 
 class BlockingCluster:
@@ -182,12 +204,11 @@ class BlockingCluster:
         )
         self._mechanism = mechanism
         self._rng = random.Random()
-        self._own: OwnLoop | None = None
-        # Threads that call at once make one loop.
+        # Replaced only with the lock. Threads that call at once open one.
+        self._opened: _Opened | None = None
         self._opening = threading.Lock()
-        # The latest one. Without an own loop, only its view is used.
+        # The latest one, for its view.
         self._cluster: Cluster | None = None
-        self._scope: TaskScope
         # The call that runs, as the loop sees it.
         self._call: asyncio.Task[object] | None = None
         self._deadline: float | None = None
@@ -204,7 +225,8 @@ class BlockingCluster:
         catches_up: bool = True,
         limit_s: float = math.inf,
     ) -> T:
-        own, cluster = self._open()
+        opened = self._open()
+        cluster = opened.cluster
 
         async def in_time() -> T:
             if not catches_up:
@@ -227,97 +249,83 @@ class BlockingCluster:
 
         cluster.pool.give_up_at = self._deadline
         try:
-            return own.run(call())
+            return self._run_on(opened, call())
         except asyncio.CancelledError:
             raise ClientClosedError("the call was ended, because the client is closed") from None
         except Exception as error:
-            failure = self._scope.failure
+            failure = cluster.scope.failure
             if failure is not None and error.__cause__ is not failure:
                 raise KafkaConnectionError(
                     f"the client failed, and connects again at the next call: {failure!r}"
                 ) from failure
-            if not isinstance(error, KafkaError):
-                self._discard()
-            raise
-        except BaseException:
-            self._discard()
             raise
         finally:
-            if own.failure is not None:
-                self._discard()
-            elif self._mechanism is not None and self._own is own:
-                self._finish_renewals(own, cluster)
+            if self._mechanism is not None and cluster.pool.is_renewing:
+                # Between calls, the time of renewals would run out.
+                self._finish(opened, self._until_renewed(cluster))
 
-    def _finish_renewals(self, own: OwnLoop, cluster: Cluster) -> None:
-        """Wait for renewals that the call has begun: between calls, their time would run out."""
+    async def _until_renewed(self, cluster: Cluster) -> None:
+        with suppress(asyncio.TimeoutError):
+            async with timeout(min(self.config.connect_timeout_s, self.left_s)):
+                await cluster.pool.until_renewed()
 
-        async def finish() -> None:
-            with suppress(asyncio.TimeoutError):
-                async with timeout(min(self.config.connect_timeout_s, self.left_s)):
-                    await cluster.pool.until_renewed()
+    def _finish(self, opened: _Opened, coroutine: Coroutine[object, None, None]) -> None:
+        """Run the rest of a call, if possible. Its errors do not replace the result."""
+        if opened.own.is_broken or self._opened is not opened:
+            coroutine.close()
+            return
+        try:
+            self._run_on(opened, coroutine)
+        except Exception as error:
+            if not isinstance(error, KafkaError) and error is not opened.cluster.scope.failure:
+                raise  # a signal handler's
 
-        if cluster.pool.is_renewing:
-            own.run(finish())
+    def _run_on(self, opened: _Opened, coroutine: Coroutine[object, None, T]) -> T:
+        try:
+            return opened.own.run(coroutine)
+        finally:
+            if opened.own.is_broken:
+                self._discard(opened)
 
-    def _open(self) -> tuple[OwnLoop, Cluster]:
+    def _open(self) -> _Opened:
         """Return the loop and the cluster. New ones begin with the view of those before."""
         with self._opening:
-            if self._own is None and not self._is_closed:
+            if self._opened is None and not self._is_closed:
                 own = OwnLoop()
                 try:
-                    own.run(self._make_cluster(own))
+                    self._cluster = own.run(self._make_cluster(own))
                 except BaseException:
                     own.close()
                     raise
-                self._own = own
-            own_or_none, cluster = self._own, self._cluster
-        if own_or_none is None or cluster is None or self._is_closed:
+                self._opened = _Opened(own, self._cluster)
+            opened = self._opened
+        if opened is None or self._is_closed:
             raise ClientClosedError("the client is closed")
-        return own_or_none, cluster
+        return opened
 
-    async def _make_cluster(self, own: OwnLoop) -> None:
-        self._scope = TaskScope("blocking client", on_failure=own.fail)
-        self._cluster = Cluster(
+    async def _make_cluster(self, own: OwnLoop) -> Cluster:
+        return Cluster(
             self.config,
-            scope=self._scope,
+            scope=TaskScope("blocking client", on_failure=own.fail),
             rng=self._rng,
             authenticate=authenticator(self._mechanism, self.config),
             level=logging.DEBUG,  # callers get the errors
             view=self.view,
         )
 
-    def _drop(self) -> None:
-        """Close the loop and all connections."""
+    def _discard(self, opened: _Opened) -> None:
+        """Close a loop and all connections without waiting, unless another thread has done so."""
         with self._opening:
-            own, self._own = self._own, None
-        if own is not None:
-            try:
-                own.run(self._close())
-            finally:
-                own.close()
-
-    def _discard(self) -> None:
-        """As `_drop`, after an exception that may have been raised between any two operations.
-
-        Received bytes and callbacks of the loop may be lost, so its tasks may never end.
-        """
-        own, self._own = self._own, None
-        if own is not None and self._cluster is not None:
-            try:
-                own.discard(self._cluster.abort)
-            finally:
-                self._scope.drop_all()
-
-    async def _close(self) -> None:
-        if self._cluster is not None:
-            await self._cluster.close()
-        await self._scope.close()
+            if self._opened is not opened:
+                return
+            self._opened = None
+        opened.end()
 
     def note_fork(self) -> None:
         self._opening = threading.Lock()  # another thread of the parent may hold it
-        if self._own is not None:
-            leave_to_parent(-1, (self._cluster, self._scope))
-            self._own = None
+        if self._opened is not None:
+            leave_to_parent(-1, (self._cluster, self._opened.cluster.scope))
+            self._opened = None
 
     # --- Time ------------------------------------------------------------------------------
     def limit(self, seconds: float) -> None:
@@ -390,7 +398,7 @@ class BlockingCluster:
         async def open_all(cluster: Cluster) -> dict[int, Connection | KafkaError]:
             pool = cluster.pool
             opening = {
-                node: self._scope.spawn(_connected(pool, node), name=f"open node {node}")
+                node: cluster.scope.spawn(_connected(pool, node), name=f"open node {node}")
                 for node in wanted
                 if not pool.is_ready(node)
             }
@@ -405,7 +413,7 @@ class BlockingCluster:
                 elif task.done():
                     found[node] = task.result()
                 else:
-                    self._scope.cancel(task)  # but not the attempt
+                    cluster.scope.cancel(task)  # but not the attempt
                     found[node] = pool.why_not_ready(node, Lane.GENERAL) or KafkaConnectionError(
                         f"the connection to {pool.describe(node)} is still being opened"
                     )
@@ -478,35 +486,41 @@ class BlockingCluster:
     # --- The end ---------------------------------------------------------------------------
     def hang_up(self) -> None:
         """Close all connections, and fail what waits for them. Any thread may call it."""
-        own, cluster = self._own, self._cluster
-        if own is not None and cluster is not None:
+        if (opened := self._opened) is not None:
             self._is_hanging_up = True
-            own.post(cluster.pool.disconnect)
+            opened.own.post(opened.cluster.pool.disconnect)
 
     def abort(self) -> None:
         """Fail the call that waits, and all later ones. Any thread may call it."""
         self._is_closed = True
-        own, cluster = self._own, self._cluster
-        if own is None or cluster is None:
+        if (opened := self._opened) is None:
             return
 
         def end() -> None:
-            cluster.abort()
+            opened.cluster.abort()
             if (call := self._call) is not None:
                 # Requests fail first, with their own errors.
                 call.get_loop().call_soon(call.cancel)
 
-        own.post(end)
+        opened.own.post(end)
 
     def settle(self) -> None:
         """Finish what `hang_up` has begun, if no call has done so since."""
-        if self._is_hanging_up and self._own is not None:
-            self._own.run(_turn())
+        if self._is_hanging_up and (opened := self._opened) is not None:
             self._is_hanging_up = False
+            self._finish(opened, _turn())
 
     def close(self) -> None:
         self._is_closed = True
-        self._drop()
+        with self._opening:
+            opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        try:
+            with suppress(KafkaConnectionError):  # another call has broken the loop
+                opened.own.run(_closed(opened.cluster))
+        finally:
+            opened.end()
 
 
 def _runs_loop() -> bool:
@@ -515,6 +529,11 @@ def _runs_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def _closed(cluster: Cluster) -> None:
+    await cluster.close()
+    await cluster.scope.close()
 
 
 async def _connected(pool: Pool, node_id: int) -> Connection | KafkaError:

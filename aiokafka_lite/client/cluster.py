@@ -130,7 +130,7 @@ class Cluster:
         self.config = config
         self.pool = Pool(config, scope=scope, rng=rng, authenticate=authenticate, level=level)
         self._loop = asyncio.get_running_loop()
-        self._scope = scope
+        self.scope = scope
         self._rng = rng
         self._bootstrap_nodes = [
             Node(-1 - index, address.host, address.port)
@@ -199,7 +199,7 @@ class Cluster:
             ) from error
         finally:
             self.pool.give_up_at = None
-        self._refresher = self._scope.supervise(
+        self._refresher = self.scope.supervise(
             self._keep_fresh,
             name=REFRESH_TASK,
             first_delay_s=self.config.retry_backoff_s,
@@ -228,7 +228,7 @@ class Cluster:
         """As `close`, without waiting."""
         self._is_closed = True
         if self._refresher is not None:
-            self._scope.cancel(self._refresher)
+            self.scope.cancel(self._refresher)
         self.pool.abort()
 
     async def close(self) -> None:
@@ -582,7 +582,7 @@ class Cluster:
             except KafkaError:
                 return None
 
-        self._early_lookup = self._scope.spawn(ask(), name="find coordinator")
+        self._early_lookup = self.scope.spawn(ask(), name="find coordinator")
 
     def apply_leader_hints(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
@@ -670,7 +670,7 @@ class Cluster:
             self._is_stale |= is_stale
             raise
         self._last_error = None
-        self._scope.recovered(REFRESH_TASK)
+        self.scope.recovered(REFRESH_TASK)
         for waiter, _ in waiters:
             if not waiter.done():
                 waiter.set_result(self.view)

@@ -358,8 +358,8 @@ def note_fork(producer: AIOKafkaProducer) -> None:
 # --- The event loop of blocking calls -----------------------------------------------------------
 def wait_interrupted(cluster: BlockingCluster, error: type[BaseException]) -> None:
     """Wait in a call whose loop is interrupted, as if it had just taken a callback to call it."""
-    own = cluster._own
-    assert own is not None
+    assert cluster._opened is not None
+    own = cluster._opened.own
     ready: deque[object] = own._loop._ready  # type: ignore[attr-defined]
 
     def interrupt() -> None:
@@ -372,3 +372,9 @@ def wait_interrupted(cluster: BlockingCluster, error: type[BaseException]) -> No
 
     own.post(interrupt)
     cluster._run(wait)
+
+
+def scope(cluster: BlockingCluster) -> TaskScope:
+    """The tasks of a client that has made a call."""
+    assert cluster._opened is not None
+    return cluster._opened.cluster.scope

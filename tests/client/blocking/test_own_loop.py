@@ -11,8 +11,9 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 
@@ -40,6 +41,7 @@ from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch
 from tests.support import inside
 
 NewCluster = Callable[..., BlockingCluster]
+T = TypeVar("T")
 REQUEST = MetadataRequest(topics=[])
 
 
@@ -141,6 +143,45 @@ def test_call_that_is_interrupted_between_two_callbacks_ends(cluster: BlockingCl
             inside.wait_interrupted(cluster, kind)
         assert connection.is_closed
         assert cluster.request(1, REQUEST).brokers
+
+
+def test_loop_that_lost_a_callback_runs_no_other_call() -> None:
+    own = OwnLoop()
+    for error in (KafkaConnectionError(), ValueError()):
+        with pytest.raises(type(error)):
+            own.run(failing(error)())
+        assert own.is_broken == isinstance(error, ValueError)
+    with pytest.raises(KafkaConnectionError, match="was closed"):
+        own.run(asyncio.sleep(0))
+    own.close()
+
+
+def test_failed_call_leaves_the_loop_that_another_thread_has_made_since(
+    broker: BrokerThread, new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, may_run = threading.Event(), threading.Event()
+    main = threading.current_thread()
+
+    class LateLoop(OwnLoop):
+        def run(self, coroutine: Coroutine[object, None, T]) -> T:
+            if threading.current_thread() is not main:
+                late.set()
+                may_run.wait(TIMEOUT_S)
+            return super().run(coroutine)
+
+    monkeypatch.setattr(blocking_cluster_module, "OwnLoop", LateLoop)
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    with ThreadPoolExecutor(1) as executor:
+        call = executor.submit(cluster.request, 1, REQUEST)
+        assert late.wait(TIMEOUT_S)
+        with pytest.raises(ValueError):
+            inside.wait_interrupted(cluster, ValueError)
+        connection = cluster.connection(1)
+        may_run.set()
+        with pytest.raises(KafkaConnectionError):
+            call.result(TIMEOUT_S)
+    assert cluster.connection(1) is connection
 
 
 def test_closed_loop_is_freed_without_a_garbage_collection() -> None:
@@ -254,7 +295,7 @@ def test_program_that_is_ended_in_a_background_task_logs_no_traceback(
     assert cluster.request(1, REQUEST).brokers
 
 
-def failing(failure: BaseException) -> Callable[..., object]:
+def failing(failure: BaseException) -> Callable[..., Coroutine[object, None, None]]:
     async def fail(*_: object, **_arguments: object) -> None:
         raise failure
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -17,6 +17,7 @@ from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.offset_lookups import Lookups
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.sasl import Mechanism, mechanism_of
 from aiokafka_lite.client.wire import WireState
 from aiokafka_lite.errors import (
@@ -31,6 +32,7 @@ from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import LATEST, TIMEOUT_S, config_of, fetch, records_of
+from tests.support import inside
 from tests.support.for_each import for_each
 
 CANARY = "canary-51ad"  # a password that nothing may show
@@ -170,6 +172,34 @@ def test_renewal_that_a_call_has_begun_is_finished_in_it(new_cluster: NewCluster
         assert shaken.hits == 2
         time.sleep(0.6)  # longer than a renewal may take
         assert cluster.connection(1) is connection
+        assert cluster.request(1, MetadataRequest(topics=[])).brokers
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("a bug")])
+@pytest.mark.parametrize("is_task", [False, True])
+def test_failure_while_a_renewal_is_finished_costs_the_loop(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch, failure: BaseException, is_task: bool
+) -> None:
+    async def fail() -> None:
+        raise failure
+
+    async def renew(_: Pool) -> None:
+        if is_task:
+            await asyncio.wait([inside.scope(cluster).spawn(fail(), name="renewal")])
+        await fail()
+
+    with secured("SASL_PLAINTEXT") as broker:
+        mechanism = mechanism_for(broker, "PLAIN")
+        cluster = new_cluster(config_for(broker, "SASL_PLAINTEXT"), mechanism=mechanism)
+        cluster.refresh([])
+        connection = cluster.connection(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(Pool, "is_renewing", True)
+            patched.setattr(Pool, "until_renewed", renew)
+            is_raised = not (is_task and isinstance(failure, Exception))
+            with pytest.raises(type(failure)) if is_raised else nullcontext():
+                assert cluster.request(1, MetadataRequest(topics=[])).brokers
+        assert connection.is_closed
         assert cluster.request(1, MetadataRequest(topics=[])).brokers
 
 
