@@ -9,7 +9,6 @@ old records at once.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from functools import partial
 from typing import Final, Literal, TypeAlias, get_args
 
 from aiokafka_lite._arguments import INT, TEXT
-from aiokafka_lite._compat import override, timeout
+from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext, check_producer
 from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
@@ -47,7 +46,7 @@ class PlainWriter:
             await self._producer.start()
 
     async def count_partitions(self, topic: str) -> int:
-        return len(await self._producer.partitions_for(topic))
+        return await self._producer.count_partitions(topic, LONGEST_LOOK_S)
 
     async def write(self, dead: DeadRecord, letter: Output) -> None:
         await self._producer.send_and_wait(**letter._asdict())
@@ -93,7 +92,7 @@ class OutboxWriter:
             await self._outbox.open()
 
     async def count_partitions(self, topic: str) -> int:
-        return await (await self._outbox.lease()).count_partitions(topic)
+        return await (await self._outbox.lease()).count_partitions(topic, LONGEST_LOOK_S)
 
     async def write(self, dead: DeadRecord, letter: Output) -> None:
         if dead.job is None:
@@ -221,6 +220,7 @@ class DeadLetters:
             IllegalStateError: It is open for another run. Or it has a transactional_id, and the
                 consumer does not commit offsets.
             InvalidTransactionTimeout: The timeout exceeds the brokers' limit.
+            KafkaTimeoutError: No broker returned whether the topic exists.
             KafkaError: The cluster cannot be reached, or rejects a request.
         """
         if self._writer is not None:
@@ -269,16 +269,13 @@ class DeadLetters:
         return OutboxWriter(outbox, is_own=True)
 
     async def _count_partitions(self, writer: PlainWriter | OutboxWriter) -> int:
-        cause: BaseException
         try:
-            async with timeout(LONGEST_LOOK_S):
-                return await writer.count_partitions(self.topic)
-        except (UnknownTopicOrPartitionError, asyncio.TimeoutError) as error:
-            cause = error
-        raise UnknownTopicOrPartitionError(
-            f"no topic {self.topic!r} for dead letters was found within {LONGEST_LOOK_S:g} s: "
-            "create it first, or check the brokers"
-        ) from cause
+            return await writer.count_partitions(self.topic)
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(
+                f"no topic {self.topic!r} for dead letters was found within {LONGEST_LOOK_S:g} s: "
+                "create it first"
+            ) from error
 
     async def close(self) -> None:
         """Stop writing, and stop a created producer."""

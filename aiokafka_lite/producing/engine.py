@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from aiokafka_lite._chance import Chance
-from aiokafka_lite._compat import override, timeout, timeout_at
+from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import LoopEndedError, TaskScope, own_copy
 from aiokafka_lite.client.arguments import authenticator, check_text
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
@@ -373,9 +374,10 @@ class ProducerEngine:
             KafkaTimeoutError: There was no room in time.
             IllegalArgumentError: The record is larger than the buffer memory.
         """
-        deadline = self._loop.time() + self.config.request_timeout_s
+        limit_s = self.config.request_timeout_s
+        deadline = self._loop.time() + limit_s
         if not self.accumulator.has(topic, partition):
-            await self.until_known(topic, partition, deadline)
+            await self.until_known(topic, partition, limit_s)
         self.accumulator.raise_if_never_fits(size_bytes)
         if (future := append(is_in_turn=False)) is not None:
             return future
@@ -391,21 +393,20 @@ class ProducerEngine:
 
         return await self.accumulator.in_turn(append_in_turn, deadline)
 
-    async def partition_count(self, topic: str) -> int:
+    async def partition_count(self, topic: str, limit_s: float = math.inf) -> int:
         if not self.accumulator.has(topic, None):
-            deadline = self._loop.time() + self.config.request_timeout_s
-            await self.until_known(topic, None, deadline)
+            await self.until_known(topic, None, min(limit_s, self.config.request_timeout_s))
         return self.accumulator.partition_count(topic)
 
-    async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
+    async def until_known(self, topic: str, partition: int | None, limit_s: float) -> None:
         """Wait until the metadata have a topic, and the partition if given.
 
         Raises:
             TypeError, ValueError: Requests cannot name the topic.
             ProducerClosed: The producer was stopped during the wait.
-            UnknownTopicOrPartitionError: The topic is missing at the deadline, or the partition
+            UnknownTopicOrPartitionError: The topic is missing after the limit, or the partition
                 after one refresh.
-            KafkaTimeoutError: Until the deadline, no broker returned whether the topic exists, or
+            KafkaTimeoutError: Within the limit, no broker returned whether the topic exists, or
                 the topic has no leader.
             KafkaError: The client may not write to the topic, or its name is not allowed.
         """
@@ -414,7 +415,7 @@ class ProducerEngine:
         backoff = Backoff(self.config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         is_missing = False
         try:
-            async with timeout_at(deadline):
+            async with timeout(limit_s):
                 while True:
                     accumulator.add_topic(topic)
                     self.cluster.watch_another(self, topic)
@@ -429,16 +430,19 @@ class ProducerEngine:
                         break
                     await asyncio.sleep(backoff.next_delay_s())
         except asyncio.TimeoutError:
+            limit = f"{limit_s:g} s"
+            if limit_s == self.config.request_timeout_s:
+                limit = f"request_timeout_ms={self.config.request_timeout_ms}"
             if not is_missing:
                 raise KafkaTimeoutError(
-                    f"brokers did not return a leader of topic {topic!r} within "
-                    f"request_timeout_ms={self.config.request_timeout_ms}: check the brokers"
+                    f"brokers did not return a leader of topic {topic!r} within {limit}: check the "
+                    "brokers"
                 ) from None
-            unknown = self.cluster.unknown_topics.text([topic])
+            if unknown := self.cluster.unknown_topics.text([topic]):
+                limit += f" ({unknown})"
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} was not found within request_timeout_ms="
-                f"{self.config.request_timeout_ms}{f' ({unknown})' if unknown else ''}: "
-                "create the topic, or set auto.create.topics.enable=true on the brokers"
+                f"topic {topic!r} was not found within {limit}: create the topic, or "
+                "set auto.create.topics.enable=true on the brokers"
             ) from None
         except KafkaError as error:
             if self.life.stage is not Stage.RUNNING and self.life.fatal is None:

@@ -7,6 +7,7 @@ bypasses their closed gate.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -76,8 +77,8 @@ class ProducerLease:
         """Whether a topic needs no new metadata."""
         return self._engine.accumulator.is_known(topic)
 
-    async def count_partitions(self, topic: str) -> int:
-        return await self._engine.partition_count(topic)
+    async def count_partitions(self, topic: str, limit_s: float = math.inf) -> int:
+        return await self._engine.partition_count(topic, limit_s)
 
     # --- Records ---------------------------------------------------------------------------
     def encoded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 import warnings
 import weakref
@@ -383,9 +384,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Awaits the network only if the topic is not in the metadata yet. Raises as `send`.
         """
+        return set(range(await self.count_partitions(topic)))
+
+    async def count_partitions(self, topic: str, limit_s: float = math.inf) -> int:
+        """As `partitions_for`, within a limit that `request_timeout_ms` may shorten."""
         engine = self._running()
         check_text("a topic's name", topic)
-        return set(range(await engine.partition_count(topic)))
+        return await engine.partition_count(topic, limit_s)
 
     # --- Transactions ----------------------------------------------------------------------
     def transaction(self) -> TransactionBlock[SentKT, SentVT]:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
 from aiokafka_lite.errors import (
     IllegalStateError,
+    KafkaTimeoutError,
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -177,6 +179,31 @@ async def test_without_its_topic_run_does_not_begin(
             with pytest.raises(UnknownTopicOrPartitionError, match=f"no topic '{missing}'"):
                 await consumer.run(refuse_two, dead_letter=letters)
         assert (await consumer.getmany()) == {}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("name", [None, "txn"])
+async def test_brokers_without_a_response_are_not_taken_for_a_missing_topic(
+    name: str | None,
+) -> None:
+    async def refuse(record: Any, outputs: object = None) -> None:
+        await refuse_two(record)
+
+    async with Broker() as broker:
+        for topic in ("t", "dead"):
+            broker.create_topic(topic)
+        at = broker.bootstrap_servers
+        async with (
+            consumer_of(broker, "t", group_id="g") as consumer,
+            AIOKafkaProducer(bootstrap_servers=at, transactional_id=name) as producer,
+        ):
+            letters = DeadLetters("dead", producer=None if name else producer)
+            lent: Any = producer if name else None
+            with (
+                broker.on("Metadata").silence(times=None),
+                pytest.raises(KafkaTimeoutError, match="'dead' within 5 s: check the brokers"),
+            ):
+                await consumer.run(refuse, dead_letter=letters, transactions=lent)
 
 
 @pytest.mark.real_if_long

@@ -43,7 +43,7 @@ class Noting:
     async def lease(self) -> Noting:
         return self
 
-    async def count_partitions(self, topic: str) -> int:
+    async def count_partitions(self, topic: str, limit_s: float) -> int:
         return 3
 
     def lend(self, why: str) -> object:
