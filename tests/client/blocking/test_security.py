@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import product
 
 import pytest
 
@@ -175,10 +176,9 @@ def test_renewal_that_a_call_has_begun_is_finished_in_it(new_cluster: NewCluster
         assert cluster.request(1, MetadataRequest(topics=[])).brokers
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("a bug")])
-@pytest.mark.parametrize("is_task", [False, True])
+@for_each(product((KeyboardInterrupt(), RuntimeError("a bug")), (False, True)))
 def test_failure_while_a_renewal_is_finished_costs_the_loop(
-    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch, failure: BaseException, is_task: bool
+    failure: BaseException, is_task: bool, new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> None:
         raise failure
