@@ -127,6 +127,7 @@ async def test_records_come_deserialised_in_order(kind: str, get: str) -> None:
     assert buffers.budget.used_bytes == 0
 
 
+@pytest.mark.few_rows(14)
 @pytest.mark.parametrize("get", ["one", "many"])
 @pytest.mark.parametrize("bad", [0, 5, 9])
 @pytest.mark.parametrize("kind", KINDS)
@@ -301,6 +302,7 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt, which ends no notebook."""
 
 
+@pytest.mark.few_rows(25)
 @pytest.mark.parametrize("on_bad_record", ["raise", "skip", "raw"])
 @pytest.mark.parametrize("at", [0, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)

@@ -394,7 +394,7 @@ class Outbox:
         """End the requests of topics for which no entry waits any more."""
         if self._asked_for:
             topics = {output.topic for entry in self._waiting for output in entry.outputs}
-            for topic in self._asked_for.keys() - topics:
+            for topic in [each for each in self._asked_for if each not in topics]:
                 self._scope.cancel(self._forget_request(topic))
 
     def _forget_request(self, topic: str) -> asyncio.Task[None]:
