@@ -137,7 +137,7 @@ def _of_the_package() -> dict[str, int]:
             for constructor in constructors
             for annotation in _annotations(constructor)
         ),
-        "fields of Source": max(map(_slot_count, _classes(source))),
+        "fields of Source": max(map(_field_count, _classes(source))),
     }
 
 
@@ -152,11 +152,17 @@ def _annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     return [ast.unparse(each.annotation) for each in named if each.annotation is not None]
 
 
-def _slot_count(owner: ast.ClassDef) -> int:
-    for node in owner.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
-            return len(ast.literal_eval(node.value))
-    return 0
+def _field_count(owner: ast.ClassDef) -> int:
+    """Count what the methods of a class assign to `self`."""
+    return len(
+        {
+            node.attr
+            for node in ast.walk(owner)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and ast.unparse(node.value) == "self"
+        }
+    )
 
 
 def _classes(tree: ast.AST) -> list[ast.ClassDef]:

@@ -164,6 +164,7 @@ def test_all_callers_share_one_request_and_its_outcome(
         barrier.wait()
         names = [each.name for each in threading.enumerate()]
         assert names.count("aiokafka_lite-token") == 1
+        barrier.wait()
         may_end.set()
         ends = await asyncio.gather(*asking, return_exceptions=True)
         return [each if isinstance(each, str) else type(each).__name__ for each in ends]
