@@ -197,31 +197,44 @@ class ClientCredentials(AbstractTokenProvider):
 
         from aiokafka_lite._threads import wait_in_thread
 
-        with self._lock:
-            if self._in_flight is not None:
-                return self._in_flight
-            request: Future[_Kept] = Future()
-            request.set_running_or_notify_cancel()
-            kept = self._kept
-            if kept is not None and self._clock() < kept.renew_at:  # by a request that ended now
-                request.set_result(kept)
-                return request
-            self._in_flight = request
-        wait_in_thread(partial(self._renew, request), name="token")
+        request: Future[_Kept] = Future()
+        request.set_running_or_notify_cancel()
+        try:
+            with self._lock:
+                if self._in_flight is not None:
+                    return self._in_flight
+                kept = self._kept
+                if kept is not None and self._clock() < kept.renew_at:  # a request ended now
+                    request.set_result(kept)
+                    return request
+                self._in_flight = request
+            wait_in_thread(partial(self._renew, request), name="token")
+        except BaseException:  # such as a signal handler's: the thread may have started or not
+            self._end(request, TokenUnavailableError("the request for a token was interrupted"))
+            raise
         return request
 
     def _renew(self, request: Future[_Kept]) -> None:
-        renewed = error = None
+        end: _Kept | BaseException
         try:
-            renewed = self._renewed()
-        except BaseException as failure:  # noqa: BLE001 -- all callers raise it
-            error = failure
+            end = self._renewed()
+        except BaseException as error:  # noqa: BLE001 -- all callers raise it
+            end = error
+        self._end(request, end)
+
+    def _end(self, request: Future[_Kept], end: _Kept | BaseException) -> None:
+        from concurrent.futures import InvalidStateError
+
         with self._lock:
-            self._kept, self._in_flight = renewed or self._kept, None
-        if renewed is not None:
-            request.set_result(renewed)
-        else:
-            request.set_exception(error)
+            if isinstance(end, _Kept):
+                self._kept = end
+            if self._in_flight is request:
+                self._in_flight = None
+        with suppress(InvalidStateError):  # a caller that was interrupted has ended it
+            if isinstance(end, _Kept):
+                request.set_result(end)
+            else:
+                request.set_exception(end)
 
     def _renewed(self) -> _Kept:
         try:

@@ -12,14 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from aiokafka_lite import _threads
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.sasl import TokenUnavailableError
 from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError, OptionError
 from aiokafka_lite.sasl import Secret
 from aiokafka_lite.settings import oauth
@@ -212,6 +214,36 @@ def test_expired_token_is_not_returned_while_the_next_one_is_stored(
 
     monkeypatch.setattr(oauth, "Secret", slow_secret)
     assert asyncio.run(ask()) == ["second", "second"]
+
+
+@for_each([False, True])
+def test_interrupted_start_of_a_request_ends_it_for_all_callers(
+    has_started: bool, server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = provider(server.url)
+    other = credentials.token()
+
+    def interrupted(work: Callable[[], None], *, name: str) -> None:
+        waits_for.append(other.send(None))
+        works.append(work)
+        raise KeyboardInterrupt
+
+    async def ask() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await credentials.token()
+        with pytest.raises(TokenUnavailableError, match="interrupted"):
+            await asyncio.wait_for(waits_for[0], 10)
+        other.close()
+
+    waits_for, works = list[asyncio.Future[object]](), list[Callable[[], None]]()
+    with monkeypatch.context() as patched:
+        patched.setattr(_threads, "wait_in_thread", interrupted)
+        asyncio.run(ask())
+    server.give("first", expires_in=100)
+    if has_started:
+        works[0]()
+        server.give("second", expires_in=100)
+    assert token_of(credentials) == "first"
 
 
 FORKING = """
