@@ -289,6 +289,9 @@ class BlockingCluster:
 
     def _open(self) -> _Opened:
         """Return the loop and the cluster. New ones begin with the view of those before."""
+        opened = self._opened
+        if opened is not None and opened.own.is_broken and not _runs_loop():
+            self._discard(opened)  # before the thread that has broken it
         with self._opening:
             if self._opened is None and not self._is_closed:
                 own = OwnLoop()

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import pytest
@@ -182,6 +182,31 @@ def test_failed_call_leaves_the_loop_that_another_thread_has_made_since(
         with pytest.raises(KafkaConnectionError):
             call.result(TIMEOUT_S)
     assert cluster.connection(1) is connection
+
+
+def test_call_does_not_use_a_loop_that_another_thread_has_just_broken(
+    broker: BrokerThread, new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, calls = threading.current_thread(), []
+
+    class BreakingLoop(OwnLoop):
+        def run(self, coroutine: Coroutine[object, None, T]) -> T:
+            try:
+                return super().run(coroutine)
+            finally:
+                if self.is_broken and threading.current_thread() is main:
+                    calls.append(executor.submit(cluster.request, 1, REQUEST))
+                    wait(calls, TIMEOUT_S)
+
+    monkeypatch.setattr(blocking_cluster_module, "OwnLoop", BreakingLoop)
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    connection = cluster.connection(1)
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError):
+        inside.wait_interrupted(cluster, ValueError)
+    (call,) = calls
+    assert call.result().brokers
+    assert connection.is_closed
 
 
 def test_closed_loop_is_freed_without_a_garbage_collection() -> None:
