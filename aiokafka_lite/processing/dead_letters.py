@@ -273,8 +273,7 @@ class DeadLetters:
             return await writer.count_partitions(self.topic)
         except UnknownTopicOrPartitionError as error:
             raise UnknownTopicOrPartitionError(
-                f"no topic {self.topic!r} for dead letters was found within {LONGEST_LOOK_S:g} s: "
-                "create it first"
+                f"no topic {self.topic!r} for dead letters was found: create it first"
             ) from error
 
     async def close(self) -> None:
