@@ -335,7 +335,8 @@ class Handover:
         self._is_giving_up = True
         try:
             while self._works.is_ending(gone):
-                if not await self._member.wait_for_change(until):
+                is_over = not await self._member.wait_for_change(until)
+                if is_over and self._works.is_ending(gone):
                     log.warning(
                         "group %s: handlers were cancelled but have not ended. The next owners of "
                         "%s may process the same records concurrently",

@@ -356,13 +356,14 @@ class Outbox:
         return bool(unknown)
 
     async def _ask_for(self, topic: str) -> None:
+        await asyncio.sleep(0)  # an eager task factory runs this task before it is noted
         error: Exception | None = None
         lease = await self._source.lend()
         try:
             await self._find(lease, topic)
         except Exception as refusal:  # noqa: BLE001 -- the record's, unless the producer failed
             error = refusal
-        if topic not in self._asked_for:
+        if self._asked_for.get(topic) is not asyncio.current_task():
             return  # its cancellation came at the same time
         self._forget_request(topic)
         if lease.fatal_error is not None:
@@ -384,7 +385,7 @@ class Outbox:
                 await lease.count_partitions(topic)
                 return
             except KafkaTimeoutError as error:
-                if topic not in self._asked_for:
+                if self._asked_for.get(topic) is not asyncio.current_task():
                     return
                 log.warning("the outputs for topic %s wait: %s", topic, error)
                 self._unanswered[topic] = error
@@ -504,8 +505,16 @@ class Outbox:
             is_over = lease is not None and lease.fatal_error is not None
             return self._not_written(error, is_over=is_over and not self._source.can_replace)
         except BaseException:
-            # The outcome of the transaction will be unknown.
             self._offsets.begin_anew(seeks)
+            entries, self._writing = self._writing, ()
+            for entry in entries:
+                self._fail(
+                    entry,
+                    CommitFailedError(
+                        "the transaction was cancelled, so it is unknown whether it is committed"
+                    ),
+                )
+            self._moved(entries)
             raise
         written, self._writing = self._writing, ()
         if refused:
@@ -713,6 +722,7 @@ class Outbox:
             "a transaction failed, and another transaction will write its outputs: %s", error
         )
         self._error = error
+        self._moved(entries)
         return self._backoff.next_delay_s()
 
     def _fail(self, entry: Entry, error: BaseException) -> None:

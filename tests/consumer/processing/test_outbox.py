@@ -392,6 +392,7 @@ async def test_what_waits_at_the_close_fails_and_the_transaction_that_is_cut_off
     await outbox.close()
     assert loop.time() - began_at == 3
     assert transactions.told == [("begun anew", [])]
+    assert not outbox.is_busy
     with pytest.raises(IllegalStateError, match="run\\(\\) has ended"):
         await letter
 
@@ -420,6 +421,7 @@ async def test_a_commit_that_fails_by_the_group_is_tried_again(
     outbox.put(entry(0))
     await asyncio.sleep(1)
     assert transactions.written == [["0"]]
+    assert transactions.moved == [[0], [0], [0]]  # a rebalance waits no longer for a failed one
 
 
 @pytest.mark.parametrize("is_told", [True, False])
