@@ -238,6 +238,9 @@ class Engine(Life["Running"]):
         """
         if self.is_stopping:
             is_awaited = self.parts is None or not self.parts.membership.is_called_by_listener()
+            processing = self.core.reads.processing
+            if is_awaited and processing is not None and self.stage is Stage.FINISHING:
+                processing.note_stopper(self._loop.time() + timeout_s)
         else:
             is_awaited = True
             if self.current is not None:

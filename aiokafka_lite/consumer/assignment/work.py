@@ -204,6 +204,9 @@ class Processing(Work, Protocol):
     async def end(self, until: float, deadline: float) -> None:
         """Start no more records. Cancel those still processed at `until`, before the deadline."""
 
+    def note_stopper(self, deadline: float) -> None:
+        """Note that the current task stops the consumer, too: `end` does not wait for it."""
+
     def receipts(self) -> Iterable[HeldRecord]:
         """Return the records that the application is processing. Raises if handlers have them."""
 

@@ -355,6 +355,9 @@ class Acks(Gets, Processing):
         self.is_over = True
         self._refusals.clear()
 
+    def note_stopper(self, deadline: float) -> None:
+        """Do nothing: `end` waits for no tasks."""
+
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:
         self.ready.close()

@@ -143,9 +143,9 @@ class Run(Processing):
         self._watched: Outbox | None = None
         # Until when cancelled handlers and transactions may end. None: they are not given up.
         self._ends_at: float | None = None
-        # The worker whose handler stops the consumer, and until when it is not cancelled.
-        self._stopper: asyncio.Task[Any] | None = None
-        self._stopper_until = -math.inf
+        # The workers whose handlers stop the consumer, and until when these are not cancelled.
+        self._stoppers: set[asyncio.Task[Any]] = set()
+        self._stoppers_until = -math.inf
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
@@ -225,8 +225,8 @@ class Run(Processing):
             await self._ended.wait()
             until = self._loop.time() + self._end_s
             await self.end(until)
-            await self._end_stopper(until)
-            if self._is_at_work():
+            await self._end_stoppers(until)
+            if self._ends_at is not None and self._is_at_work():
                 log.warning(
                     "run() cancels again what it cancelled, and what has not ended within %g s: %s",
                     LONGEST_END_S,
@@ -295,8 +295,7 @@ class Run(Processing):
         self._steps.is_finishing = True
         if self._feeder is not None:
             self._scope.cancel(self._feeder)
-        if (task := asyncio.current_task()) in self._running.values():
-            self._stopper, self._stopper_until = task, deadline + LONGEST_END_S
+        self.note_stopper(deadline)
         try:
             await self._wait_while(lambda: self._ends_at is None and self._is_at_work(), until)
             if self._is_at_work():
@@ -307,15 +306,21 @@ class Run(Processing):
         finally:
             self._note_end(None)
 
-    async def _end_stopper(self, until: float) -> None:
-        """Cancel the handler that stops the consumer, if it goes on after the stop."""
+    def note_stopper(self, deadline: float) -> None:
+        if (task := asyncio.current_task()) is not None and task in self._running.values():
+            self._stoppers.add(task)
+            self._stoppers_until = max(self._stoppers_until, deadline + LONGEST_END_S)
+            self._returned.set()  # a stop that waits for this handler
+
+    async def _end_stoppers(self, until: float) -> None:
+        """Cancel the handlers that stop the consumer, if they go on after the stop."""
 
         def is_running() -> bool:
-            return self._stopper in self._running.values()
+            return not self._stoppers.isdisjoint(self._running.values())
 
-        await self._wait_while(is_running, max(until, self._stopper_until))
+        await self._wait_while(is_running, max(until, self._stoppers_until))
         if is_running():
-            self._stopper = None
+            self._stoppers.clear()
             await self._wait_while(self._is_at_work, self._cancel_late())
 
     def _cancel_late(self) -> float:
@@ -324,9 +329,7 @@ class Run(Processing):
             self._at_work(),
         )
         self._ends_at = ends_at = self._loop.time() + LONGEST_END_S
-        self._cancel_workers(
-            job for job, task in self._running.items() if task is not self._stopper
-        )
+        self._cancel_workers(self._running)
         if self._outbox is not None:
             self._outbox.give_up(self._state.assignment)
         self._returned.set()  # other waits end then, too
@@ -339,15 +342,15 @@ class Run(Processing):
                 return
 
     def _is_at_work(self) -> bool:
-        """Whether transactions go on, or handlers other than the one that stops the consumer."""
+        """Whether transactions go on, or handlers other than those that stop the consumer."""
         is_writing = self._watched is not None and self._watched.is_busy
-        return is_writing or any(task is not self._stopper for task in self._running.values())
+        return is_writing or not self._stoppers.issuperset(self._running.values())
 
     def _at_work(self) -> str:
         left = sorted(
             place_of(job)
             for job, task in self._running.items()
-            if job.is_current and task is not self._stopper
+            if job.is_current and task not in self._stoppers
         )
         if self._outbox is not None and (count := self._outbox.record_count):
             left.append(f"the outputs of {count} records were not committed")
@@ -777,8 +780,9 @@ class Run(Processing):
         ) or (self._watched is not None and self._watched.is_writing(partitions))
 
     def _cancel_workers(self, jobs: Iterable[Job]) -> None:
+        spared = {asyncio.current_task(), *self._stoppers, *self._cancelled_workers}
         for task in dict.fromkeys(self._running[job] for job in jobs):
-            if task not in self._cancelled_workers and task is not asyncio.current_task():
+            if task not in spared:
                 self._cancelled_workers.add(task)
                 task.add_done_callback(self._worker_ended)
                 self._scope.cancel(task)

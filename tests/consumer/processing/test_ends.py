@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.processing import DeadLetters, Retry
+from aiokafka_lite.processing import DeadLetters, Outputs, Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
 from tests.support.cluster import KafkaHandle
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,6 +55,66 @@ async def test_a_handler_that_stops_the_consumer_is_not_cancelled_with_others(ho
         await consumer.run(handle, concurrency=4)
         assert left == [{}, "and goes on"]
         assert [await committed(kafka, partition) for partition in (0, 1)] == [2, 0]
+
+
+async def test_a_handler_that_stops_the_consumer_is_not_cancelled_by_a_rebalance() -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        kafka = filled(broker, 2)
+        consumer, other = (member(kafka, "t", "g", rebalance_hold_ms=0) for _ in range(2))
+        left: list[object] = []
+        stopping = asyncio.Event()
+
+        async def handle(record: Record) -> None:
+            if record.partition == 0:
+                await asyncio.sleep(5)
+            else:
+                stopping.set()
+                left.append(await consumer.stop(10))
+
+        await consumer.start()
+        task = asyncio.create_task(consumer.run(handle, concurrency=2))
+        await stopping.wait()
+        async with other:
+            await until(lambda: TopicPartition("t", 1) in other.assignment())
+            assert not left
+            await task
+            assert left == [{}]
+        assert await committed(kafka, 0) == 1
+
+
+async def test_handlers_that_stop_the_consumer_do_not_wait_for_each_other() -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        consumer = member(filled(broker, 2), "t", "g", rebalance_hold_ms=0)
+        left: list[object] = []
+
+        async def handle(record: Record) -> None:
+            await asyncio.sleep(record.partition)
+            left.append(await consumer.stop(10))
+
+        await consumer.start()
+        began_at = asyncio.get_running_loop().time()
+        await consumer.run(handle, concurrency=2)
+        assert left == [{}, {}]
+        assert asyncio.get_running_loop().time() - began_at < 3
+
+
+async def test_the_outputs_of_a_handler_that_stops_the_consumer_cause_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        kafka = filled(broker)
+        consumer = member(kafka, "t", "g")
+
+        async def handle(record: Record, outputs: Outputs) -> None:
+            outputs.send("dead", b"x")
+            await consumer.stop()
+
+        await consumer.start()
+        async with AIOKafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers, transactional_id="outputs"
+        ) as producer:
+            await consumer.run(handle, transactions=producer)
+    assert "cancel" not in caplog.text
 
 
 async def test_a_handler_that_goes_on_after_it_stopped_the_consumer_is_cancelled() -> None:
