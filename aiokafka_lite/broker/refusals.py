@@ -401,7 +401,9 @@ def _copied(item: type, element: type[Struct]) -> Sequence[tuple[str | None, str
     if not issubclass(item, Struct):
         possible = _INDEX_NAMES if issubclass(item, int) else _NAMES_OF_TEXTS
         return [(None, name) for name in possible if name in names][:1]
-    copied = [(name, name) for name in names if name in _COPIED and hasattr(item, name)]
+    # The response to InitProducerId has a new producer id.
+    same = _COPIED if issubclass(item, Request) else _COPIED | {"producer_id"}
+    copied = [(name, name) for name in names if name in same and hasattr(item, name)]
     given = [name for name in _INDEX_NAMES if hasattr(item, name)]
     index = [name for name in _INDEX_NAMES if name in names]
     return [*copied, *zip(given[:1], index[:1], strict=False)]

@@ -65,7 +65,7 @@ from aiokafka_lite.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_EPOCH: Final = 0
@@ -281,12 +281,7 @@ def write_txn_markers(
     ctx: RequestContext, request: WriteTxnMarkersRequest
 ) -> Steps[WriteTxnMarkersResponse]:
     """Administrators end hanging transactions with this. Coordinators here do not send it."""
-    response = yield from answered(ctx, request, _write)
-    for number, result in enumerate(response.markers):
-        if number % ELEMENTS_PER_STEP == ELEMENTS_PER_STEP - 1:
-            yield
-        result.producer_id = request.markers[number].producer_id
-    return response
+    return answered(ctx, request, _write)
 
 
 def _write(

@@ -583,6 +583,8 @@ async def test_producers_of_a_partition_are_described(
 async def test_administrator_ends_a_transaction_by_a_marker(
     client: RawClient, producer: Producer, topic: str
 ) -> None:
+    # The first one's id may be 0, the default of the response.
+    producer = await Producer(client).init()
     await producer.init()
     await producer.add(topic)
     await producer.produce(topic)
@@ -595,8 +597,9 @@ async def test_administrator_ends_a_transaction_by_a_marker(
             topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
             coordinator_epoch=0,
         )
-        answer = await client.request(WriteTxnMarkersRequest(markers=[marker]))
-        return answer.markers[0].topics[0].partitions[0].error_code
+        (answer,) = (await client.request(WriteTxnMarkersRequest(markers=[marker]))).markers
+        assert answer.producer_id == producer.producer_id
+        return answer.topics[0].partitions[0].error_code
 
     assert await write(producer.epoch, 7) == UnknownTopicOrPartitionError.errno
     assert await write(producer.epoch - 1) == InvalidProducerEpoch.errno
