@@ -121,20 +121,21 @@ async def test_offsets_are_fetched_from_the_coordinator_of_this_moment(
     topic_id = broker.topics["wide"].topic_id
     wanted = OffsetFetchRequestTopics(name="wide", topic_id=topic_id, partition_indexes=[*WIDE])
     begun = []
-    for version, is_stable, topics in (
-        (1, False, [wanted]),
-        (9, False, [wanted]),
-        (9, True, [wanted]),
-        (10, False, [wanted]),
-        (9, False, None),
+    # Two steps end before the coordinator is checked, three after it, four after the first offsets.
+    for version, is_stable, topics, step_counts in (
+        (1, False, [wanted], (2, 3)),
+        (9, False, [wanted], (2, 3, 4)),
+        (9, True, [wanted], (2, 3, 4)),
+        (10, False, [wanted], (2, 3, 4)),
+        (9, False, None, (1, 2)),
     ):
         groups = [OffsetFetchRequestGroup(group_id="g", topics=each) for each in ([], topics)]
         request = OffsetFetchRequest(groups=groups, require_stable=is_stable)
-        begun.append(
-            (version, steps := steps_of(offset_fetch(context(broker, version, at), request)))
-        )
-        for _ in range(2 if topics else 1):
-            next(steps)
+        for count in step_counts:
+            steps = steps_of(offset_fetch(context(broker, version, at), request))
+            for _ in range(count):
+                next(steps)
+            begun.append((version, steps))
     changed = change(broker)
     if changed is not None:
         await changed
