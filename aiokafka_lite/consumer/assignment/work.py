@@ -19,6 +19,9 @@ from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.structs import TopicPartition
 
+# How long rebalances and stops wait for handlers that were cancelled, and for transactions.
+LONGEST_END_S: Final = 1.0
+
 
 class HeldRecord(Protocol):
     @property

@@ -29,7 +29,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.work import Work, in_words
+from aiokafka_lite.consumer.assignment.work import LONGEST_END_S, Work, in_words
 from aiokafka_lite.consumer.config import HOLD_MARGIN
 from aiokafka_lite.consumer.membership.protocol import AwaitedWork, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
@@ -131,9 +131,6 @@ class ListenerCalls:
         finally:
             call.end()
 
-
-# How long a rebalance waits for cancelled handlers.
-LONGEST_END_S: Final = 1.0
 
 # Returns why partitions are lost. None: they are not.
 WhyLost = Callable[[], str | None]

@@ -71,7 +71,7 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
 # How long a run that is cancelled again waits for the end of a transaction.
-LONGEST_END_S: Final = 10.0
+LONGEST_TRANSACTION_END_S: Final = 10.0
 
 
 class Outputs:
@@ -331,7 +331,7 @@ class Outbox:
             try:
                 self._scope.cancel_all()
                 if self._task is not None:
-                    await _until_done(self._task, LONGEST_END_S)
+                    await _until_done(self._task, LONGEST_TRANSACTION_END_S)
                 await self._scope.close()
             finally:
                 await self._source.dismiss()
@@ -754,6 +754,6 @@ async def _until_done(task: asyncio.Task[None], wait_s: float) -> None:
         try:
             await asyncio.wait([task], timeout=until - now)
         except asyncio.CancelledError as error:
-            cancellation, until = error, min(until, loop.time() + LONGEST_END_S)
+            cancellation, until = error, min(until, loop.time() + LONGEST_TRANSACTION_END_S)
     if cancellation is not None:
         raise cancellation

@@ -39,7 +39,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
-from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Processing, spans_of
+from aiokafka_lite.consumer.assignment.work import (
+    LONGEST_END_S,
+    DeliveredRecords,
+    Processing,
+    spans_of,
+)
 from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
@@ -80,8 +85,7 @@ log = logging.getLogger(__name__)
 # Of one get: so many jobs are made in one go.
 MOST_TAKEN: Final = 2_000
 LEAST_TAKEN: Final = 64
-# How long cancelled handlers and transactions may take to end, and how long a stop waits at least.
-LONGEST_END_S: Final = 1.0
+# How long a stop waits at least for handlers that were cancelled.
 LEAST_END_S: Final = 0.05
 # In one turn of the loop.
 SLICE_S: Final = 0.002
@@ -228,7 +232,7 @@ class Run(Processing):
             await self._end_stoppers(until)
             if self._ends_at is not None and self._is_at_work():
                 log.warning(
-                    "run() cancels again what it cancelled, and what has not ended within %g s: %s",
+                    "run() cancels again handlers and transactions that have not ended in %g s: %s",
                     LONGEST_END_S,
                     self._at_work(),
                 )

@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.assignment.work import spans_of
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.outbox import (
     FIRST_PAUSE_S,
-    LONGEST_END_S,
+    LONGEST_TRANSACTION_END_S,
     MOST_BYTES,
     MOST_ENTRIES,
     Entry,
@@ -409,7 +409,7 @@ async def test_a_close_that_is_cancelled_waits_some_seconds_for_its_transaction(
     closing.cancel()
     await asyncio.wait([closing])
     assert closing.cancelled()
-    assert loop.time() == 60 + LONGEST_END_S
+    assert loop.time() == 60 + LONGEST_TRANSACTION_END_S
 
 
 async def test_a_commit_that_fails_by_the_group_is_tried_again(
