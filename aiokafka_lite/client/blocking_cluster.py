@@ -327,7 +327,7 @@ class BlockingCluster:
     def note_fork(self) -> None:
         self._opening = threading.Lock()  # another thread of the parent may hold it
         if self._opened is not None:
-            leave_to_parent(-1, (self._cluster, self._opened.cluster.scope))
+            leave_to_parent(-1, self._opened.cluster)
             self._opened = None
 
     # --- Time ------------------------------------------------------------------------------

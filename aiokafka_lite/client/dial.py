@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._sockets import real_socket
@@ -57,33 +57,27 @@ async def dial(
 ) -> P:
     """Connect to the first address that accepts. Cancellation leaves no connection open."""
     loop = asyncio.get_running_loop()
-    # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
-    server_hostname = address.host.rstrip(".") if ssl_context else None
     failures: dict[str, BaseException] = {}
     timeout_s = limit.left_s()
     for host in await _resolve(address, timeout_s):
         try:
             async with timeout(limit.left_s()):
-                if receive_buffer_bytes is None or simulation_of(loop) is not None:
+                sock, target = None, dict[str, Any](host=host, port=address.port)
+                if receive_buffer_bytes is not None and simulation_of(loop) is None:
+                    sock = await _connected(**target, receive_buffer_bytes=receive_buffer_bytes)
+                    target = {"sock": sock}
+                try:
                     transport, protocol = await loop.create_connection(
                         protocol_factory,
-                        host,
-                        address.port,
+                        **target,
                         ssl=ssl_context,
-                        server_hostname=server_hostname,
+                        # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
+                        server_hostname=address.host.rstrip(".") if ssl_context else None,
                     )
-                else:
-                    sock = await _connected(host, address.port, receive_buffer_bytes)
-                    try:
-                        transport, protocol = await loop.create_connection(
-                            protocol_factory,
-                            sock=sock,
-                            ssl=ssl_context,
-                            server_hostname=server_hostname,
-                        )
-                    except BaseException:
+                except BaseException:
+                    if sock is not None:
                         sock.close()
-                        raise
+                    raise
         except asyncio.TimeoutError:
             failures[host] = TimeoutError()  # another class before Python 3.11
         except NETWORK_ERRORS as error:

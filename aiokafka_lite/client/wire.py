@@ -431,7 +431,7 @@ class Wire:
         pending.frame = None
         # A broker that mutes us reads the request after that (KIP-219).
         pending.begin_time(now if now > self.muted_until else self.muted_until)
-        self.in_flight[correlation_id] = pending  # type: ignore[assignment] # each is a Exchange
+        self.in_flight[correlation_id] = pending  # type: ignore[assignment] # each is an Exchange
 
     def _free_correlation_id(self) -> int:
         correlation_id = self.last_correlation_id
