@@ -6,7 +6,8 @@ import logging
 import random
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import pytest
@@ -339,6 +340,19 @@ async def test_nobody_waits_for_a_node_that_was_given_up(
 
 
 # --- Connecting to one of several ----------------------------------------------------------
+@asynccontextmanager
+async def a_second_node_to_try(
+    broker: ScriptedBroker, pool: Pool
+) -> AsyncIterator[tuple[ScriptedBroker, asyncio.Future[frozenset[int]]]]:
+    """Start to connect one of two nodes, of which the first one is silent."""
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    async with ScriptedBroker(2) as second:
+        pool.update_nodes(nodes(broker, second))
+        connecting = asyncio.ensure_future(pool.connect_one([1, 2], []))
+        await broker.until_asked(ApiVersionsRequest)
+        yield second, connecting
+
+
 @pytest.mark.virtual_time
 async def test_a_node_that_leaves_before_its_turn_is_passed_over(
     broker: ScriptedBroker, pool: Pool
@@ -362,11 +376,7 @@ async def test_a_node_that_leaves_before_its_turn_is_passed_over(
 async def test_a_node_that_another_caller_has_connected_is_not_connected_again(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
-    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
-    async with ScriptedBroker(2) as second:
-        pool.update_nodes(nodes(broker, second))
-        connecting = asyncio.ensure_future(pool.connect_one([1, 2], []))
-        await broker.until_asked(ApiVersionsRequest)
+    async with a_second_node_to_try(broker, pool) as (second, connecting):
         connection = await pool.connect(2)
         assert await connecting == frozenset()
         assert pool.usable(2) is connection
@@ -378,11 +388,7 @@ async def test_a_node_that_another_caller_has_connected_is_not_connected_again(
 async def test_no_other_node_is_tried_once_the_client_is_closed(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
-    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
-    async with ScriptedBroker(2) as second:
-        pool.update_nodes(nodes(broker, second))
-        connecting = asyncio.ensure_future(pool.connect_one([1, 2], []))
-        await broker.until_asked(ApiVersionsRequest)
+    async with a_second_node_to_try(broker, pool) as (second, connecting):
         await pool.close()
         with pytest.raises(ClientClosedError, match="the client is closed"):
             await connecting
