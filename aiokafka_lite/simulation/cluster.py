@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiokafka_lite._virtual import START_MS
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, Partition
 from aiokafka_lite.errors import NoError
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned
 from aiokafka_lite.protocol.messages.group_records import (
@@ -16,6 +16,8 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.records import RecordSet
+from aiokafka_lite.records.batch import BatchHeader, iter_batches
+from aiokafka_lite.records.transactions import ControlType, end_marker
 from aiokafka_lite.simulation.engine import Loop
 from aiokafka_lite.simulation.history import Event, Facts, History, Kind
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -61,6 +63,8 @@ class SimulatedCluster:
             f"{address}:{PORT + n}" for n, address in enumerate(addresses)
         )
         self._read_to: dict[int, int] = {}
+        # The commits of open transactions, by the partition of the groups' log and the producer.
+        self._pending: dict[tuple[int, int], list[Event]] = {}
         self._logs: dict[TopicPartition, tuple[tuple[object, ...], dict[int, bytes]]] = {}
 
     @property
@@ -89,27 +93,38 @@ class SimulatedCluster:
         return next((each.value or b"" for each in batch.take(1) if each.offset == offset), b"")
 
     def read_commits(self, history: History) -> None:
-        """Note the commits of all groups that the log has got since the last call."""
+        """Note the commits of all groups that the log has got since the last call.
+
+        The commits of a transaction are noted when its marker commits them, with their own time.
+        """
         topic = self.broker.topic(GROUP_METADATA_TOPIC)
         for partition in () if topic is None else topic.partitions:
             position = max(self._read_to.get(partition.index, 0), partition.log_start_offset)
-            while position < partition.high_watermark:
-                view = partition.log.read(position, READ_BYTES)
-                batch = RecordSet(partition.topic, partition.index, view, fetch_offset=position)
-                for record in batch.take(READ_BYTES):
-                    self._note_commit(history, record)
-                position = batch.next_offset
+            end = partition.high_watermark
+            while position < end:
+                view = partition.log.read(position, READ_BYTES, end_offset=end)
+                for header, batch in iter_batches(view, check_crcs=False):
+                    history.events += self._commits_by(partition, header, batch)
+                    position = header.last_offset + 1
             self._read_to[partition.index] = position
 
-    def _note_commit(self, history: History, record: ConsumerRecord[Any, Any]) -> None:
-        if record.key is None or record.value is None:
-            return
-        key = decode_key(KEY_CLASSES, record.key)
-        if isinstance(key, OffsetCommitKey):
-            commit = decode_versioned(OffsetCommitValue, record.value)
-            tp = TopicPartition(key.topic, key.partition)
-            at_s = (record.timestamp - START_MS) / 1000
-            history.events.append(Event(at_s, Kind.COMMITTED, key.group, tp, commit.offset))
+    def _commits_by(
+        self, partition: Partition, header: BatchHeader, batch: memoryview
+    ) -> list[Event]:
+        """Return the commits that a batch of the groups' log makes, or those that it ends."""
+        transaction = partition.index, header.producer_id
+        if header.is_control:
+            commits = self._pending.pop(transaction, [])
+            marker = end_marker(header, batch)
+            return commits if marker is not None and marker.type is ControlType.COMMIT else []
+        records = RecordSet(
+            partition.topic, partition.index, batch, fetch_offset=header.base_offset
+        ).take(READ_BYTES)
+        commits = [event for record in records if (event := _commit_of(record)) is not None]
+        if not header.is_transactional:
+            return commits
+        self._pending.setdefault(transaction, []).extend(commits)
+        return []
 
     def add_logs(self, facts: Facts, partitions: Iterable[TopicPartition]) -> None:
         """Add the records that a read_committed reader gets of some partitions."""
@@ -127,3 +142,15 @@ class SimulatedCluster:
             records = self.broker.records(*tp, isolation_level="read_committed")
             self._logs[tp] = state, {record.offset: record.value or b"" for record in records}
         return self._logs[tp][1]
+
+
+def _commit_of(record: ConsumerRecord[Any, Any]) -> Event | None:
+    if record.key is None or record.value is None:
+        return None
+    key = decode_key(KEY_CLASSES, record.key)
+    if not isinstance(key, OffsetCommitKey):
+        return None
+    commit = decode_versioned(OffsetCommitValue, record.value)
+    tp = TopicPartition(key.topic, key.partition)
+    at_s = (record.timestamp - START_MS) / 1000
+    return Event(at_s, Kind.COMMITTED, key.group, tp, commit.offset)

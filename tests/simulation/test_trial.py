@@ -464,6 +464,30 @@ def test_aborted_records_are_not_read() -> None:
     assert outcome.kind() == "aborted read"
 
 
+def test_commits_are_those_of_transactions_that_are_not_aborted() -> None:
+    from aiokafka_lite.simulation.history import Kind
+
+    async def test(kafka: Kafka) -> None:
+        kafka.create_topic("t", 1)
+        tp = TopicPartition("t", 0)
+        for number in range(4):
+            await kafka.write("t", f"{number}")
+        async with AIOKafkaProducer[Any, Any](
+            bootstrap_servers=kafka.bootstrap_servers, transactional_id="x"
+        ) as producer:
+            for offset, ends in ((3, producer.abort_transaction), (2, producer.commit_transaction)):
+                await producer.begin_transaction()
+                await producer.send_offsets_to_transaction({tp: offset}, GROUP)
+                found = kafka.evidence("t").history.of(Kind.COMMITTED)
+                assert not [*found]  # not before its end
+                await ends()
+        assert kafka.broker.committed(GROUP) == {tp: 2}
+        found = kafka.evidence("t", group=GROUP).history.of(Kind.COMMITTED)
+        assert [(event.tp, event.offset) for event in found] == [(tp, 2)]
+
+    assert outcome_of(test, faults_s=3.0).error is None
+
+
 def test_value_that_the_history_cannot_compare_is_refused() -> None:
     async def test(kafka: Kafka) -> None:
         await kafka.send(None, "t", {"order": 1})
