@@ -33,7 +33,6 @@ prometheus_client, for ``/metrics``.
 
 from __future__ import annotations
 
-from aiokafka_lite.extras.web.app import application, serve
-from aiokafka_lite.extras.web.asgi_app import asgi
+from aiokafka_lite.extras.web.app import application, asgi, serve
 
 __all__ = ["application", "asgi", "serve"]

@@ -26,8 +26,8 @@ from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import app as web_app
-from aiokafka_lite.extras.web import measured, pages
-from aiokafka_lite.extras.web.measured import Measuring, TooManyError
+from aiokafka_lite.extras.web import pages
+from aiokafka_lite.extras.web.pages import Measuring, TooManyError
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.asking import Fields, ask
@@ -41,7 +41,7 @@ HOSTILE = '<script>alert(1)</script>\r\nX: "y"\\'
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure anew for every request."""
-    monkeypatch.setattr(measured, "REST_PER_WORK", 0)
+    monkeypatch.setattr(pages, "REST_PER_WORK", 0)
 
 
 @asynccontextmanager
@@ -297,7 +297,7 @@ def compute() -> None:
 async def test_consumer_that_takes_long_to_measure_is_measured_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measured, "REST_PER_WORK", 10_000)
+    monkeypatch.setattr(pages, "REST_PER_WORK", 10_000)
     slow = Slow(AIOKafkaConsumer(), compute)
     measuring = Measuring(cast("AIOKafkaConsumer", slow))
     for _ in range(1_000):
@@ -305,7 +305,7 @@ async def test_consumer_that_takes_long_to_measure_is_measured_rarely(
         measuring.now()
     assert slow.calls == 2
     assert measuring.now().refresh_ms > 100_000
-    for number in range(measured.MOST_BODIES):
+    for number in range(pages.MOST_BODIES):
         measuring.now().body(number, lambda _: {})
     with pytest.raises(TooManyError):
         measuring.now().body("one more", lambda _: {})
@@ -315,7 +315,7 @@ async def test_consumer_that_takes_long_to_measure_is_measured_rarely(
 async def test_process_that_was_suspended_while_it_measured_measures_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measured, "REST_PER_WORK", 199)
+    monkeypatch.setattr(pages, "REST_PER_WORK", 199)
     slow = Slow(AIOKafkaConsumer(), lambda: time.sleep(0.2))
     measuring = Measuring(cast("AIOKafkaConsumer", slow))
     measuring.health()
@@ -330,7 +330,7 @@ async def test_process_that_was_suspended_while_it_measured_measures_again_soon(
 async def test_health_of_a_consumer_is_not_answered_for_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measured, "REST_PER_WORK", 10_000)
+    monkeypatch.setattr(pages, "REST_PER_WORK", 10_000)
     stopped, successor = AIOKafkaConsumer(), AIOKafkaConsumer()
     await stopped.stop()
     shown = [stopped]

@@ -12,8 +12,8 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka_lite.extras import web
-from aiokafka_lite.extras.web import measured
-from aiokafka_lite.extras.web.asgi_app import Application
+from aiokafka_lite.extras.web import pages
+from aiokafka_lite.extras.web.app import Application
 from tests.support.asking import Answer
 from tests.support.cluster import KafkaHandle
 
@@ -23,7 +23,7 @@ Message = MutableMapping[str, object]
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure anew for every request."""
-    monkeypatch.setattr(measured, "REST_PER_WORK", 0)
+    monkeypatch.setattr(pages, "REST_PER_WORK", 0)
 
 
 async def told(app: Application, scope: Message, *messages: Message) -> list[Message]:

@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.extras import web
-from aiokafka_lite.extras.web import measured
+from aiokafka_lite.extras.web import pages
 from tests.support.browser import Browser, find_browser, running_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure anew for every request: on a busy machine that takes long, and then rests long."""
-    monkeypatch.setattr(measured, "REST_PER_WORK", 0)
+    monkeypatch.setattr(pages, "REST_PER_WORK", 0)
 
 
 @pytest.fixture(scope="module")
