@@ -22,8 +22,7 @@ from aiokafka_lite.spark.spark_home import use_drivers_python
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from aiokafka_lite.spark.batch import KafkaBatchReader
-    from aiokafka_lite.spark.stream import KafkaStreamReader
+    from aiokafka_lite.spark.readers import KafkaBatchReader, KafkaStreamReader
 
 NAME: Final = "aiokafka_lite"
 _READS_ONLY: Final = (
@@ -82,7 +81,7 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def reader(self, schema: StructType) -> KafkaBatchReader:
-        from aiokafka_lite.spark.batch import KafkaBatchReader
+        from aiokafka_lite.spark.readers import KafkaBatchReader
         from aiokafka_lite.spark.schema import arrow_schema
 
         self._loaded()
@@ -90,8 +89,8 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        from aiokafka_lite.spark.readers import KafkaStreamReader
         from aiokafka_lite.spark.schema import arrow_schema
-        from aiokafka_lite.spark.stream import KafkaStreamReader
 
         self._loaded()
         return KafkaStreamReader(dict(self.options), arrow_schema(schema.fields))

@@ -12,9 +12,9 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.spark.micro_batches import GroupCommits
 from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.planning.group_commits import GroupCommits
-from aiokafka_lite.spark.planning.planner import Planner
+from aiokafka_lite.spark.planner import Planner
 from demos.parquet.options import PipelineOptions
 
 log = logging.getLogger("aiokafka_lite.spark")

@@ -12,8 +12,8 @@ import pytest
 from pyspark import cloudpickle
 
 from aiokafka_lite.spark import KafkaDataSource, process
-from aiokafka_lite.spark.batch import KafkaBatchReader
 from aiokafka_lite.spark.process import Build, own_build
+from aiokafka_lite.spark.readers import KafkaBatchReader
 from aiokafka_lite.spark.schema import default_schema
 from tests.support.extensions import but_for_plain_python
 
@@ -57,7 +57,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def pickled_by(sender: Build, thing: object, pickler: ModuleType) -> bytes:
     with (
-        mock.patch("aiokafka_lite.spark.batch.own_build", return_value=sender),
+        mock.patch("aiokafka_lite.spark.readers.own_build", return_value=sender),
         mock.patch("aiokafka_lite.spark.source.own_build", return_value=sender),
     ):
         dumped: bytes = pickler.dumps(thing)

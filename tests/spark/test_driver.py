@@ -13,8 +13,8 @@ from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.planning.micro_batches import MicroBatches
-from aiokafka_lite.spark.planning.planner import batch_tasks
+from aiokafka_lite.spark.micro_batches import MicroBatches
+from aiokafka_lite.spark.planner import batch_tasks
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.java_pattern import JavaPatternError, compile_java
-from aiokafka_lite.spark.subscribed import Subscribed
+from aiokafka_lite.spark.options import Subscribed
 from tests.spark.options.cases import ACCEPTED, BROKER, REFUSED, STRICTER, Case
 from tests.spark.options.kafka_cases import KAFKA_ACCEPTED, KAFKA_REFUSED, KAFKA_STRICTER
 from tests.spark.options.patterns import BROKEN, NAMES, NOT_HERE, PATTERNS, random_pattern

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from aiokafka_lite.spark import process
-from aiokafka_lite.spark.batch import KafkaBatchReader
+from aiokafka_lite.spark.readers import KafkaBatchReader
 from aiokafka_lite.spark.schema import default_schema
 from tests.support.programs import started_and_awaited
 

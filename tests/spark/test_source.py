@@ -20,8 +20,7 @@ import pyspark_aiokafka_lite
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
 from aiokafka_lite.spark import KafkaDataSource, worker
-from aiokafka_lite.spark.batch import KafkaBatchReader, KafkaInputPartition
-from aiokafka_lite.spark.stream import KafkaStreamReader
+from aiokafka_lite.spark.readers import KafkaBatchReader, KafkaInputPartition, KafkaStreamReader
 
 SCHEMA = StructType([StructField("value", BinaryType()), StructField("offset", LongType())])
 
@@ -128,14 +127,14 @@ def test_what_tasks_get_is_small_and_has_no_connection(kafka_broker: BrokerThrea
 def test_a_task_imports_nothing_that_plans() -> None:
     program = (
         "import sys\n"
-        "from aiokafka_lite.spark.stream import KafkaStreamReader\n"
-        "import aiokafka_lite.spark.reading.batches\n"
+        "from aiokafka_lite.spark.readers import KafkaStreamReader\n"
+        "import aiokafka_lite.spark.reading\n"
         "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     modules = set(loaded.stdout.decode().split())
-    assert "aiokafka_lite.spark.reading.batches" in modules
-    for absent in ("aiokafka_lite.spark.planning", "aiokafka_lite.consumer"):
+    assert "aiokafka_lite.spark.reading" in modules
+    for absent in ("aiokafka_lite.spark.planner", "aiokafka_lite.consumer"):
         assert absent not in modules
 
 

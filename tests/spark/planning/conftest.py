@@ -11,9 +11,8 @@ import pytest
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.offsets import EARLIEST
-from aiokafka_lite.spark.options import Position, SourceOptions
-from aiokafka_lite.spark.planning.planner import Planner
-from aiokafka_lite.spark.subscribed import Subscribed
+from aiokafka_lite.spark.options import Position, SourceOptions, Subscribed
+from aiokafka_lite.spark.planner import Planner
 
 P = ParamSpec("P")
 T = TypeVar("T")

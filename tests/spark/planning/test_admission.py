@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.offsets import Offsets
+from aiokafka_lite.spark.micro_batches import Admission, prorate
 from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.planning.micro_batches import Admission, prorate
 from aiokafka_lite.structs import TopicPartition
 from tests.support.for_each import for_each
 

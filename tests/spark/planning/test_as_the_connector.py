@@ -21,10 +21,9 @@ from aiokafka_lite.broker import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.spark.micro_batches import Admission
 from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.planning.micro_batches import Admission
-from aiokafka_lite.spark.planning.planner import Planner
-from aiokafka_lite.spark.planning.splitting import divide
+from aiokafka_lite.spark.planner import Planner, divide
 from aiokafka_lite.spark.ranges import KafkaOffsetRange, from_spark
 
 pytestmark = pytest.mark.slow
@@ -245,7 +244,7 @@ def test_micro_batches_end_at_the_same_offsets(
     try:
         planner = Planner(parsed, cluster)
         admission = Admission(parsed)
-        end, target, ours = planner.beginning().offsets, planner.latest(), []
+        end, target, ours = planner.beginning()[0], planner.latest(), []
         while end != target:
             end = admission.admit(end, target, planner.earliest)
             ours.append(end)

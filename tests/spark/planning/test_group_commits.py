@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from aiokafka_lite.spark.planning.group_commits import (
+from aiokafka_lite.spark.micro_batches import (
     COMMITTED_AGAIN_AFTER_S,
     TRIED_FOR_S,
     GroupCommits,

@@ -33,7 +33,7 @@ from aiokafka_lite.protocol.messages.log_offsets import (
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.spark.options import Position
-from aiokafka_lite.spark.planning.planner import Planner
+from aiokafka_lite.spark.planner import Planner
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.planning.conftest import Planners
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.spark.planning.splitting import Task, divide, split
+from aiokafka_lite.spark.planner import Task, divide, split
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from tests.support.for_each import for_each
 

@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
-from aiokafka_lite.spark.reading.batches import read_ranges
+from aiokafka_lite.spark.reading import read_ranges
 from aiokafka_lite.spark.schema import default_schema
 
 P = ParamSpec("P")

@@ -36,10 +36,9 @@ from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from aiokafka_lite.spark import worker
+from aiokafka_lite.spark import reading, worker
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
-from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.spark.schema import default_schema
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.reading.conftest import Clock, offsets, options_for, read
@@ -144,15 +143,15 @@ def test_throttling_is_no_failure(filled: BrokerThread) -> None:
 def test_nobody_waits_until_a_throttled_client_may_ask_again(
     filled: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0)
-    monkeypatch.setattr(batches, "ROWS_PER_BATCH", 50)
+    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 50)
     filled.on("Fetch", when=is_later).on_frame(with_throttle_time)
     schema = default_schema(include_headers=False)
     started = time.monotonic()
-    reading = batches.read_ranges([planned(filled)], several_fetches(filled), schema)
-    while next(reading)["offset"][-1].as_py() < COUNT // 2:  # what came with it is handed on
+    rows = reading.read_ranges([planned(filled)], several_fetches(filled), schema)
+    while next(rows)["offset"][-1].as_py() < COUNT // 2:  # what came with it is handed on
         pass
-    reading.close()  # type: ignore[attr-defined] # it is a generator
+    rows.close()  # type: ignore[attr-defined] # it is a generator
     assert time.monotonic() - started < 10
 
 
@@ -189,7 +188,7 @@ def test_silent_broker_is_asked_again(filled: BrokerThread) -> None:
 def test_leader_that_moves_is_followed(
     kafka_cluster: BrokerThread, monkeypatch: pytest.MonkeyPatch, is_threaded: bool
 ) -> None:
-    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
+    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
     fill(kafka_cluster)
     options = several_fetches(kafka_cluster)
     wanted = planned(kafka_cluster)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.spark.reading.batches import prefetched
+from aiokafka_lite.spark.reading import prefetched
 
 
 def nothing() -> None:

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.spark import reading
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
-from aiokafka_lite.spark.reading import batches
-from aiokafka_lite.spark.reading.batches import read_ranges
+from aiokafka_lite.spark.reading import read_ranges
 from aiokafka_lite.spark.schema import default_schema
 from tests.spark.reading.conftest import Row, offsets, options_for, read
 from tests.support.cluster import KafkaHandle, unique
@@ -104,7 +104,7 @@ async def test_thread_reads_what_no_thread_reads(
     options = options_for(kafka.bootstrap_servers, kafka__max__partition__fetch__bytes="30000")
     whole = [filled.range(0, len(filled.rows))]
     assert await wait(read, options, whole) == filled.rows
-    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0)
     assert await wait(read, options, whole) == filled.rows
 
 
@@ -112,7 +112,7 @@ async def test_small_range_starts_no_thread(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled = await fill(kafka, [400, 400])
-    monkeypatch.setattr(batches, "prefetched", None)
+    monkeypatch.setattr(reading, "prefetched", None)
     options = options_for(kafka.bootstrap_servers)
     assert await wait(read, options, [filled.range(0, 800)]) == filled.rows
 
@@ -121,8 +121,8 @@ async def test_small_range_starts_no_thread(
 async def test_closing_early_leaves_a_cluster_that_reads_on(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, is_threaded: bool
 ) -> None:
-    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
-    monkeypatch.setattr(batches, "ROWS_PER_BATCH", 100)
+    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
+    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 100)
     filled = await fill(kafka, [400] * 12)
     options = options_for(kafka.bootstrap_servers, kafka__max__partition__fetch__bytes="30000")
     whole = [filled.range(0, len(filled.rows))]

@@ -95,7 +95,7 @@ import pyarrow
 before = set(sys.modules)
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
-from aiokafka_lite.spark.reading.batches import read_ranges
+from aiokafka_lite.spark.reading import read_ranges
 from aiokafka_lite.spark.schema import default_schema
 raw = {{"kafka.bootstrap.servers": {kafka_broker.bootstrap_servers!r}, "subscribe": "t"}}
 options = worker.options_of(raw, is_streaming=False)

@@ -15,11 +15,10 @@ import pyarrow as pa
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
+from aiokafka_lite.spark.fetching import FetchedChunk, Fetching
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
-from aiokafka_lite.spark.reading.fetching import Fetching
-from aiokafka_lite.spark.reading.progress import FetchedChunk
 
 # Spark copies a batch's rows one by one: those of a few MiB are still in the processor's caches.
 ROWS_PER_BATCH: Final = 10_000

@@ -1,19 +1,22 @@
 """Determines the offsets that a query reads, by requests of the driver to Kafka.
 
-The rules are those of Spark's `KafkaOffsetReaderAdmin` and `KafkaMicroBatchStream`.
+The rules are those of Spark's `KafkaOffsetReaderAdmin` and `KafkaMicroBatchStream`. Large ranges
+are split as by `KafkaOffsetRangeCalculator`, to the offset, hence the floating point. In addition
+small ranges share a task, those of one leader first, because a task costs Spark some 30 ms of CPU.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.offset_lookups import Lookups
+from aiokafka_lite.client.offset_lookups import NO_OFFSET, Lookups, OffsetQuery
 from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
-from aiokafka_lite.client.view import NO_EPOCH, ClusterView
+from aiokafka_lite.client.view import NO_EPOCH, ClusterView, Node
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaTimeoutError,
@@ -22,9 +25,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError, DataLossPolicy, named
-from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.planning.resolution import Bounds, Edge
-from aiokafka_lite.spark.planning.splitting import Task, split
+from aiokafka_lite.spark.options import Position, SourceOptions
 from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
@@ -34,13 +35,227 @@ log = logging.getLogger("aiokafka_lite.spark")
 T = TypeVar("T")
 
 
-class Beginning(NamedTuple):
-    """The start of a query, and the error of a new query whose options name other partitions."""
-
-    offsets: Offsets
-    mismatch: OptionError | None
+# --- Tasks ------------------------------------------------------------------------------------
+Task: TypeAlias = tuple[KafkaOffsetRange, ...]
 
 
+def split(
+    ranges: Iterable[KafkaOffsetRange],
+    *,
+    min_partitions: int | None,
+    max_records_per_partition: int | None,
+    min_records_per_task: int,
+) -> list[Task]:
+    """Return the ranges of each task, the largest task first. Empty ranges are left out.
+
+    Ranges of fewer than `min_records_per_task` offsets share a task. 0 gives each its own. Large
+    ones are split to get about `min_partitions` tasks.
+    """
+    pieces = divide(
+        ranges,
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records_per_partition,
+    )
+    large = [piece for piece in pieces if piece.size >= min_records_per_task]
+    small = [piece for piece in pieces if piece.size < min_records_per_task]
+    tasks: list[Task] = [(piece,) for piece in large]
+    if small:
+        wanted = sum(piece.size for piece in small) // min_records_per_task
+        if min_partitions is not None:
+            wanted = max(wanted, min_partitions - len(large))
+        tasks += _shared(small, wanted, max_records_per_partition)
+    # A query would wait for a large task that starts last.
+    return sorted(tasks, key=lambda task: (-_size(task), task[0][:3]))
+
+
+def divide(
+    ranges: Iterable[KafkaOffsetRange],
+    *,
+    min_partitions: int | None,
+    max_records_per_partition: int | None,
+) -> list[KafkaOffsetRange]:
+    """Return the ranges as Spark's own source would split them, without the empty ones."""
+    pieces = [piece for piece in ranges if piece.size > 0]
+    if max_records_per_partition is not None:
+        limit = float(max_records_per_partition)
+        pieces = [
+            part for piece in pieces for part in _parts(piece, math.ceil(float(piece.size) / limit))
+        ]
+    if min_partitions is None or min_partitions <= len(pieces):
+        return pieces
+    total = sum(piece.size for piece in pieces)
+    whole = [piece for piece in pieces if _part_count(piece.size, total, min_partitions) == 1]
+    whole_tps = {piece[:2] for piece in whole}
+    total -= sum(piece.size for piece in whole)
+    wanted = max(min_partitions - len(whole), 1)
+    return [
+        part
+        for piece in pieces
+        for part in (
+            (piece,)
+            if piece[:2] in whole_tps
+            else _parts(piece, _part_count(piece.size, total, wanted))
+        )
+    ]
+
+
+def _part_count(size: int, total: int, wanted: int) -> int:
+    """Return how many of `wanted` parts a range gets, rounded like Java's Math.round."""
+    exact = float(size) / float(total) * wanted
+    below = math.floor(exact)
+    return max(below + 1 if exact - below >= 0.5 else below, 1)
+
+
+def _parts(piece: KafkaOffsetRange, count: int) -> list[KafkaOffsetRange]:
+    """Return a range in `count` parts of about the same size, the larger ones last."""
+    parts = []
+    start, remaining = piece.start, piece.size
+    for left in range(count, 0, -1):
+        size = remaining // left
+        remaining -= size
+        if size > 0:
+            parts.append(piece._replace(start=start, end=start + size))
+            start += size
+    return parts
+
+
+def _shared(small: Sequence[KafkaOffsetRange], wanted: int, limit: int | None) -> list[Task]:
+    """Return `wanted` tasks of about the same size, more if `limit` offsets a task need more."""
+    wanted = min(max(wanted, 1), len(small))
+    total = sum(piece.size for piece in small)
+    tasks: list[list[KafkaOffsetRange]] = []
+    before = task_size = 0
+    for taken, piece in enumerate(sorted(small, key=_by_leader)):
+        is_due = before * wanted >= total * len(tasks)
+        is_last_chance = len(small) - taken <= wanted - len(tasks)
+        is_too_large = limit is not None and task_size + piece.size > limit
+        if is_due or is_last_chance or is_too_large:
+            tasks.append([])
+            task_size = 0
+        _add(tasks[-1], piece)
+        task_size += piece.size
+        before += piece.size
+    return [tuple(task) for task in tasks]
+
+
+def _add(task: list[KafkaOffsetRange], piece: KafkaOffsetRange) -> None:
+    if task and task[-1][:2] == piece[:2] and task[-1].end == piece.start:
+        task[-1] = task[-1]._replace(end=piece.end)
+    else:
+        task.append(piece)
+
+
+def _by_leader(piece: KafkaOffsetRange) -> tuple[int, str, int, int]:
+    leader: Node | None = piece.leader
+    return (-1 if leader is None else leader.id, piece.topic, piece.partition, piece.start)
+
+
+def _size(task: Task) -> int:
+    return sum(piece.size for piece in task)
+
+
+# --- Starts and ends, by the options ----------------------------------------------------------
+class Bounds(NamedTuple):
+    """The offsets of partitions: the earliest, and the latest, which is exclusive."""
+
+    earliest: Offsets
+    latest: Offsets
+
+
+class Edge:
+    """The start or the end of a query.
+
+    With `is_strict`, a partition without a record as late as the timestamp is an error. Otherwise
+    its offset is the latest one.
+    """
+
+    def __init__(
+        self, name: Literal["starting", "ending"], position: Position, *, is_strict: bool = False
+    ) -> None:
+        self._name = name
+        self._position = position
+        self._is_strict = is_strict
+
+    @property
+    def option(self) -> str:
+        if not self._position.is_time:
+            return f"{self._name}Offsets"
+        is_one = isinstance(self._position.at, int)
+        return f"{self._name}{'Timestamp' if is_one else 'OffsetsByTimestamp'}"
+
+    def mismatch(self, tps: Collection[TopicPartition]) -> OptionError | None:
+        """Return the error of an option that does not name these partitions exactly."""
+        if isinstance(self._position.at, int):
+            return None
+        given = self._position.at.keys()
+        hint = "" if self._position.is_time else " (-1 is the latest offset, -2 the earliest)"
+        problems = []
+        if absent := set(tps) - given:
+            problems.append(f"leaves out {named(absent)}")
+        if unknown := given - set(tps):
+            problems.append(f"names {named(unknown)}, which do not exist or are not subscribed")
+        if not problems:
+            return None
+        return OptionError(
+            f"option {self.option} {' and '.join(problems)}: the option must name each subscribed "
+            f"partition{hint}"
+        )
+
+    def query(self, tps: Collection[TopicPartition]) -> OffsetQuery:
+        """Return the timestamps to look up, in addition to both ends of the log."""
+        return self._position.by_partition(tps) if self._position.is_time else {}
+
+    def resolve(self, bounds: Bounds, times: Offsets) -> Offsets:
+        """Return an offset for each partition that exists. `times` are the results of `query`."""
+        if self._position.is_time:
+            return {
+                tp: self._unmatched(tp, bounds) if offset == NO_OFFSET else offset
+                for tp, offset in times.items()
+            }
+        special = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
+        return {
+            tp: special[offset][tp] if offset in special else offset
+            for tp, offset in self._position.by_partition(bounds.latest).items()
+        }
+
+    def _unmatched(self, tp: TopicPartition, bounds: Bounds) -> int:
+        if not self._is_strict:
+            return bounds.latest[tp]
+        raise OptionError(
+            f"option {self.option}: topic {tp.topic}, partition {tp.partition} has no record "
+            f"at or after {self.query([tp])[tp]} (ms since the epoch). To begin with the next new "
+            "record, set startingOffsetsByTimestampStrategy to latest"
+        )
+
+    def within(self, offsets: Offsets, bounds: Bounds, data_loss: DataLossPolicy) -> Offsets:
+        """Return offsets that the log has: the nearest ones, if `data_loss` does not raise."""
+        if self._position.is_time:
+            return offsets
+        nearest = dict(offsets)
+        for tp, offset in offsets.items():
+            first, last = bounds.earliest[tp], bounds.latest[tp]
+            if not first <= offset <= last:
+                data_loss.report(
+                    f"option {self.option} is set to offset {offset} for topic {tp.topic}, "
+                    f"partition {tp.partition}, but the log begins at offset {first} and ends at "
+                    f"{last}",
+                    tp,
+                    min(offset, last),
+                )
+                nearest[tp] = min(max(offset, first), last)
+        return nearest
+
+    def check_order(self, begins: Offsets, ends: Offsets, end: Edge) -> None:
+        for tp, begin in begins.items():
+            if ends[tp] < begin:
+                raise OptionError(
+                    f"for topic {tp.topic}, partition {tp.partition}, the start offset {begin} "
+                    f"(option {self.option}) is after the end offset {ends[tp]} (option "
+                    f"{end.option}). Change option {self.option} or option {end.option}"
+                )
+
+
+# --- Requests ---------------------------------------------------------------------------------
 def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
     settle()
     options = worker.options_of(raw, is_streaming=False)
@@ -151,8 +366,10 @@ class Planner:
         return self._lookups.view
 
     # --- Where queries begin and end -----------------------------------------------------------
-    def beginning(self) -> Beginning:
+    def beginning(self) -> tuple[Offsets, OptionError | None]:
         """Return the start of a query without a checkpoint.
+
+        The error is that of a new query whose options name other partitions.
 
         Raises:
             OptionError: A partition has no record as late as the timestamp.
@@ -162,7 +379,7 @@ class Planner:
         tps = self.partitions()
         bounds, (times,) = self._bounds(tps, start.query(tps))
         offsets = start.within(start.resolve(bounds, times), bounds, self._data_loss)
-        return Beginning(offsets, start.mismatch(tps))
+        return offsets, start.mismatch(tps)
 
     def _start(self) -> Edge:
         options = self._options

@@ -1,24 +1,27 @@
-"""The reader of a streaming query.
+"""The readers of batch and streaming queries, and how a task reads its part.
 
-Spark keeps one reader in a separate process, for planning, and pickles other readers into every
-task. Only the reader that plans has a connection to the cluster.
+Readers are pickled into every task. So they hold only the options as text and the columns. Spark
+keeps one reader of a streaming query in a separate process, for planning. Only this one has a
+connection to the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from aiokafka_lite._compat import override
-from aiokafka_lite.spark.batch import KafkaInputPartition, TaskReader
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.spark.process import Build, answer_at_once, compare, own_build
 from aiokafka_lite.spark.ranges import SparkOffsets, from_spark, to_spark
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-    from aiokafka_lite.spark.planning.micro_batches import MicroBatches
+    from aiokafka_lite.spark.micro_batches import MicroBatches
+    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
     HAS_ADMISSION_CONTROL: Final = True
 else:
@@ -33,6 +36,65 @@ else:
             """An empty base class: before PySpark 4.2 Spark runs availableNow as one batch."""
 
 
+Reader = TypeVar("Reader", bound="TaskReader")
+
+
+class KafkaInputPartition(InputPartition):
+    """The input of one task: ranges of offsets of one or several partitions."""
+
+    def __init__(self, ranges: Sequence[KafkaOffsetRange]) -> None:
+        self.ranges = tuple(ranges)
+
+    @override
+    def __repr__(self) -> str:
+        ranges = ", ".join(
+            f"{each.topic}-{each.partition}[{each.start}..{each.end})" for each in self.ranges
+        )
+        return f"KafkaInputPartition({ranges})"
+
+
+class TaskReader:
+    """The base class of batch and streaming readers: it reads the input of a task."""
+
+    is_streaming = False
+
+    def __init__(self, raw: Mapping[str, str], schema: pa.Schema) -> None:
+        self.raw = dict(raw)
+        self.schema = schema
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], object, object, Build]]:
+        return _unpickled, (type(self), self.raw, self.schema, own_build())
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Read the records of a task's input, which is a plain InputPartition or None if empty."""
+        if not isinstance(partition, KafkaInputPartition):
+            return iter(())
+        from aiokafka_lite.spark.reading import read_ranges
+        from aiokafka_lite.spark.worker import options_of
+
+        options = options_of(self.raw, is_streaming=self.is_streaming)
+        return read_ranges(partition.ranges, options, self.schema)
+
+
+def _unpickled(
+    kind: Callable[[Mapping[str, str], pa.Schema], Reader],
+    raw: Mapping[str, str],
+    schema: pa.Schema,
+    sender: Build,
+) -> Reader:
+    answer_at_once()
+    compare(sender)
+    return kind(raw, schema)
+
+
+class KafkaBatchReader(TaskReader, DataSourceReader):
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        from aiokafka_lite.spark.planner import batch_tasks
+
+        return [KafkaInputPartition(task) for task in batch_tasks(self.raw)]
+
+
 class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     is_streaming = True
 
@@ -41,7 +103,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
     @property
     def _batches(self) -> MicroBatches:
         if self._planned_by is None:
-            from aiokafka_lite.spark.planning.micro_batches import MicroBatches
+            from aiokafka_lite.spark.micro_batches import MicroBatches
 
             self._planned_by = MicroBatches(self.raw, has_admission_control=HAS_ADMISSION_CONTROL)
         return self._planned_by
