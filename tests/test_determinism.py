@@ -395,8 +395,9 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "broker/thread.py": {"thread": THREADED},
         "cli": dict.fromkeys(("clock", "descriptor", "thread"), COMMANDS),
         "client/blocking_cluster.py": dict.fromkeys(("chance", "clock", "descriptor"), NO_LOOP),
-        "client/connection.py": {"descriptor": "after a fork, or the end of a real loop"},
-        "client/dial.py": {"descriptor": "makes sockets on real loops, for a buffer's size"},
+        "client/connection.py": {
+            "descriptor": "after a fork, the end of a real loop, and for the size of a buffer"
+        },
         "client/network_errors.py": {"descriptor": "parses an address without resolving it"},
         "client/offset_lookups.py": dict.fromkeys(("chance", "clock"), NO_LOOP),
         "confluent.py": {"thread": "asyncio.to_thread asks the loop, which may be simulated"},

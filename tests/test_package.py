@@ -38,7 +38,6 @@ NOT_AT_IMPORT = (
     "aiokafka_lite.consumer.parts",
     "aiokafka_lite.deserializers",
     "aiokafka_lite.records._build",
-    "aiokafka_lite.records.bad_batch",
     "aiokafka_lite.records.build",
     "aiokafka_lite.records.compression",
 )

@@ -13,8 +13,8 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Final, TypeAlias, cast
 
@@ -23,7 +23,6 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import PASSING_ERRORS
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.client.credentials import Turns, plan_renewal
 from aiokafka_lite.client.lanes import Lane, NodeState, Slot
 from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.client.view import Node
@@ -395,10 +394,26 @@ class Pool:
             if state.node.id >= 0:  # a bootstrap server is not a known node yet
                 self._log_reconnected()
         self._arm_idle_timer()
-        if self._authenticate is not None:
-            timeout_s = self._config.connect_timeout_s
-            plan_renewal(connection, self._authenticate, timeout_s, self._scope, self._rng)
+        self._plan_renewal(connection)
         return None
+
+    def _plan_renewal(self, connection: Connection) -> None:
+        """Renew a SASL session before it ends, on its connection (KIP-368), and so on."""
+        if (authenticate := self._authenticate) is None or not connection.wire.session_lifetime_s:
+            return
+
+        async def renew() -> None:
+            await connection.renew(authenticate, self._config.connect_timeout_s)
+            if connection.error is None:
+                self._plan_renewal(connection)
+
+        def renew_soon() -> None:
+            if connection.error is None and self._scope.failure is None:
+                self._scope.spawn(renew(), name=f"renew session with {connection.peer}")
+
+        at = connection.wire.renewal_at(self._rng)
+        timer = self._loop.call_at(at, self._guard(renew_soon, name="renewing a session"))
+        connection.closed.add_done_callback(lambda _: timer.cancel())
 
     async def _probed(self, state: NodeState) -> KafkaError | None:
         """After a failure, let one attempt at a time send credentials: wrong ones lock accounts."""
@@ -622,3 +637,32 @@ class Pool:
             await asyncio.wait(self._attempts)
         for connection in tuple(self._leaving):
             await connection.wait_closed()
+
+
+class Turns:
+    """Lets one bootstrap server at a time receive credentials, because wrong ones lock accounts."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._refusal: KafkaError | None = None
+        self._refusal_count = 0
+
+    def ticket(self) -> Callable[[], AbstractAsyncContextManager[None]]:
+        """Return a context for an attempt that begins now to send credentials.
+
+        Entering it raises if credentials were refused since the ticket.
+        """
+        return partial(self._turn, self._refusal_count)
+
+    @asynccontextmanager
+    async def _turn(self, seen_count: int) -> AsyncIterator[None]:
+        async with self._lock:
+            if self._refusal is not None and self._refusal_count != seen_count:
+                raise own_copy(self._refusal)
+            try:
+                yield
+            except KafkaError as error:
+                if not error.retriable:
+                    self._refusal = error
+                    self._refusal_count += 1
+                raise

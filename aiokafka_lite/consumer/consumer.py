@@ -36,13 +36,13 @@ from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite._virtual import chance_for, wall_ms
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.arguments import check_text
-from aiokafka_lite.client.wrapped_methods import (
+from aiokafka_lite.client.aiokafka_names import (
     MethodT,
     class_of_aiokafka,
     wrap_as_aiokafkas,
     wrapped_alike,
 )
+from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor

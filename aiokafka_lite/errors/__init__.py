@@ -29,10 +29,10 @@ partitions are read on, and ``seek(error.tp, error.next_offset)`` skips it. The 
 
 from __future__ import annotations
 
-from aiokafka_lite.errors._base import BrokerResponseError, KafkaError
 from aiokafka_lite.errors._broker import *  # noqa: F403 -- the table of codes
 from aiokafka_lite.errors._broker import UnknownError
 from aiokafka_lite.errors._client import *  # noqa: F403 -- the client's own errors
+from aiokafka_lite.errors._client import BrokerResponseError, KafkaError
 
 __all__ = [
     "AuthenticationFailedError", "AuthenticationMethodNotSupported", "AutoCommitError",

@@ -7,8 +7,7 @@ has one. Kafka's name of a code is in the class's name, unless it is given.
 
 from __future__ import annotations
 
-from aiokafka_lite.errors._base import BrokerResponseError
-from aiokafka_lite.errors._client import ProducerFenced
+from aiokafka_lite.errors._client import BrokerResponseError, ProducerFenced
 
 # A table.
 # fmt: off

@@ -20,10 +20,9 @@ from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite._virtual import chance_for
-from aiokafka_lite.client.aiokafka_names import ClientNames
+from aiokafka_lite.client.aiokafka_names import ClientNames, wrap_as_aiokafkas
 from aiokafka_lite.client.arguments import MOST_INT, check_text
 from aiokafka_lite.client.life import Owner
-from aiokafka_lite.client.wrapped_methods import wrap_as_aiokafkas
 from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,

@@ -11,8 +11,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import Address
-from aiokafka_lite.client.connection import Connection
-from aiokafka_lite.client.dial import StepLimit, dial
+from aiokafka_lite.client.connection import Connection, StepLimit, dial
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,
     MAX_TRIES,

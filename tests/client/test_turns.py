@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiokafka_lite.client.credentials import Turns
+from aiokafka_lite.client.pool import Turns
 from aiokafka_lite.errors import AuthenticationFailedError, KafkaConnectionError, KafkaError
 
 

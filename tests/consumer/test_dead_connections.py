@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.dial import KEEP_ALIVE
+from aiokafka_lite.client.connection import KEEP_ALIVE
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.structs import TopicPartition

@@ -16,7 +16,7 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import Address, parse_address
-from aiokafka_lite.client.dial import dial
+from aiokafka_lite.client.connection import dial
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition

@@ -22,7 +22,7 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.client.config import Address
-from aiokafka_lite.client.dial import dial
+from aiokafka_lite.client.connection import dial
 from tests.support import tuning
 
 CHUNK_BYTES = 64 * 1024

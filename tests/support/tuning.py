@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from aiokafka_lite.client import cluster, connection, dial
+from aiokafka_lite.client import cluster, connection
 from aiokafka_lite.client.wire import Wire
 from aiokafka_lite.consumer import events, life, parts
 from aiokafka_lite.consumer.buffer import decode
@@ -113,7 +113,7 @@ def wire_by(monkeypatch: pytest.MonkeyPatch, cls: type[Wire]) -> None:
 
 def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., object]) -> None:
     """Let names of hosts be looked up by a stand-in for the resolver."""
-    monkeypatch.setattr(dial, "_resolve", resolve)
+    monkeypatch.setattr(connection, "_resolve", resolve)
 
 
 def share_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
