@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetFetchRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetFetchRequest
 from aiokafka_lite.protocol.messages.transactions import AddPartitionsToTxnRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function

@@ -61,7 +61,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorResponse
+    from aiokafka_lite.protocol.messages.metadata import FindCoordinatorResponse
 
 log = logging.getLogger(__name__)
 

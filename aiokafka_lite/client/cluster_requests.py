@@ -25,7 +25,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 )
 
 if TYPE_CHECKING:
-    from aiokafka_lite.protocol.messages.find_coordinator import (
+    from aiokafka_lite.protocol.messages.metadata import (
         FindCoordinatorRequest,
         FindCoordinatorResponse,
     )
@@ -69,7 +69,7 @@ def raise_for_metadata(response: MetadataResponse) -> None:
 
 def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoordinatorRequest:
     # Only groups need it.
-    from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+    from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 
     return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 

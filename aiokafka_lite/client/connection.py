@@ -66,7 +66,7 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     TLSError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 

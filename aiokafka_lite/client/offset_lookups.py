@@ -29,8 +29,8 @@ from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.offsets import ListOffsetsResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 

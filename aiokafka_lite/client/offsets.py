@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
+    from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -24,7 +24,7 @@ def offsets_request(
 ) -> ListOffsetsRequest:
     """Ask a leader for offsets by time, each with its epoch, which a former leader refuses."""
     # Imported here, because most tasks of Spark do without.
-    from aiokafka_lite.protocol.messages.log_offsets import (
+    from aiokafka_lite.protocol.messages.offsets import (
         ListOffsetsPartition,
         ListOffsetsRequest,
         ListOffsetsTopic,

@@ -21,7 +21,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.protocol.framing import ResponseDecoder, response_decoder
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:

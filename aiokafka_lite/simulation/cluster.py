@@ -10,8 +10,8 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, Partition
 from aiokafka_lite.errors import NoError
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned
-from aiokafka_lite.protocol.messages.group_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GROUP_KEY_CLASSES,
     OffsetCommitKey,
     OffsetCommitValue,
 )
@@ -147,7 +147,7 @@ class SimulatedCluster:
 def _commit_of(record: ConsumerRecord[Any, Any]) -> Event | None:
     if record.key is None or record.value is None:
         return None
-    key = decode_key(KEY_CLASSES, record.key)
+    key = decode_key(GROUP_KEY_CLASSES, record.key)
     if not isinstance(key, OffsetCommitKey):
         return None
     commit = decode_versioned(OffsetCommitValue, record.value)

@@ -17,7 +17,7 @@ from typing import Final, cast
 from aiokafka_lite.errors import for_code
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

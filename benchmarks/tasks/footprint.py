@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import aiokafka_lite
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from benchmarks.loading import QUIET
 from benchmarks.measure import Measurement, Workload
 from benchmarks.servers import SERVERS, EmbeddedBroker, process_resident_bytes

@@ -32,7 +32,10 @@ from aiokafka_lite.protocol.messages.cluster import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+from aiokafka_lite.protocol.messages.list_transactions import ListTransactionsRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -44,9 +47,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from aiokafka_lite.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
-from aiokafka_lite.protocol.messages.list_transactions import ListTransactionsRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,

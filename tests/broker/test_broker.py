@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest, JoinGroupRequestProtocol
+from aiokafka_lite.protocol.messages.group_members import JoinGroupRequest, JoinGroupRequestProtocol
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.broker.wire import (
     eventually,

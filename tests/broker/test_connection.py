@@ -10,8 +10,11 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import InvalidRequestError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.registry import REQUESTS
 from tests.broker.wire import eventually, fetch_partition, fetch_request, until_closed

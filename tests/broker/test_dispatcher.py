@@ -24,14 +24,14 @@ from aiokafka_lite.broker.network.work import (
     ServedConnection,
 )
 from aiokafka_lite.broker.slices import TIME_SLICE_S
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 from tests.support.virtual_time import VirtualTimeLoop

@@ -22,23 +22,21 @@ from aiokafka_lite.errors import (
     NotCoordinatorForGroupError,
     RebootstrapRequiredError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
     HeartbeatRequest,
     LeaveGroupRequest,
     MemberIdentity,
     SyncGroupRequest,
+    TopicPartitions,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    TopicPartitions,
-)
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

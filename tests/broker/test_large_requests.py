@@ -19,12 +19,20 @@ from aiokafka_lite.broker.handlers.registry import HANDLERS, load
 from aiokafka_lite.broker.network import dispatcher
 from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.protocol import codec, framing
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
     HeartbeatRequest,
     LeaveGroupRequest,
     MemberIdentity,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.groups import ListGroupsRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -35,16 +43,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic
-from aiokafka_lite.protocol.messages.groups import ListGroupsRequest
-from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

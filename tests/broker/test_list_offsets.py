@@ -12,7 +12,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,

@@ -15,16 +15,16 @@ from aiokafka_lite.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponseTopic,
+)
+from aiokafka_lite.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
 )
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,

@@ -11,8 +11,10 @@ from aiokafka_lite import _compat
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupRequest,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support.protocols import in_both_protocols
 

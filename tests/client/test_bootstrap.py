@@ -17,13 +17,14 @@ from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import AuthenticationFailedError, ClientClosedError, KafkaConnectionError
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.find_coordinator import (
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import closed_port, quick_config
 from tests.support.scripted_broker import Do, ScriptedBroker, silence, topic

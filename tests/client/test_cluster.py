@@ -33,14 +33,13 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.find_coordinator import (
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-)
-from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseTopic,

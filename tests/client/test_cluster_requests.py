@@ -21,8 +21,12 @@ from aiokafka_lite.errors import (
     RebootstrapRequiredError,
     TLSError,
 )
-from aiokafka_lite.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from aiokafka_lite.protocol.messages.metadata import (
+    Coordinator,
+    FindCoordinatorResponse,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
 
 
 def test_metadata_are_asked_for_all_topics_or_some() -> None:

@@ -24,15 +24,15 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
 )
 from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

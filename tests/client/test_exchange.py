@@ -16,13 +16,13 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     RequestTimedOutError,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from tests.client.conftest import TIMEOUT_S
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always
 

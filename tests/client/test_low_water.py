@@ -15,13 +15,13 @@ from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.frames import PIECE_BYTES
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.errors import KafkaConnectionError, RequestTimedOutError
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from tests.client.conftest import TIMEOUT_S
 from tests.support.connecting import connect_to
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always

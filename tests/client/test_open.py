@@ -27,9 +27,8 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaProtocolError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
 from aiokafka_lite.protocol.prepared import UpTo
 from tests.client.conftest import TIMEOUT_S, closed_port, reach_none_but
 from tests.support.connecting import connect_to

@@ -28,9 +28,9 @@ from aiokafka_lite.errors import (
     NodeNotReadyError,
     ThrottlingQuotaExceededError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.client.conftest import FIRST_BACKOFF_S, TIMEOUT_S, closed_port, quick_config
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, offered

@@ -15,9 +15,9 @@ from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.versions import FIRST_VERSION
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol import registry
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.prepared import UpTo
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, reach_none_but

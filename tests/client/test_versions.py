@@ -14,9 +14,12 @@ from aiokafka_lite.client.versions import (
     ask_api_versions,
 )
 from aiokafka_lite.errors import IncompatibleBrokerVersion, KafkaProtocolError
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.log_offsets import OffsetForLeaderEpochRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
+from aiokafka_lite.protocol.messages.offsets import OffsetForLeaderEpochRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.for_each import for_each
 from tests.support.scripted_broker import offered

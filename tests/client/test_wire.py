@@ -41,15 +41,18 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.sasl import (
     SaslHandshakeRequest,

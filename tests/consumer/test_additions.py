@@ -10,8 +10,8 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import reset_timestamp
 from aiokafka_lite.errors import IllegalOperation, UnknownTopicOrPartitionError
-from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.cluster import LATEST, KafkaHandle, unique
 from tests.support.for_each import for_each

@@ -36,7 +36,7 @@ from aiokafka_lite.consumer.assignors import (
     RoundRobinPartitionAssignor,
 )
 from aiokafka_lite.errors import DeserializationError, GroupAuthorizationFailedError
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.group_members import JoinGroupRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import JOIN, goodbyes, in_both_protocols

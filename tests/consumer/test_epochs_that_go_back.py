@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.log.epochs import LeaderEpochs
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.protocols import offering

@@ -11,8 +11,7 @@ from aiokafka_lite import AIOKafkaProducer, records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsResponse, MetadataResponse
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside

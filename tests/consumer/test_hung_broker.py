@@ -13,7 +13,7 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import KafkaTimeoutError, LeaderNotAvailableError
-from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
+from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 

@@ -15,8 +15,8 @@ from aiokafka_lite.errors import (
     NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import offsets_read, reading

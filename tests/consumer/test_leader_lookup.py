@@ -36,7 +36,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -12,8 +12,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.parts import FRAME_OVERHEAD_BYTES, max_frame_bytes, mechanism_of
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support.conversing import Conversation
 from tests.support.scripted_broker import Do, ScriptedBroker

@@ -33,7 +33,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.events import OffsetRange, OffsetReset
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

@@ -12,7 +12,7 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaConnectionError
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.bugs import PASSING, PLACES, Listener, plant

@@ -16,7 +16,7 @@ from aiokafka_lite.errors import (
     FencedLeaderEpochError,
     LogTruncationError,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,

@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
 from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.consumer.positions.watchdog import STALE_S, TICK_S
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
-from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
+from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, consumer_of

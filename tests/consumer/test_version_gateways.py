@@ -11,7 +11,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from aiokafka_lite.protocol.messages.metadata import Coordinator, FindCoordinatorResponse
 from tests.support.reading import consumer_of
 
 

@@ -41,13 +41,13 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     SyncGroupRequest,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.metadata import ApiVersion, ApiVersionsResponse
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )

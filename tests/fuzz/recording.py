@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
 )
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from aiokafka_lite.protocol.schema import Request
 from tests.fuzz import corpus, scenario

@@ -13,21 +13,15 @@ from aiokafka_lite.errors import IllegalArgumentError, UnsupportedVersionError
 from aiokafka_lite.protocol.codec import encode_versioned
 from aiokafka_lite.protocol.messages import (
     alter_configs,
-    api_versions,
-    classic_group,
     cluster,
-    committed_offsets,
     configs,
     consumer_group_describe,
-    consumer_group_heartbeat,
-    consumer_protocol,
-    describe_transactions,
     fetch,
-    find_coordinator,
+    group_members,
     groups,
     list_transactions,
-    log_offsets,
     metadata,
+    offsets,
     produce,
     sasl,
     topics,
@@ -53,9 +47,7 @@ CANNOT_CARRY: Final = (UnsupportedVersionError, IllegalArgumentError)
 
 async def look(ask: Ask, t: str) -> None:
     """Requests that change nothing."""
-    await ask(
-        api_versions.ApiVersionsRequest(client_software_name="f", client_software_version="1")
-    )
+    await ask(metadata.ApiVersionsRequest(client_software_name="f", client_software_version="1"))
     known = await ask(metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=t)]))
     await ask(metadata.MetadataRequest(topics=None))
     await ask(metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="no such")]))
@@ -192,27 +184,27 @@ async def write_and_read(ask: Ask, t: str) -> None:
             )
         )
     for timestamp in (-1, -2, -3, 1_700_000_000_001):
-        part = log_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        part = offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         await ask(
-            log_offsets.ListOffsetsRequest(
-                replica_id=-1, topics=[log_offsets.ListOffsetsTopic(name=t, partitions=[part])]
+            offsets.ListOffsetsRequest(
+                replica_id=-1, topics=[offsets.ListOffsetsTopic(name=t, partitions=[part])]
             )
         )
-    epoch = log_offsets.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    epoch = offsets.OffsetForLeaderPartition(partition=0, leader_epoch=0)
     await ask(
-        log_offsets.OffsetForLeaderEpochRequest(
-            topics=[log_offsets.OffsetForLeaderTopic(topic=t, partitions=[epoch])]
+        offsets.OffsetForLeaderEpochRequest(
+            topics=[offsets.OffsetForLeaderTopic(topic=t, partitions=[epoch])]
         )
     )
     await ask(
-        describe_transactions.DescribeProducersRequest(
-            topics=[describe_transactions.TopicRequest(name=t, partition_indexes=[0])]
+        transactions.DescribeProducersRequest(
+            topics=[transactions.TopicRequest(name=t, partition_indexes=[0])]
         )
     )
 
 
 async def find(ask: Ask, key: str, key_type: int = 0) -> None:
-    await ask(find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]))
+    await ask(metadata.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]))
 
 
 async def classic(ask: Ask, t: str) -> None:
@@ -220,13 +212,13 @@ async def classic(ask: Ask, t: str) -> None:
     group = f"{t}-classic"
     topic_id = await _topic_id(ask, t)
     await find(ask, group)
-    wanted = encode_versioned(consumer_protocol.ConsumerProtocolSubscription(topics=[t]), 1)
-    join = classic_group.JoinGroupRequest(
+    wanted = encode_versioned(group_members.ConsumerProtocolSubscription(topics=[t]), 1)
+    join = group_members.JoinGroupRequest(
         group_id=group,
         session_timeout_ms=30_000,
         rebalance_timeout_ms=30_000,
         protocol_type="consumer",
-        protocols=[classic_group.JoinGroupRequestProtocol(name="range", metadata=wanted)],
+        protocols=[group_members.JoinGroupRequestProtocol(name="range", metadata=wanted)],
     )
     joined = await ask(join)
     if joined is not None and joined.error_code and joined.member_id:
@@ -236,67 +228,61 @@ async def classic(ask: Ask, t: str) -> None:
         return
     member, generation = joined.member_id, joined.generation_id
     assigned = encode_versioned(
-        consumer_protocol.ConsumerProtocolAssignment(
-            assigned_partitions=[consumer_protocol.TopicPartition(topic=t, partitions=[0])]
+        group_members.ConsumerProtocolAssignment(
+            assigned_partitions=[group_members.TopicPartition(topic=t, partitions=[0])]
         ),
         1,
     )
     await ask(
-        classic_group.SyncGroupRequest(
+        group_members.SyncGroupRequest(
             group_id=group,
             generation_id=generation,
             member_id=member,
             protocol_type="consumer",
             protocol_name="range",
             assignments=[
-                classic_group.SyncGroupRequestAssignment(member_id=member, assignment=assigned)
+                group_members.SyncGroupRequestAssignment(member_id=member, assignment=assigned)
             ],
         )
     )
     await ask(
-        classic_group.HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
+        group_members.HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
     )
-    offset = committed_offsets.OffsetCommitRequestPartition(
+    offset = offsets.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=2, committed_metadata="m"
     )
     await ask(
-        committed_offsets.OffsetCommitRequest(
+        offsets.OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=generation,
             member_id=member,
             topics=[
-                committed_offsets.OffsetCommitRequestTopic(
-                    name=t, topic_id=topic_id, partitions=[offset]
-                )
+                offsets.OffsetCommitRequestTopic(name=t, topic_id=topic_id, partitions=[offset])
             ],
         )
     )
     for chosen in (
-        [
-            committed_offsets.OffsetFetchRequestTopics(
-                name=t, topic_id=topic_id, partition_indexes=[0, 7]
-            )
-        ],
+        [offsets.OffsetFetchRequestTopics(name=t, topic_id=topic_id, partition_indexes=[0, 7])],
         None,
     ):
         await ask(
-            committed_offsets.OffsetFetchRequest(
-                groups=[committed_offsets.OffsetFetchRequestGroup(group_id=group, topics=chosen)]
+            offsets.OffsetFetchRequest(
+                groups=[offsets.OffsetFetchRequestGroup(group_id=group, topics=chosen)]
             )
         )
     await ask(groups.DescribeGroupsRequest(groups=[group, "no such"]))
     await ask(groups.ListGroupsRequest())
     await ask(
-        classic_group.LeaveGroupRequest(
+        group_members.LeaveGroupRequest(
             group_id=group,
-            members=[classic_group.MemberIdentity(member_id=member)],
+            members=[group_members.MemberIdentity(member_id=member)],
         )
     )
-    gone = committed_offsets.OffsetDeleteRequestPartition(partition_index=0)
+    gone = offsets.OffsetDeleteRequestPartition(partition_index=0)
     await ask(
-        committed_offsets.OffsetDeleteRequest(
+        offsets.OffsetDeleteRequest(
             group_id=group,
-            topics=[committed_offsets.OffsetDeleteRequestTopic(name=t, partitions=[gone])],
+            topics=[offsets.OffsetDeleteRequestTopic(name=t, partitions=[gone])],
         )
     )
     await ask(groups.DeleteGroupsRequest(groups_names=[group, "no such"]))
@@ -307,7 +293,7 @@ async def consumer(ask: Ask, t: str) -> None:
     group = f"{t}-consumer"
     topic_id = await _topic_id(ask, t)
     await find(ask, group)
-    beat = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest
+    beat = group_members.ConsumerGroupHeartbeatRequest
     for member, names, regex in (("m1", [t], None), ("m2", None, f"{t}.*")):
         joining = beat(
             group_id=group,
@@ -324,22 +310,20 @@ async def consumer(ask: Ask, t: str) -> None:
         if answer is None:
             continue
         member, epoch = answer.member_id or member, answer.member_epoch
-        owned = consumer_group_heartbeat.TopicPartitions(topic_id=topic_id, partitions=[0])
+        owned = group_members.TopicPartitions(topic_id=topic_id, partitions=[0])
         again = beat(group_id=group, member_id=member, member_epoch=epoch, topic_partitions=[owned])
         await ask(again)
         await ask(consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[group, "no"]))
-        offset = committed_offsets.OffsetCommitRequestPartition(
+        offset = offsets.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=1, committed_metadata=None
         )
         await ask(
-            committed_offsets.OffsetCommitRequest(
+            offsets.OffsetCommitRequest(
                 group_id=group,
                 generation_id_or_member_epoch=epoch,
                 member_id=member,
                 topics=[
-                    committed_offsets.OffsetCommitRequestTopic(
-                        name=t, topic_id=topic_id, partitions=[offset]
-                    )
+                    offsets.OffsetCommitRequestTopic(name=t, topic_id=topic_id, partitions=[offset])
                 ],
             )
         )
@@ -402,7 +386,7 @@ async def transact(ask: Ask, t: str) -> None:
                 ],
             )
         )
-        await ask(describe_transactions.DescribeTransactionsRequest(transactional_ids=[name, "x"]))
+        await ask(transactions.DescribeTransactionsRequest(transactional_ids=[name, "x"]))
         await ask(list_transactions.ListTransactionsRequest())
         ended = await ask(
             transactions.EndTxnRequest(
@@ -432,18 +416,15 @@ async def ask_about(ask: Ask, names: list[str]) -> None:
     """Ask for groups and transactional ids of these names, and change them."""
     await ask(groups.DescribeGroupsRequest(groups=names))
     await ask(consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=names))
-    await ask(describe_transactions.DescribeTransactionsRequest(transactional_ids=names))
+    await ask(transactions.DescribeTransactionsRequest(transactional_ids=names))
     await ask(
-        committed_offsets.OffsetFetchRequest(
-            groups=[
-                committed_offsets.OffsetFetchRequestGroup(group_id=name, topics=None)
-                for name in names
-            ]
+        offsets.OffsetFetchRequest(
+            groups=[offsets.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
         )
     )
     for name in names[:2]:
         await ask(
-            consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            group_members.ConsumerGroupHeartbeatRequest(
                 group_id=name,
                 member_id="another",
                 member_epoch=0,
@@ -452,15 +433,15 @@ async def ask_about(ask: Ask, names: list[str]) -> None:
                 topic_partitions=[],
             )
         )
-        wanted = encode_versioned(consumer_protocol.ConsumerProtocolSubscription(topics=["t"]), 1)
+        wanted = encode_versioned(group_members.ConsumerProtocolSubscription(topics=["t"]), 1)
         await ask(
-            classic_group.JoinGroupRequest(
+            group_members.JoinGroupRequest(
                 group_id=name,
                 session_timeout_ms=30_000,
                 rebalance_timeout_ms=30_000,
                 member_id="ü1",
                 protocol_type="consumer",
-                protocols=[classic_group.JoinGroupRequestProtocol(name="range", metadata=wanted)],
+                protocols=[group_members.JoinGroupRequestProtocol(name="range", metadata=wanted)],
             )
         )
         await ask(transactions.InitProducerIdRequest(transactional_id=name))

@@ -10,8 +10,7 @@ import pytest
 from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.decoding import DecoderSource
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from aiokafka_lite.protocol.schema import Message
 from tests.fuzz import planted, running, totals
 from tests.fuzz.__main__ import main

@@ -15,12 +15,12 @@ from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import for_code
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.group_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GROUP_KEY_CLASSES,
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -107,7 +107,7 @@ def decoded_commit(
     """Return group, partition and value of a record of committed offsets, None of others."""
     if key is None or value is None:
         return None
-    whose = decode_key(KEY_CLASSES, key)
+    whose = decode_key(GROUP_KEY_CLASSES, key)
     if not isinstance(whose, OffsetCommitKey):
         return None
     commit = decode_versioned(OffsetCommitValue, value)

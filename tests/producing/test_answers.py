@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError
 from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,

@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
-from aiokafka_lite.protocol.messages import transaction_records
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartition,
-)
-from aiokafka_lite.protocol.messages.group_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GROUP_KEY_CLASSES,
+    TRANSACTION_KEY_CLASSES,
     GroupMetadataKey,
     GroupMetadataValue,
     GroupRecordKey,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    TransactionLogKey,
 )
-from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
 from aiokafka_lite.protocol.schema import Blob
 from tests.support.for_each import for_each, in_every_version
 from tests.support.samples import BLOB_CLASSES, filled, name_of, versions
@@ -95,35 +95,38 @@ def test_a_negative_version_is_refused() -> None:
 )
 def test_keys_start_with_their_record_type(key: GroupRecordKey, written: bytes) -> None:
     assert encode_key(key) == written
-    assert decode_key(KEY_CLASSES, written) == key
+    assert decode_key(GROUP_KEY_CLASSES, written) == key
 
 
 def test_offset_keys_of_the_oldest_type_are_read() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
-    assert decode_key(KEY_CLASSES, b"\0\0" + encode_key(key)[2:]) == key
+    assert decode_key(GROUP_KEY_CLASSES, b"\0\0" + encode_key(key)[2:]) == key
 
 
 @pytest.mark.parametrize("record_type", [9, 17, -1])
 def test_keys_of_other_groups_are_left_to_others(record_type: int) -> None:
     for rest in (b"whatever", b""):
-        assert decode_key(KEY_CLASSES, record_type.to_bytes(2, "big", signed=True) + rest) is None
+        assert (
+            decode_key(GROUP_KEY_CLASSES, record_type.to_bytes(2, "big", signed=True) + rest)
+            is None
+        )
 
 
 def test_keys_of_transactions_start_with_their_record_type_too() -> None:
     key = TransactionLogKey(transactional_id="tx")
     written = b"\0\0" + b"\0\2tx"
     assert encode_key(key) == written
-    assert decode_key(transaction_records.KEY_CLASSES, written) == key
+    assert decode_key(TRANSACTION_KEY_CLASSES, written) == key
     for newer in (b"\0\1", b"\0\1whatever"):
-        assert decode_key(transaction_records.KEY_CLASSES, newer) is None
+        assert decode_key(TRANSACTION_KEY_CLASSES, newer) is None
     with pytest.raises(KafkaProtocolError, match="too short for a record type"):
-        decode_key(transaction_records.KEY_CLASSES, b"\0")
+        decode_key(TRANSACTION_KEY_CLASSES, b"\0")
 
 
 @given(st.binary(max_size=40))
 def test_noise_is_no_key(noise: bytes) -> None:
     try:
-        decode_key(KEY_CLASSES, noise)
+        decode_key(GROUP_KEY_CLASSES, noise)
     except KafkaProtocolError:
         pass
 

@@ -12,7 +12,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.fetch_template import compile_template
 from aiokafka_lite.protocol.fields import array, blob, int8, int16, int32, nested, string, uuid
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )

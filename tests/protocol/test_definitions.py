@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,
     GroupMetadataKey,
     GroupRecordKey,
     OffsetCommitKey,
+    TransactionLogKey,
 )
-from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.wire import UNSET, Array, Field, Nested, VersionRange, Wire
 from tests.protocol.conftest import FieldDefinition, MessageDefinition

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from tests.support.for_each import for_each, in_every_version
 
 VERSIONS = [(HeartbeatRequest, 3), (HeartbeatRequest, 4), (HeartbeatResponse, 3)]

@@ -12,19 +12,19 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol import codec, framing
-from aiokafka_lite.protocol.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-)
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.groups import ListGroupsRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.protocol.source import run_to_end
 from tests.support.for_each import in_every_version

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import codec
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.fetch import FetchResponse
+from aiokafka_lite.protocol.messages.group_members import (
     HeartbeatRequest,
     HeartbeatResponse,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsResponse, MetadataResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
 from tests.support.for_each import for_each, in_every_version

@@ -14,14 +14,14 @@ from typing import Protocol, cast
 import pytest
 
 from aiokafka_lite.protocol import codec
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsResponse
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
 from aiokafka_lite.protocol.wire import Array, Nested, Wire
 from tests.support.for_each import in_every_version

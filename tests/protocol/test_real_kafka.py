@@ -8,33 +8,34 @@ from collections.abc import Iterator
 import pytest
 
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.classic_group import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
-from aiokafka_lite.protocol.messages.committed_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartition,
-)
-from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.group_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GROUP_KEY_CLASSES,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    TopicPartition,
+)
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from aiokafka_lite.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.transactions import AddPartitionsToTxnRequest
 from aiokafka_lite.protocol.schema import Request, Response
@@ -157,7 +158,7 @@ async def test_what_kafkas_coordinator_wrote_is_read_and_written_alike(real_kafk
     offset: OffsetCommitValue | None = None
     metadata: GroupMetadataValue | None = None
     for key_bytes, value_bytes in await _offsets_records(kafka):
-        key = decode_key(KEY_CLASSES, key_bytes)
+        key = decode_key(GROUP_KEY_CLASSES, key_bytes)
         if not isinstance(key, OffsetCommitKey | GroupMetadataKey) or value_bytes is None:
             continue
         if key.group != group:

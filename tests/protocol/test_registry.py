@@ -7,14 +7,14 @@ import pytest
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.errors import IncompatibleBrokerVersion
 from aiokafka_lite.protocol import registry
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
 from aiokafka_lite.protocol.messages.produce import ProduceRequest, TopicProduceData
 from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,

@@ -14,13 +14,6 @@ from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, Unsup
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.decoding import Head
 from aiokafka_lite.protocol.encoding import Part
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
-from aiokafka_lite.protocol.messages.committed_offsets import (
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-)
 from aiokafka_lite.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -30,12 +23,16 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, JoinGroupRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsResponse, MetadataRequest
+from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end

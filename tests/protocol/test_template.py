@@ -16,7 +16,6 @@ from aiokafka_lite.protocol.fetch_template import (
     TopicToForget,
     compile_template,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -24,6 +23,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from tests.support.for_each import for_each
 from tests.support.rounds import LONG

@@ -11,16 +11,16 @@ from typing import Literal, TypeAlias
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import for_code
-from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponseBroker,
     MetadataResponsePartition,
+)
+from aiokafka_lite.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
 )
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,

@@ -7,7 +7,7 @@ from typing import TypeVar
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Request[Response])

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka_lite.protocol.codec import encode_versioned
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolSubscription,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -19,7 +20,15 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListedGroup,
+    ListGroupsRequest,
+)
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -27,15 +36,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponsePartitions,
-)
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.groups import (
-    DeleteGroupsRequest,
-    DescribedGroup,
-    DescribeGroupsRequest,
-    ListedGroup,
-    ListGroupsRequest,
 )
 from tests.support.cluster import KafkaHandle, unique
 

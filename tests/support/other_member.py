@@ -27,7 +27,9 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.codec import encode_versioned
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -37,7 +39,9 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.group_members import TopicPartition as WirePartition
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -45,12 +49,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
-from aiokafka_lite.protocol.messages.consumer_protocol import TopicPartition as WirePartition
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle

@@ -16,7 +16,8 @@ from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import ClientClosedError, CommitFailedError, KafkaError
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -24,7 +25,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.scripted_group import commit_answer
 from tests.support.states import NotedGate, State

@@ -12,9 +12,11 @@ from aiokafka_lite import CooperativeStickyPartitionAssignor
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.protocol import registry
-from aiokafka_lite.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.classic_group import LeaveGroupRequest
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    LeaveGroupRequest,
+)
+from aiokafka_lite.protocol.messages.metadata import ApiVersion, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Message
 
 PROTOCOLS: Final = ("classic", "consumer")

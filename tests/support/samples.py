@@ -9,20 +9,18 @@ from typing import TypeVar, cast
 
 from hypothesis import strategies as st
 
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-)
-from aiokafka_lite.protocol.messages.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
+)
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
 )
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Blob, Message, Request, Response, Struct

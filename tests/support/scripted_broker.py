@@ -13,12 +13,10 @@ from typing import cast
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.protocol import framing, registry
-from aiokafka_lite.protocol.messages.api_versions import (
+from aiokafka_lite.protocol.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
-)
-from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,

@@ -22,7 +22,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.broker.network.work import RequestWork, ServedConnection
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 

@@ -61,17 +61,7 @@ from aiokafka_lite.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import (
-    JoinGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     ConsumerGroupKey,
     ConsumerGroupMetadataKey,
     ConsumerGroupValue,
@@ -79,6 +69,14 @@ from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+)
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import Steps

@@ -14,8 +14,8 @@ from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
-from aiokafka_lite.protocol.messages.group_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GROUP_KEY_CLASSES,
     VALUE_OF,
     ConsumerGroupKey,
     ConsumerGroupValue,
@@ -102,7 +102,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
     """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
     if key is None:
         raise KafkaProtocolError(f"a record of {GROUP_METADATA_TOPIC} has no key")
-    decoded = decode_key(KEY_CLASSES, key)
+    decoded = decode_key(GROUP_KEY_CLASSES, key)
     if decoded is None:
         return None
     if value is None:

@@ -14,7 +14,7 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
-from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from aiokafka_lite.protocol.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponse, SyncGroupResponse
 
 JoinAnswer: TypeAlias = Callable[[JoinGroupResponse], None]
 SyncAnswer: TypeAlias = Callable[[SyncGroupResponse], None]

@@ -26,22 +26,20 @@ from aiokafka_lite.errors import (
     RebootstrapRequiredError,
     UnsupportedEndpointTypeError,
 )
-from aiokafka_lite.protocol.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
 from aiokafka_lite.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from aiokafka_lite.protocol.messages.find_coordinator import (
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     Coordinator,
+    FinalizedFeatureKey,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    SupportedFeatureKey,
 )
 
 FIRST_WITH_SOFTWARE_NAME: Final = 3

@@ -27,7 +27,8 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.coordinator_records import OffsetCommitValue
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -43,7 +44,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
 from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,

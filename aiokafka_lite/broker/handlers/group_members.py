@@ -14,7 +14,9 @@ from aiokafka_lite.errors import (
     NoError,
     UnsupportedAssignorError,
 )
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -23,10 +25,6 @@ from aiokafka_lite.protocol.messages.classic_group import (
     LeaveGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
-)
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 

@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     PolicyViolationError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

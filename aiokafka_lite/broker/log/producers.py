@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from aiokafka_lite.protocol.messages.describe_transactions import ProducerState
+from aiokafka_lite.protocol.messages.transactions import ProducerState
 from aiokafka_lite.records import BatchHeader, ControlType
 from aiokafka_lite.records.transactions import EndMarker, end_marker
 

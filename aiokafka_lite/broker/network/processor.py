@@ -38,7 +38,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
-from aiokafka_lite.protocol.messages.api_versions import (
+from aiokafka_lite.protocol.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -48,7 +48,7 @@ from aiokafka_lite.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

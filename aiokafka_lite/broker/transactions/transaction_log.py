@@ -15,8 +15,8 @@ from aiokafka_lite.broker.transactions.machine import (
 )
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
-from aiokafka_lite.protocol.messages.transaction_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    TRANSACTION_KEY_CLASSES,
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,
@@ -69,7 +69,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord |
     """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
     if key is None:
         raise KafkaProtocolError(f"a record of {TRANSACTION_STATE_TOPIC} has no key")
-    decoded = decode_key(KEY_CLASSES, key)
+    decoded = decode_key(TRANSACTION_KEY_CLASSES, key)
     if decoded is None:
         return None
     if value is None:

@@ -15,13 +15,13 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages import consumer_group_describe, groups
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.group_members import ConsumerProtocolAssignment
+from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from aiokafka_lite.structs import TopicPartition
 
 T = TypeVar("T")

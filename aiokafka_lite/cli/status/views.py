@@ -31,8 +31,8 @@ from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.errors import BrokerResponseError, KafkaError, for_code
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from aiokafka_lite.protocol.messages.group_records import OffsetCommitValue
+from aiokafka_lite.protocol.messages.coordinator_records import OffsetCommitValue
+from aiokafka_lite.protocol.messages.group_members import ConsumerProtocolAssignment
 from aiokafka_lite.protocol.wire import uuid_to_str
 
 MOST_NAMED: Final = 20

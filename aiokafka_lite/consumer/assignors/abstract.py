@@ -65,7 +65,7 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
             KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
         """
         from aiokafka_lite.protocol.codec import decode_versioned
-        from aiokafka_lite.protocol.messages import consumer_protocol as protocol
+        from aiokafka_lite.protocol.messages import group_members as protocol
 
         message = decode_versioned(protocol.ConsumerProtocolSubscription, data)
         owned = [
@@ -99,7 +99,7 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
             KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
         """
         from aiokafka_lite.protocol.codec import decode_versioned
-        from aiokafka_lite.protocol.messages import consumer_protocol as protocol
+        from aiokafka_lite.protocol.messages import group_members as protocol
 
         message = decode_versioned(protocol.ConsumerProtocolAssignment, data)
         shares = [(share.topic, share.partitions) for share in message.assigned_partitions]

@@ -13,12 +13,12 @@ from aiokafka_lite.consumer.assignors.abstract import (
 )
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
-from aiokafka_lite.protocol.messages.consumer_protocol import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    JoinGroupResponseMember,
 )
-from aiokafka_lite.protocol.messages.consumer_protocol import (
+from aiokafka_lite.protocol.messages.group_members import (
     TopicPartition as WireTopicPartition,
 )
 from aiokafka_lite.structs import TopicPartition

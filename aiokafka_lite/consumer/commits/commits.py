@@ -70,7 +70,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.events import CommitFailed
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitResponse
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitResponse
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)

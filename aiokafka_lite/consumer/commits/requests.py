@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aiokafka_lite.client.offset_commits import TopicIds
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.consumer.membership.recovery import is_about_the_group
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

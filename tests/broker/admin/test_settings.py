@@ -16,8 +16,8 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.group_members import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

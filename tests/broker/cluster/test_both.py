@@ -24,17 +24,17 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.log_offsets import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
 from aiokafka_lite.protocol.messages.metadata import (
+    FindCoordinatorRequest,
     MetadataRequest,
     MetadataResponsePartition,
     MetadataResponseTopic,
+)
+from aiokafka_lite.protocol.messages.offsets import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from aiokafka_lite.protocol.messages.topics import CreatableReplicaAssignment as Assignment
 from aiokafka_lite.protocol.messages.topics import (

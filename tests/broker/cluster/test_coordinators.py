@@ -15,8 +15,8 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
-from aiokafka_lite.protocol.messages.find_coordinator import (
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
+from aiokafka_lite.protocol.messages.metadata import (
     Coordinator,
     FindCoordinatorRequest,
 )

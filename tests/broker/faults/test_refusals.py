@@ -15,8 +15,20 @@ from aiokafka_lite.broker.refusals import (
     named_partitions,
 )
 from aiokafka_lite.protocol import codec
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from aiokafka_lite.protocol.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -27,22 +39,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
-)
-from aiokafka_lite.protocol.messages.fetch import FetchRequest
-from aiokafka_lite.protocol.messages.find_coordinator import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from aiokafka_lite.protocol.messages.log_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from aiokafka_lite.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.topics import (

@@ -21,7 +21,7 @@ from aiokafka_lite.broker.network.request_log import (
     SeenRequest,
 )
 from aiokafka_lite.errors import GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,

@@ -29,17 +29,20 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.cluster import DescribeLogDirsRequest
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import (
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

@@ -15,7 +15,7 @@ from aiokafka_lite.errors import (
     NotLeaderForPartitionError,
     RebalanceInProgressError,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest
 from tests.support.wire import RawClient
 
 COUNT = 50

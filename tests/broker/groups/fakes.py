@@ -17,7 +17,7 @@ from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import NewTopic
 from aiokafka_lite.errors import NoError
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,

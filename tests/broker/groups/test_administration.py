@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribedGroup,
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import GroupRequests, MemberOf, subscription
 

@@ -33,8 +33,8 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue, MemberMetadata
+from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataValue, MemberMetadata
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponse
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.committing import TOPIC_ID, TP, commit

@@ -15,13 +15,13 @@ from aiokafka_lite.broker.groups.coordinator_log import (
 from aiokafka_lite.broker.groups.offsets import offset_key
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, java_hash, partition_for
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
-from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitValue,
 )
+from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.fakes import MemoryLog

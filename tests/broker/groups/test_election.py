@@ -23,7 +23,7 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponse
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.fakes import Services, elect_all, leaver, run_in_virtual_time, sync_call
 

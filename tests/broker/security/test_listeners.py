@@ -10,8 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker, BrokerConfig, Listener
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError
 from aiokafka_lite.protocol.messages.cluster import DescribeClusterRequest
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from tests.support.for_each import for_each
 from tests.support.sasl_client import log_in
 from tests.support.wire import RawClient

@@ -17,8 +17,11 @@ from aiokafka_lite.errors import (
     UnsupportedSaslMechanismError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
 from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
     SaslAuthenticateRequest,

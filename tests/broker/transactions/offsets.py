@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.errors import UnstableOffsetCommitError
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -14,14 +14,7 @@ from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     NotCoordinatorError,
 )
-from aiokafka_lite.protocol.messages.describe_transactions import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    PartitionResponse,
-    TopicRequest,
-    TransactionState,
-)
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -33,10 +26,15 @@ from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    PartitionResponse,
+    TopicRequest,
+    TransactionState,
 )
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient

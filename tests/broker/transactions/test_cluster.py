@@ -12,7 +12,7 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     NotEnoughReplicasError,
 )
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.transactions import EndTxnRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.transactions.offsets import commit, settled

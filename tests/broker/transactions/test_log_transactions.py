@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from aiokafka_lite.protocol.messages.describe_transactions import ProducerState
+from aiokafka_lite.protocol.messages.transactions import ProducerState
 from aiokafka_lite.records import BatchHeader, ControlType, iter_batches
 from tests.support.for_each import for_each
 

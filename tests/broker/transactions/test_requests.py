@@ -25,9 +25,8 @@ from aiokafka_lite.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.list_transactions import ListTransactionsRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -37,6 +36,7 @@ from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
     InitProducerIdRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,

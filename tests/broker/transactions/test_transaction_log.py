@@ -17,7 +17,7 @@ from aiokafka_lite.broker.transactions.transaction_log import (
 )
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import encode_versioned
-from aiokafka_lite.protocol.messages.transaction_records import TransactionLogValue
+from aiokafka_lite.protocol.messages.coordinator_records import TransactionLogValue
 from aiokafka_lite.records import RecordSet
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.transactions.requests import (

@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import ConsumerGroupHeartbeatRequest
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator

@@ -15,7 +15,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

@@ -27,8 +27,8 @@ from aiokafka_lite.errors import (
     KafkaError,
 )
 from aiokafka_lite.helpers import create_ssl_context
-from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import TopicPartition

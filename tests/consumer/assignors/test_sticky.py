@@ -29,9 +29,9 @@ from aiokafka_lite.consumer.assignors.sticky import (
     share_out,
 )
 from aiokafka_lite.protocol.codec import decode, decode_versioned
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.consumer_protocol import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerProtocolSubscription,
+    JoinGroupRequest,
     StickyUserData,
 )
 from aiokafka_lite.structs import TopicPartition

@@ -17,7 +17,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import BATCH, WAYS
 from tests.support.cluster import KafkaHandle, unique

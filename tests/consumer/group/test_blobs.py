@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.assignors.blobs import (
     encode_subscription,
 )
 from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponseMember
 
 topic_names = st.text(min_size=1, max_size=12)
 

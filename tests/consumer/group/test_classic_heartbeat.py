@@ -21,7 +21,7 @@ from aiokafka_lite.consumer.membership.heartbeat_thread import HeartbeatThread, 
 from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from tests.support.pulses import Thread
 from tests.support.states import NotedGate, State
 from tests.support.virtual_time import VirtualTimeLoop

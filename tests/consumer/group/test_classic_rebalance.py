@@ -34,7 +34,7 @@ from aiokafka_lite.consumer.membership.classic.rebalance import (
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,

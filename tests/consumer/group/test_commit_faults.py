@@ -20,8 +20,8 @@ from aiokafka_lite.errors import (
     MaxPollIntervalError,
 )
 from aiokafka_lite.events import CommitFailed, CoordinatorChanged
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside

@@ -28,7 +28,8 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
 )
 from aiokafka_lite.events import CommitFailed
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -36,7 +37,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
 from tests.support.for_each import for_each

@@ -21,7 +21,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaTimeoutError,
 )
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,

@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from aiokafka_lite.events import CoordinatorChanged
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 from tests.support.events import events_so_far
 
 pytestmark = pytest.mark.virtual_time

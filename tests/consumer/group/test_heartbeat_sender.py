@@ -51,11 +51,12 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
     TopicPartitions,
 )
 from aiokafka_lite.protocol.schema import Request, Response

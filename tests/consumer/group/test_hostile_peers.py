@@ -17,15 +17,16 @@ from aiokafka_lite.consumer.assignors.blobs import decode_assignment, encode_sub
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import MemberIdRequired
 from aiokafka_lite.protocol.codec import encode
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
+    PreviousShare,
+    StickyUserData,
     SyncGroupRequest,
 )
-from aiokafka_lite.protocol.messages.consumer_protocol import PreviousShare, StickyUserData
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import tps

@@ -33,7 +33,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )

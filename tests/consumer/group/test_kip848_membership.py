@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.errors import KafkaError, MaxPollIntervalError
 from aiokafka_lite.events import Lost
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )

@@ -30,7 +30,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Interruption
 from aiokafka_lite.errors import IllegalStateError, MaxPollIntervalError
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     Assignment,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,

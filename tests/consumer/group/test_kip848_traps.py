@@ -48,15 +48,16 @@ from aiokafka_lite.errors import (
     KafkaError,
 )
 from aiokafka_lite.events import GroupProtocolChanged
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+)
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
-)
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.structs import TopicPartition

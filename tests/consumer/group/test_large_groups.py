@@ -29,7 +29,7 @@ from aiokafka_lite.consumer.membership.classic.rebalance import (
     read_members,
     share_out,
 )
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

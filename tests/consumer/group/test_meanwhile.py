@@ -12,7 +12,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import RebalanceInProgressError, UnknownMemberIdError
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading

@@ -32,7 +32,8 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.events import Assigned
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolSubscription,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -42,10 +43,8 @@ from aiokafka_lite.protocol.messages.classic_group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far

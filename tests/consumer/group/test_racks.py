@@ -25,8 +25,10 @@ from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.consumer.membership.classic.rebalance import do_racks_count
 from aiokafka_lite.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolSubscription,
+    JoinGroupRequest,
+)
 from aiokafka_lite.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

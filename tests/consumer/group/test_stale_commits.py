@@ -16,7 +16,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RebalanceProtocol, RoundRobinPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, CoordinatorLoadInProgressError
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.group_members import ConsumerProtocolSubscription
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle

@@ -15,10 +15,12 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
-from aiokafka_lite.protocol.messages.classic_group import LeaveGroupRequest
 from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from aiokafka_lite.protocol.messages.consumer_group_describe import Member as DescribedMember
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    LeaveGroupRequest,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique

@@ -13,8 +13,10 @@ from aiokafka_lite.consumer.membership.classic.membership import ClassicMembersh
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.protocol import Surroundings
 from aiokafka_lite.errors import KafkaConnectionError
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
+)
 from aiokafka_lite.protocol.schema import Message
 from tests.support.scripted_group import ScriptedBroker
 from tests.support.waiting import until

@@ -17,7 +17,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnstableOffsetCommitError,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,

@@ -12,7 +12,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError
 from aiokafka_lite.events import CommitFailed, Revoked
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique

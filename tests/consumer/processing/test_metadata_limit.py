@@ -15,7 +15,7 @@ from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.errors import OffsetMetadataTooLargeError
 from aiokafka_lite.processing import DeadLetters, Retry
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S, take
 from tests.support.waiting import until

@@ -17,15 +17,13 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError
 from aiokafka_lite.protocol import codec
-from aiokafka_lite.protocol.messages.group_records import (
-    KEY_CLASSES,
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GROUP_KEY_CLASSES,
     VALUE_OF,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-)
-from aiokafka_lite.protocol.messages.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
 )
@@ -224,7 +222,7 @@ VALUES: Final[dict[type[Blob], type[Blob]]] = {
     TransactionLogKey: TransactionLogValue,
     **dict(VALUE_OF.items()),
 }
-KEYS: Final = {**KEY_CLASSES}
+KEYS: Final = {**GROUP_KEY_CLASSES}
 
 
 class CoordinatorRecords(Target):

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.decoding import MessageDecoder
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponseMember
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import run_to_end

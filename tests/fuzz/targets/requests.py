@@ -13,7 +13,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Request

@@ -21,7 +21,7 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     TopicAuthorizationFailedError,
 )
-from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.spark.micro_batches import (

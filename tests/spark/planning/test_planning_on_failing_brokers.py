@@ -24,13 +24,13 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownLeaderEpochError,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.spark.options import Position
 from aiokafka_lite.spark.planner import Planner

@@ -31,7 +31,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from aiokafka_lite.protocol.messages.log_offsets import (
+from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,

@@ -9,8 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.metadata import (
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from aiokafka_lite.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

@@ -73,18 +73,18 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitValue,
+)
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolSubscription,
     JoinGroupResponse,
     JoinGroupResponseMember,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupResponse,
-)
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.group_records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitValue,
 )
 
 

@@ -14,8 +14,8 @@ from aiokafka_lite.broker.groups.values import (
     SyncAnswer,
 )
 from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberIdError
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
-from aiokafka_lite.protocol.messages.group_records import MemberMetadata
+from aiokafka_lite.protocol.messages.coordinator_records import MemberMetadata
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponseMember
 
 
 @dataclass(slots=True, eq=False)

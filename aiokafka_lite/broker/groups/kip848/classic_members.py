@@ -45,13 +45,13 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolSubscription,
     JoinGroupResponse,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
 @dataclasses.dataclass(eq=False)

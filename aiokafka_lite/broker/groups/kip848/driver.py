@@ -25,15 +25,13 @@ from aiokafka_lite.broker.groups.values import (
     sync_refusal,
 )
 from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     JoinGroupResponse,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupResponse,
-)
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"

@@ -34,7 +34,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages import group_records as stored
+from aiokafka_lite.protocol.messages import coordinator_records as stored
 
 FIRST_EPOCH: Final = 1
 

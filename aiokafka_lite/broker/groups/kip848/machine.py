@@ -59,7 +59,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
 )
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -27,16 +27,16 @@ from aiokafka_lite.broker.groups.kip848.records import (
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
 from aiokafka_lite.errors import GroupIdNotFound, KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartition,
-)
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     ConsumerGroupKey,
     ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
+)
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
 )
 
 

@@ -9,7 +9,7 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember, PartitionEpochs
-from aiokafka_lite.protocol.messages import group_records as stored
+from aiokafka_lite.protocol.messages import coordinator_records as stored
 
 # In the order in which they are removed.
 _KEYS_OF_MEMBERS: Final = (

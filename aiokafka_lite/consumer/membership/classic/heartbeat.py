@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.membership.recovery import (
     recovery_for,
 )
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.group_members import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership

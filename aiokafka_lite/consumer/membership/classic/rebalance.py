@@ -32,7 +32,7 @@ from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import loss_by
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.group_members import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,

@@ -57,7 +57,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,

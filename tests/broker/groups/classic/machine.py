@@ -12,12 +12,12 @@ from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import ErrorType, Join
 from aiokafka_lite.errors import MemberIdRequired, NoError
-from aiokafka_lite.protocol.messages.classic_group import (
+from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataValue
+from aiokafka_lite.protocol.messages.group_members import (
     JoinGroupResponse,
     MemberIdentity,
     SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 from tests.broker.groups.fakes import sync_call
 
 T = TypeVar("T")

@@ -26,8 +26,8 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
+from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataValue
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponseMember
 from tests.broker.groups.classic.machine import REBALANCE_MS, SESSION_MS, Driver
 from tests.broker.groups.fakes import leaver
 from tests.support.for_each import for_each

@@ -10,15 +10,14 @@ from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import ErrorType, GroupClient, Join
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
-    TopicPartitions,
-)
-from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    JoinGroupResponse,
+    SyncGroupResponse,
     TopicPartition,
+    TopicPartitions,
 )
 from tests.broker.groups.fakes import Services, elect_all, sync_call
 

@@ -17,7 +17,7 @@ from aiokafka_lite.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     DescribedGroup,
 )
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
@@ -13,8 +15,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import GroupRequests

@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
+from aiokafka_lite.protocol.messages.group_members import JoinGroupResponse
 from tests.broker.groups.fakes import classic_group, leaver, run_in_virtual_time
 from tests.broker.groups.kip848.driven import Driven, assigned_by
 

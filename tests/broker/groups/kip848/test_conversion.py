@@ -9,12 +9,12 @@ from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.migration import encode_assignment, owned_by, upgraded
 from aiokafka_lite.errors import GroupIdNotFound
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
-from aiokafka_lite.protocol.messages.consumer_protocol import (
+from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataValue
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue
 from tests.broker.groups.fakes import FakeTopics, unused_group
 
 

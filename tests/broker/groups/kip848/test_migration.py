@@ -10,9 +10,9 @@ from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
-from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
-from aiokafka_lite.protocol.messages.consumer_protocol import (
+from aiokafka_lite.protocol.messages.group_members import (
     ConsumerProtocolAssignment,
+    JoinGroupResponse,
     TopicPartition,
 )
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests

@@ -19,7 +19,7 @@ from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import member_record, member_tombstones
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
-from aiokafka_lite.protocol.messages.group_records import (
+from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import await_coordinator

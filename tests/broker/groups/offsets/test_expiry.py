@@ -19,9 +19,11 @@ from aiokafka_lite.broker.groups.values import GroupClient, Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
 from aiokafka_lite.protocol.codec import encode_versioned
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey
+from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataKey
+from aiokafka_lite.protocol.messages.group_members import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerProtocolSubscription,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records import decode_all
 from aiokafka_lite.structs import TopicPartition

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.protocol.messages.committed_offsets import (
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -19,7 +20,6 @@ from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import GroupRequests, MemberOf, subscription
 

@@ -1,4 +1,4 @@
-"""Membership in a classic group."""
+"""Membership in groups, classic and of KIP-848, and what members write for each other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 from aiokafka_lite._compat import Self, override
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.protocol.fields import array, blob, boolean, int16, int32, string
-from aiokafka_lite.protocol.schema import Request, Response, Several, Struct
+from aiokafka_lite.protocol.fields import array, blob, boolean, int16, int32, nested, string, uuid
+from aiokafka_lite.protocol.schema import Blob, Request, Response, Several, Struct
 
 # --- JoinGroup (key 11) -----------------------------------------------------------------------
 _FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
@@ -142,3 +142,84 @@ class LeaveGroupRequest(
     group_id: str = string("0+")
     member_id: str = string("0-2")
     members: list[MemberIdentity] = array(MemberIdentity, "3+")  # KIP-345
+
+
+# --- ConsumerGroupHeartbeat (key 68) --------------------------------------------------------
+class TopicPartitions(Struct):
+    topic_id: bytes = uuid("0+")  # KIP-516
+    partitions: list[int] = array(int32, "0+")
+
+
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
+
+
+class ConsumerGroupHeartbeatResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    member_id: str | None = string("0+", nullable="0+", default=None)
+    member_epoch: int = int32("0+")
+    heartbeat_interval_ms: int = int32("0+")
+    assignment: Assignment | None = nested(Assignment, "0+", nullable="0+", default=None)
+
+
+class ConsumerGroupHeartbeatRequest(
+    Request[ConsumerGroupHeartbeatResponse],
+    key=68,
+    versions="0-1",
+    flexible="0+",
+):
+    """Join (epoch 0), stay, or leave (epoch -1, static members -2). Null means unchanged.
+
+    From v1 on, the client generates the member id (KIP-1082).
+    """
+
+    group_id: str = string("0+")
+    member_id: str = string("0+")
+    member_epoch: int = int32("0+")
+    instance_id: str | None = string("0+", nullable="0+", default=None)
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    subscribed_topic_names: list[str] | None = array(string, "0+", nullable="0+", default=None)
+    # KIP-848; RE2 syntax
+    subscribed_topic_regex: str | None = string("1+", nullable="1+", default=None)
+    server_assignor: str | None = string("0+", nullable="0+", default=None)
+    topic_partitions: list[TopicPartitions] | None = array(
+        TopicPartitions, "0+", nullable="0+", default=None
+    )
+
+
+# --- Blobs in JoinGroup and SyncGroup: `encode_versioned`, `decode_versioned` -------------------
+class TopicPartition(Struct):
+    topic: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class ConsumerProtocolSubscription(Blob, versions="0-3", is_forward_compatible=True):
+    topics: list[str] = array(string, "0+")
+    user_data: bytes | None = blob("0+", nullable="0+", default=None)
+    owned_partitions: list[TopicPartition] = array(TopicPartition, "1+", ignorable=True)  # KIP-429
+    generation_id: int = int32("2+", default=-1, ignorable=True)  # KIP-792
+    rack_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)  # KIP-881
+
+
+class ConsumerProtocolAssignment(Blob, versions="0-3", is_forward_compatible=True):
+    assigned_partitions: list[TopicPartition] = array(TopicPartition, "0+")
+    user_data: bytes | None = blob("0+", nullable="0+", default=None)
+
+
+class PreviousShare(Struct):
+    topic: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class StickyUserData(Blob, versions="0-1"):
+    """The sticky assignor's user data: a member's last assignment and its generation (KIP-341).
+
+    It has no version in front and no definition file
+    (org.apache.kafka.clients.consumer.StickyAssignor).
+    """
+
+    previous_assignment: list[PreviousShare] = array(PreviousShare, "0+")
+    generation: int = int32("1+", default=-1, ignorable=True)
