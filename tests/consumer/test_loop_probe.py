@@ -108,7 +108,7 @@ async def test_a_block_of_half_a_session_is_a_warning(caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO)
     probe = probe_of(State(), session_timeout_s=2.0)
     probe.start()
-    for blocked_s in (0.9, 1.2):
+    for blocked_s in (0.9, 1.0 + INTERVAL_S):
         await asyncio.sleep(1)
         block(blocked_s)
     await asyncio.sleep(1)
@@ -217,8 +217,9 @@ async def test_probes_of_one_loop_share_a_timer_and_measure_each_for_itself() ->
     assert len(timers) == 2  # the probes', and the one just set
     probes[5].stop()
     await asyncio.sleep(1)
-    assert round(probes[0].max_lag_s, 1) == 1.0
-    assert {round(probe.max_lag_s, 1) for probe in probes[1:]} == {0.0, 0.5}
+    assert 1.0 - INTERVAL_S < probes[0].max_lag_s <= 1.0
+    seen = [probe.max_lag_s for probe in probes[1:] if probe is not probes[5]]
+    assert all(0.5 - INTERVAL_S - 1e-6 < lag_s <= 0.5 for lag_s in seen)
     assert probes[5].max_lag_s == 0.0
     for probe in probes:
         probe.stop()

@@ -1,10 +1,10 @@
 """Measures the event loop's lag, and names the code that blocked it.
 
-One timer for all consumers of a loop fires ten times a second (0.05 % of a processor). The blocking
-code has returned when the timer fires late. If the application has received records since it fired
-last, the event names the latest record, and the line of the task that reads. If not, it was the
-rebalance listener or other code, which asyncio's debug mode names. A stopped process looks the
-same.
+One timer for all consumers of a loop fires four times a second: often enough, and few of the wakes
+of an idle consumer. The blocking code has returned when it fires late. If the application has
+received records since it fired last, the event names the latest record, and the line of the task
+that reads. If not, it was the rebalance listener or other code, which asyncio's debug mode names. A
+stopped process looks the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.next_record import NextRecord
 from aiokafka_lite.consumer.gate import Hold
 
-INTERVAL_S: Final = 0.1
+INTERVAL_S: Final = 0.25
 # Least lag of an event. Blocks longer than this and an interval are always found, and measured to
 # within an interval.
 BLOCKED_S: Final = 0.1
