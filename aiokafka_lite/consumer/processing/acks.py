@@ -1,36 +1,147 @@
 """`ack_mode="explicit"`: the application acknowledges each record singly, in any order.
 
 Acknowledged records are in the same table as those of `run` (assignment/progress.py), so the
-commits are the same. A refused record is returned again by a read after its delay (refusals.py),
-without a seek or a fetch.
+commits are the same. A refused record is returned again by a read after its delay, without a seek
+or a fetch.
 """
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import itertools
+import random
 from asyncio import _get_running_loop
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Processing, spans_of
 from aiokafka_lite.consumer.assignment.works import Works
-from aiokafka_lite.consumer.buffer.buffer import Limits, Wanted
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
+from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.processing.acked_records import MOST_AT_A_TIME, AckedRecords
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.processing.allowance import OneByOne
-from aiokafka_lite.consumer.processing.refusals import Refusals
 from aiokafka_lite.errors import IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
+    from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.commits.transactional import Deliverer, DeliveryToCommit
+
+# Of a record that is refused again without a delay, as in `Retry`.
+FIRST_DELAY_S: Final = 0.1
+LAST_DELAY_S: Final = 30.0
+# Records at a time: about as many as a time slice is enough for, as an early close wastes receipts.
+MOST_AT_A_TIME: Final = 256
+
+
+class Refusals:
+    """Refused records until they are returned again: one more partition in the buffer's turns.
+
+    The first refusal without a delay returns the record at once. After that its delay grows, so
+    that a record that is always refused does not keep the processor busy.
+    """
+
+    def __init__(self, buffer: Buffer, rng: random.Random) -> None:
+        self._buffer = buffer
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        # By when they are due, and in the order of their refusals.
+        self._later: list[tuple[float, int, RecordReceipt]] = []
+        self._number = itertools.count()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._due: dict[Cursor, deque[RecordReceipt]] = {}
+        # How many partitions of the buffer have their turn before them.
+        self._turns_of_others = 0
+
+    def __len__(self) -> int:
+        later = (receipt for _, _, receipt in self._later)
+        return sum(receipt.is_current for receipt in itertools.chain(later, *self._due.values()))
+
+    # --- Refused --------------------------------------------------------------------------
+    def put(self, receipt: RecordReceipt, delay_s: float) -> None:
+        if not delay_s and receipt.refusal_count > 1:
+            earlier = receipt.refusal_count - 2
+            delay_s = delay_after(earlier, FIRST_DELAY_S, LAST_DELAY_S, self._rng)
+        due_at = self._loop.time() + delay_s
+        heapq.heappush(self._later, (due_at, next(self._number), receipt))
+        if self._later[0][2] is receipt:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(self._later[0][0], self._ring) if self._later else None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._look()
+        self._set_alarm()
+        self._buffer.wake()
+
+    def _look(self) -> None:
+        later = self._later
+        while later and later[0][0] <= self._loop.time():
+            receipt = heapq.heappop(later)[2]
+            if receipt.is_current:
+                self._due.setdefault(receipt.cursor, deque()).append(receipt)
+
+    def clear(self) -> None:
+        self._later.clear()
+        self._due.clear()
+        self._set_alarm()
+
+    # --- Returned -------------------------------------------------------------------------
+    def first(self, may_be_served: Callable[[Cursor], bool]) -> Cursor | None:
+        self._look()
+        used_up: list[Cursor] = []
+        found: Cursor | None = None
+        for cursor, receipts in self._due.items():
+            while receipts and not receipts[0].is_current:
+                receipts.popleft()
+            if not receipts:
+                used_up.append(cursor)
+            elif may_be_served(cursor):
+                found = cursor
+                break
+        for cursor in used_up:
+            del self._due[cursor]
+        return found
+
+    def take(self, cursor: Cursor, most: int | None) -> list[RecordReceipt]:
+        receipts = self._due.pop(cursor)
+        taken: list[RecordReceipt] = []
+        while receipts and (most is None or len(taken) < most):
+            receipt = receipts.popleft()
+            if receipt.is_current:
+                taken.append(receipt)
+        if receipts:
+            self._due[cursor] = receipts
+        return taken
+
+    def put_back(self, cursor: Cursor, receipts: Iterable[RecordReceipt]) -> None:
+        self._due[cursor] = deque([*receipts, *self._due.get(cursor, ())])
+
+    @property
+    def have_their_turn(self) -> bool:
+        return self._turns_of_others <= 0
+
+    def served(self, other_count: int) -> None:
+        """Note that a read was served from them. This many partitions have their turns next."""
+        self._turns_of_others = other_count
+
+    def others_served(self, count: int) -> None:
+        self._turns_of_others -= count
 
 
 class Redelivery(Exception):
@@ -203,7 +314,7 @@ class Acks(Gets, Processing):
             self._works.put_into_processing(cursor, is_enough=count >= self._most)
         return receipts
 
-    # --- One by one (acked_records.py) ------------------------------------------------------
+    # --- One by one (AckedRecords) ----------------------------------------------------------
     def prepare(self, chunk: Chunk, most: int) -> tuple[int, list[RecordReceipt]]:
         """Return how many first records were finished earlier, and receipts of the next ones."""
         cursor, epochs = chunk.partition, chunk.epochs
@@ -477,3 +588,108 @@ class AckedBatch(Block):
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         if not self.partitions().isdisjoint(partitions):
             self.is_wanted_by(now)
+
+
+class AckedRecords(ReadyRecords):
+    """A sink for `async for` and `getone`: records of a chunk, or refused ones, of one partition.
+
+    The open list is in the table of unfinished records. Closing it removes the records that were
+    not returned.
+    """
+
+    def __init__(self, core: Core, acks: Acks) -> None:
+        self._acks = acks
+        self._clock = asyncio.get_running_loop().time
+        # The partition of the open list.
+        self.partition: Cursor | None = None
+        self._receipts: list[RecordReceipt] = []
+        # Records of the open chunk before those of the list, which were finished earlier.
+        self._passed_over_count = 0
+        # When the time slice began in which records are returned.
+        self._began_at = 0.0
+        super().__init__(core)
+
+    # --- The open list ----------------------------------------------------------------------
+    @override
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
+        """Open the decoded records of a chunk, up to the next one that was finished earlier."""
+        if chunk.decoded:
+            self.close()
+            passed_over_count, receipts = self._acks.prepare(chunk, MOST_AT_A_TIME)
+            self._chunk = chunk
+            self.is_full = True
+            self._passed_over_count = passed_over_count
+            self.open(chunk.partition, receipts)
+        return None
+
+    def open(self, partition: Cursor, receipts: list[RecordReceipt]) -> None:
+        self.partition = partition
+        self._receipts = receipts
+        self._began_at = self._clock()
+        self.cursor.open(records_of(receipts), self._slice.begin())
+
+    @override
+    def clear(self) -> None:
+        super().clear()
+        self.partition = None
+        self._receipts = []
+
+    @override
+    def _is_of(self, wanted: Wanted) -> bool:
+        return self.partition is not None and self.partition.tp in wanted
+
+    @override
+    async def go_on(self) -> None:
+        """Let other tasks run, and continue in a new time slice."""
+        try:
+            await super().go_on()
+        finally:
+            self._began_at = self._clock()
+
+    # --- Progress ---------------------------------------------------------------------------
+    @override
+    def settle(self) -> None:
+        partition, chunk = self.partition, self._chunk
+        settled_count, taken_count = self._settled_count, self.cursor.taken_count
+        for receipt in self._receipts[settled_count:taken_count]:
+            receipt.handed_out_at = self._began_at
+        self._settled_count = taken_count
+        self._reads.record_count += taken_count - settled_count
+        if chunk is None or partition is None:
+            return
+        count = self._passed_over_count + taken_count
+        decoded = chunk.decoded
+        # Up to the next record: the offsets between are never returned, and acknowledgements have
+        # passed them over already.
+        position = decoded[count].offset if count < len(decoded) else chunk.position_after()
+        if count and position != partition.position:
+            # Without unfinished records, all before the position was finished earlier.
+            self._reads.hand_out(partition, position, position, chunk.epochs)
+
+    @override
+    def close(self) -> None:
+        """Settle, and put back the records that were not returned."""
+        self.settle()
+        count = self._passed_over_count + self._settled_count
+        if (chunk := self._put_back()) is not None:
+            self._queue.give_back(chunk, count)
+
+    def _put_back(self) -> Chunk | None:
+        left, chunk = self._receipts[self._settled_count :], self._chunk
+        self.clear()
+        if chunk is None:
+            self._acks.put_back(left)
+        else:
+            self._acks.take_back(left)
+        return chunk
+
+    @override
+    def _discard(self, partition: Cursor) -> None:
+        # Positions were settled before the partition's tag changed.
+        if self.partition is partition:
+            self._put_back()
+
+    @override
+    def _park_if_paused(self, partition: Cursor) -> None:
+        if partition.is_paused and self.partition is partition:
+            self.close()

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.processing.acks import Acks
-from aiokafka_lite.consumer.processing.refusals import Refusals
+from aiokafka_lite.consumer.processing.acks import Acks, Refusals
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch
 
