@@ -100,8 +100,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
-    from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
-    from aiokafka_lite.consumer.processing.handling import DeadLetter, Retry
+    from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Retry
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
     from aiokafka_lite.consumer.processing.run import Run

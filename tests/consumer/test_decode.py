@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, ChunkState
 from aiokafka_lite.consumer.buffer.decode import (
     INFLATE_ON_LOOP_S,
     ROWS_A_RECORD,
     ChunkDecoder,
+    ChunkErrors,
     make_delivery,
 )
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer

@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite.consumer.commits import pending
 from aiokafka_lite.consumer.commits.pending import CommitState
 from aiokafka_lite.consumer.processing import breaker, job
-from aiokafka_lite.consumer.processing.breaker import BreakerState
+from aiokafka_lite.consumer.processing.attempts import BreakerState
 from aiokafka_lite.consumer.processing.job import Job, JobState
 
 Moves = Mapping[enum.Enum, frozenset[enum.Enum]]

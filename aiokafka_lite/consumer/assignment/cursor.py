@@ -23,7 +23,7 @@ revocation end both. A cursor notifies its source of each move.
 buffered.
 
 All changes are synchronous. Each field has one writer (tests/consumer/test_one_writer.py): this
-module, except for `corrupt_at` (bad_records.py) and `preferred_replica` (replicas.py). Changes that
+module, except for `corrupt_at` (decode.py) and `preferred_replica` (replicas.py). Changes that
 concern others (position, pause, revocation) go through Assignment.
 """
 

@@ -14,7 +14,7 @@ So a read may be cancelled at every await, and the next one uses the prepared re
 rows decodes in the third step, for one time slice, because positions must include all rows.
 
 An error follows its partition's records. It is raised without records: when its partition is the
-first in turn, or no others are buffered (bad_records.py).
+first in turn, or no others are buffered (decode.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import (
     PACKED,
@@ -38,7 +37,7 @@ from aiokafka_lite.consumer.buffer.chunk import (
     ResponseSource,
 )
 from aiokafka_lite.consumer.buffer.chunk_queue import ChunkQueue
-from aiokafka_lite.consumer.buffer.decode import ChunkDecoder, Delivery
+from aiokafka_lite.consumer.buffer.decode import ChunkDecoder, ChunkErrors, Delivery
 from aiokafka_lite.consumer.buffer.waiter import Waiters
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.gate import Gate

@@ -14,7 +14,6 @@ from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.config import ConsumerConfig, is_async_callable
-from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
 from aiokafka_lite.consumer.processing.calls import leaves
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.lanes import Order
@@ -116,6 +115,52 @@ def _is_all(error: BaseException, kinds: Kinds) -> bool:
 
 #: Without `retry`: one attempt.
 ONCE = Retry(attempts=1)
+
+
+@dataclass(frozen=True)
+class CircuitBreaker:
+    """Decides when processing pauses, because the handlers' dependencies seem to be down.
+
+    Args:
+        failure_rate: The part of a window's calls that has to fail before processing pauses.
+        min_calls: The least number of calls for a rate.
+        window_ms: The length of a window, which begins with a failure.
+        first_pause_ms: The pause before one record is tried. It doubles with each failure, and
+            varies by a fifth.
+        max_pause_ms: The longest pause.
+        probes: How often a record without attempts left is tried again, if only this record has
+            failed since a call succeeded. After that it counts as bad.
+        give_up_ms: How long no call has to succeed before all failed records count as bad, if no
+            other record is left to try. `math.inf`: without limit.
+
+    Raises:
+        ValueError, TypeError: An argument is invalid.
+    """
+
+    failure_rate: float = 0.5
+    min_calls: int = 20
+    window_ms: float = 10_000
+    first_pause_ms: float = 1_000
+    max_pause_ms: float = 30_000
+    probes: int = 4
+    give_up_ms: float = 900_000
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 < self.failure_rate <= 1:
+            raise ValueError(f"failure_rate must be above 0 and at most 1, not {self.failure_rate}")
+        if self.min_calls < 1:
+            raise ValueError(f"min_calls must be at least 1, not {self.min_calls}")
+        if self.probes < 1:
+            raise ValueError(f"probes must be at least 1, not {self.probes}")
+        for name in ("window_ms", "give_up_ms"):
+            if (value := getattr(self, name)) <= 0:
+                raise ValueError(f"{name} must be positive, not {value}")
+        if not 0 < self.first_pause_ms <= self.max_pause_ms:
+            raise ValueError(
+                "first_pause_ms must be positive and at most max_pause_ms, but is "
+                f"{self.first_pause_ms} with max_pause_ms={self.max_pause_ms}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

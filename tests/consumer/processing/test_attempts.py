@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
-from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.attempts import Attempts, Breaker, Fate
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import JobState
 from aiokafka_lite.processing import CircuitBreaker, Retry

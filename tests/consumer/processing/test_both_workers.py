@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing import _calls_py
 from aiokafka_lite.consumer.processing import run as run_module
-from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
-from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
+from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.attempts import Breaker
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from tests.support.for_each import for_each
 
